@@ -43,6 +43,7 @@ class Policy(Protocol):
     @property
     def more(self) -> Sequence[str]:
         """What it looks at beside picture, command and sentence: keys of ``PolicyObs.more``."""
+        ...
 
     def act(
         self,
@@ -53,9 +54,11 @@ class Policy(Protocol):
         correlated_noise: CorrelatedNoise | None = None,
     ) -> Chunk:
         """Choose a chunk for each row; ``generators=None`` means greedy, ``correlated_noise`` is what lasts of the exploration."""
+        ...
 
     def log_prob(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Tensor:
         """Log-probability ``[B, L, A]`` of given tokens, with gradient; equals ``act``'s at the same temperature."""
+        ...
 
     def save(self, folder: Path, *, parents: Sequence[Mapping[str, str]] = ()) -> None:
         """Write ``config.json``, ``model.safetensors``, and what else belongs to a folder of its kind."""
@@ -66,9 +69,11 @@ class Stateful(Protocol):
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors by name, and numbers."""
+        ...
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
         """Restore what ``state_dict`` gave, bit for bit."""
+        ...
 
 
 @runtime_checkable
@@ -82,21 +87,27 @@ class TrainablePolicy(Policy, Stateful, Protocol):
     @property
     def device(self) -> torch.device:
         """Where tokens and log-probabilities are; observations are moved by the policy."""
+        ...
 
     def likelihood(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Likelihood:
         """Log-probabilities of given tokens as ``log_prob`` gives them, and the distribution behind them where there is one."""
+        ...
 
     def make_optimizer(self, learning_rate: float, weight_decay: float) -> Optimizer:
         """Make the AdamW that moves this policy's weights."""
+        ...
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """What a backward pass leaves gradients in, for clipping by their norm."""
+        ...
 
     def train(self, mode: bool = True) -> Self:
         """Go into training mode."""
+        ...
 
     def eval(self) -> Self:
         """Go into evaluation mode."""
+        ...
 
 
 class WorldState(Protocol):
@@ -105,12 +116,15 @@ class WorldState(Protocol):
     @property
     def rows(self) -> int:
         """How many rollouts the state holds."""
+        ...
 
     def select(self, index: Tensor) -> WorldState:
         """Keep the rows of ``index`` (int64), in that order."""
+        ...
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and lists that restore the state exactly."""
+        ...
 
 
 class WorldModel(Protocol):
@@ -128,28 +142,35 @@ class WorldModel(Protocol):
     @property
     def chunk_length(self) -> int:
         """Control steps ``L`` per chunk."""
+        ...
 
     @property
     def memory_frames(self) -> int:
         """Newest frames ``K`` the model remembers."""
+        ...
 
     @property
     def frame_stride(self) -> int:
         """Control steps per predicted frame."""
+        ...
 
     def start(self, records: Sequence[ResetRecord]) -> WorldState:
         """Begin one rollout per record."""
+        ...
 
     def imagine(
         self, state: Any, action: Tensor, *, generators: Sequence[torch.Generator]
     ) -> tuple[WorldState, Imagined]:
         """Predict one chunk: ``action`` is float32 ``[B, L, A]``; one generator per row."""
+        ...
 
     def restore(self, data: dict[str, Any]) -> WorldState:
         """Rebuild a state from ``WorldState.state_dict``."""
+        ...
 
     def decode_last(self, state: Any) -> Tensor:
         """Decode only the newest frame, uint8 ``[B, Y, X, 3]``: what the policy needs to see."""
+        ...
 
 
 class StateWorld(Protocol):
@@ -163,10 +184,12 @@ class StateWorld(Protocol):
     @property
     def obs_size(self) -> int:
         """Numbers ``S`` per observation."""
+        ...
 
     @property
     def action_size(self) -> int:
         """Numbers ``A`` per action, each in [-1, 1]."""
+        ...
 
     def start(self, index: Tensor, *, generator: torch.Generator) -> tuple[Any, Tensor]:
         """Begin at recorded rows: ``index`` is int64 ``[B]`` into the dataset the world was made with.
@@ -174,12 +197,15 @@ class StateWorld(Protocol):
         Returns:
             The world's state, and the observations float32 ``[B, S]`` it starts from.
         """
+        ...
 
     def step(self, state: Any, action: Tensor, *, generator: torch.Generator) -> tuple[Any, Outcome]:
         """Take ``action`` float32 ``[B, A]`` in every row."""
+        ...
 
     def select(self, state: Any, index: Tensor) -> Any:
         """Keep the rows of ``index`` (int64), in that order."""
+        ...
 
 
 class OfflineAgent(Protocol):
@@ -187,12 +213,15 @@ class OfflineAgent(Protocol):
 
     def act(self, obs: Tensor, *, generator: torch.Generator | None) -> Tensor:
         """Choose actions float32 ``[B, A]`` in [-1, 1]; ``generator=None`` takes the most likely one."""
+        ...
 
     def update(self, batch: Transitions, *, generator: torch.Generator, real: int | None = None) -> Logs:
         """Take one gradient step of every part; the first ``real`` rows are recorded (None: all), the others imagined."""
+        ...
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, targets, optimizers and counters, as nested dictionaries of tensors and numbers."""
+        ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` gave, bit for bit."""
@@ -204,6 +233,7 @@ class ActionDensity(Protocol):
 
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
         """Log-density ``[B]`` of actions under the agent's policy, differentiable in both arguments."""
+        ...
 
 
 class Imagination(Protocol):
@@ -211,6 +241,7 @@ class Imagination(Protocol):
 
     def generate(self, agent: Any, *, generator: torch.Generator) -> tuple[Transitions, Logs]:
         """Imagine one generation of transitions with the agent's present policy, and what to log of them."""
+        ...
 
 
 class VideoReward(Protocol):
@@ -219,12 +250,14 @@ class VideoReward(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the ``K`` terms."""
+        ...
 
     def score(self, videos: ImaginedVideos) -> Tensor:
         """Return every term of every video, finite float32 ``[N, K]``; more is better.
 
         A video's terms depend on that video alone. Videos may be short: those of unfinished plans are scored too.
         """
+        ...
 
 
 RewardMix = Callable[[Tensor, Tensor], Tensor]

@@ -58,13 +58,16 @@ class StoppingRule(Protocol):
     @property
     def n_max(self) -> int:
         """Most episodes of each policy."""
+        ...
 
     @property
     def alpha(self) -> float:
         """Probability of stopping where neither policy is better, at most."""
+        ...
 
     def crossed(self, tally: Tally) -> bool:
         """Whether these counts stop the comparison."""
+        ...
 
 
 class Decision(TypedDict):

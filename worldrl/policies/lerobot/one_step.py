@@ -33,17 +33,21 @@ class StepSampler(Protocol):
     @property
     def shape(self) -> tuple[int, int]:
         """``H`` and ``D``."""
+        ...
 
     @property
     def steps(self) -> int:
         """Steps from noise to chunk."""
+        ...
 
     @property
     def noisy(self) -> Sequence[int]:
         """Steps that may be the stochastic one."""
+        ...
 
     def encode(self, batch: Any) -> Any:
         """Compute the input of all steps: the observation's features, or the keys and values of its tokens."""
+        ...
 
     def transition(self, seen: Any, x: Tensor, step: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
         """Mean ``[B, H, D]`` of the sample after a step, and its standard deviation, which broadcasts to that.
@@ -54,6 +58,7 @@ class StepSampler(Protocol):
             step: int64 ``[B]``, number of each row's step.
             temperature: ``[B]``, factor on the step's noise scale; 0 is the deterministic step.
         """
+        ...
 
 
 def pack_trace(own: Tensor, before: Tensor, after: Tensor) -> Tensor:

@@ -39,23 +39,29 @@ class World(Protocol):
     @property
     def goals(self) -> list[list[str]]:
         """The task's predicates."""
+        ...
 
     @property
     def fixtures(self) -> list[str]:
         """Names of what stands still: cabinets, stoves, racks."""
+        ...
 
     @property
     def movable(self) -> list[str]:
         """Names of the movable objects."""
+        ...
 
     def position(self, name: str) -> NDArray[np.float64]:
         """World position (m)."""
+        ...
 
     def matrix(self, name: str) -> NDArray[np.float64]:
         """Rotation matrix ``[3, 3]`` of a region."""
+        ...
 
     def pulled(self, name: str) -> float | None:
         """How far out the drawer of a region is (m); None for what is no drawer's."""
+        ...
 
 
 class NoExpertError(Refusal):

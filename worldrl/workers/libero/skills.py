@@ -74,6 +74,7 @@ class Expert(Protocol):
 
     def act(self, world: World) -> NDArray[np.float32]:
         """Return the next action ``[7]`` in [-1, 1]."""
+        ...
 
 
 @dataclass(frozen=True)

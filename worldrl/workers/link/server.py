@@ -65,15 +65,19 @@ class Simulation(Protocol):
 
     def reset(self, init_id: int, seed: int, *, render: bool) -> Arrays:
         """Start an episode from a stored initial state; returns its first observation."""
+        ...
 
     def reset_to(self, state: NDArray[np.float64], *, render: bool) -> Arrays:
         """Start from a state of the simulator that was recorded elsewhere; only LIBERO's can."""
+        ...
 
     def step(self, action: NDArray[np.float32], *, render: bool) -> Arrays:
         """Take one action; returns ``state``, ``command``, ``success``, ``contact``, and pictures where rendered."""
+        ...
 
     def expert(self) -> NDArray[np.float32]:
         """Return the scripted expert's next action; it may remember the episode since ``reset``."""
+        ...
 
     def close(self) -> None:
         """Release the environment and its GL context."""
@@ -89,12 +93,15 @@ class Suite(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """Say what there is, in JSON values: tasks, their instructions, stored states, conventions, packages."""
+        ...
 
     def make(self, task: str) -> Simulation:
         """Make an environment of one task."""
+        ...
 
     def probe(self) -> dict[str, Any]:
         """Check the physics; an error where it is not the one that the protocol names."""
+        ...
 
 
 class BatchedSuite(Protocol):
@@ -102,15 +109,19 @@ class BatchedSuite(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """As of :class:`Suite`."""
+        ...
 
     def reset_rows(self, episodes: Sequence[Sequence[Any]]) -> list[Arrays]:
         """Start episodes ``[slot, task, init_id, seed, render]``; the other slots go on."""
+        ...
 
     def step_rows(self, slots: Sequence[int], actions: NDArray[np.float32], render: Sequence[bool]) -> list[Arrays]:
         """Take one action in each of these slots; what the others do meanwhile is not looked at."""
+        ...
 
     def probe(self) -> dict[str, Any]:
         """As of :class:`Suite`."""
+        ...
 
     def close(self) -> None:
         """Release the simulator."""

@@ -34,12 +34,15 @@ class World(Protocol):
 
     def tool(self) -> tuple[Point, NDArray[np.float64]]:
         """Position (m) and quaternion of the tool."""
+        ...
 
     def objects(self) -> dict[str, Point]:
         """Positions (m) by name."""
+        ...
 
     def heading(self, name: str) -> float:
         """Angle (rad) of an object about the vertical."""
+        ...
 
 
 class NoExpertError(RuntimeError):
