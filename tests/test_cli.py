@@ -246,7 +246,7 @@ def test_a_missing_package_is_one_line_that_names_it_and_what_brings_it(
     done = subprocess.run([sys.executable, "-m", "worldrl", *arguments], check=False, **call)
     assert done.returncode == 2
     assert done.stderr == (
-        f"worldrl: {package} is not installed for {sys.executable}; worldrl's own needs come with: pip install -c constraints.txt -e .\n"
+        f"worldrl: {package} is not installed for {sys.executable}; install worldrl's packages with: pip install -c constraints.txt -e .\n"
     )
     assert done.stdout == ""
     assert subprocess.run([sys.executable, "-m", "worldrl", "--help"], check=False, **call).returncode == 0

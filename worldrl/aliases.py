@@ -1,8 +1,8 @@
-"""Other names of commands and settings: those of earlier versions, which still work, and those of other tools.
+"""Other names of commands and settings: those of earlier versions and those of other tools.
 
-An old name is an alias: :func:`current_tokens` writes the command line in present names, and says so in one line each. Other tools'
-names (lerobot's, other benchmarks') are refused with a hint, because the nearest spelling is the wrong one: ``train-vla`` has
-``policy.bins``, and takes a policy by ``supervised``.
+Old names are aliases: :func:`current_tokens` replaces them and reports each. Other tools' names (lerobot's, other
+benchmarks') are refused with a hint, because the nearest spelling would be wrong: ``train-vla`` has ``policy.bins``,
+but takes a policy by ``supervised``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ HINTS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "eval.n_episodes": ("episodes", "initial states of each task"),
     },
 }
-"""Command → another tool's name → the setting here, and what must be known besides."""
+"""Command → another tool's name → the setting here, and a remark."""
 ALIASES: Mapping[str, str] = SETTINGS
 """Old name → new name, as ``core.renames`` writes them."""
 OLD_VALUES: Mapping[str, Mapping[str, str]] = VALUES
@@ -64,7 +64,7 @@ TOKEN = re.compile(r"((?:--\w+ )?[A-Za-z_]\w*(?:\.\w+)*)=(.*)", flags=re.DOTALL)
 
 
 def hint(command: str, key: str) -> str | None:
-    """A clause for the error about an unknown setting; None where nothing is known of it."""
+    """A clause for the error about an unknown setting; None without an entry in ``HINTS``."""
     if key not in HINTS.get(command, {}):
         return None
     own, more = HINTS[command][key]
@@ -72,21 +72,14 @@ def hint(command: str, key: str) -> str | None:
 
 
 def current_command(name: str) -> tuple[str, list[str]]:
-    """Return the present name of a command, and what to say where it was an old one."""
+    """Return the present name of a command, and a note where the given one is old."""
     if name not in OLD_COMMANDS:
         return name, []
     return OLD_COMMANDS[name], [f"command {name!r} is now called {OLD_COMMANDS[name]!r}; the old name still works"]
 
 
 def current_tokens(command: str, tokens: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Write ``key=value`` tokens in present names.
-
-    Args:
-        command: its present name.
-        tokens: as typed; those of another form stay as they are.
-
-    Returns:
-        The tokens, and one line for each old name or value among them.
+    """Write ``key=value`` tokens in present names; tokens of another form stay. Also returns one note per old name or value.
 
     Raises:
         SettingError: a setting is given by its old and its new name.
@@ -113,17 +106,13 @@ def current_tokens(command: str, tokens: Sequence[str]) -> tuple[list[str], list
 
 
 def announce(notes: Sequence[str]) -> None:
-    """Write what must be known of old names to stderr, one line each."""
+    """Write notes on old names to stderr, one line each."""
     for note in notes:
         say(f"worldrl: {note}")
 
 
 def ungrouped(groups: Sequence[str], tokens: Sequence[str]) -> list[str]:
-    """Write ``--group name=value`` as ``group.name=value``.
-
-    Raises:
-        SettingError: nothing follows the flag.
-    """
+    """Write ``--group name=value`` as ``group.name=value``; SettingError if nothing follows the flag."""
     words = iter(tokens)
     plain: list[str] = []
     for word in words:

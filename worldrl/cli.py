@@ -1,6 +1,6 @@
 """The ``worldrl`` command: name → job module, ``key=value`` → settings, errors → exit codes.
 
-Nothing heavy is imported before a command is chosen; ``worldrl --help`` knows neither torch nor Hydra.
+Nothing heavy is imported before a command is chosen; ``worldrl --help`` imports neither torch nor Hydra.
 """
 
 from __future__ import annotations
@@ -24,12 +24,7 @@ OK, USER_ERROR, GATE_FAILED, INTERRUPTED = 0, 2, 3, 130
 
 
 def default_run_dir(command: str, given: Mapping[str, str]) -> str:
-    """Name the run directory of a command line, so that the same line always finds its own run.
-
-    Args:
-        command: for example ``"train-vla"``.
-        given: the overrides, as text by dotted key.
-    """
+    """Name the run directory of a command line (overrides by dotted key); the same line always gets the same name."""
     from worldrl.settings import MAY_CHANGE, WHERE
 
     preset = given.get("preset", "cpu")
@@ -39,11 +34,7 @@ def default_run_dir(command: str, given: Mapping[str, str]) -> str:
 
 
 def find_command(name: str) -> Command:
-    """Look a command up by its present or its old name.
-
-    Raises:
-        SettingError: no such command; the message names the nearest.
-    """
+    """Look a command up by its present or old name; raises SettingError with the nearest name."""
     name, notes = current_command(name)
     announce(notes)
     if name not in COMMANDS:
@@ -52,13 +43,11 @@ def find_command(name: str) -> Command:
 
 
 def in_present_names(command: Command, tokens: Sequence[str]) -> list[str]:
-    """Write a command line in present names, and say what changed.
-
-    Without ``run_dir``, the directory that the same line had in an earlier version is used where it exists.
-    """
+    """Write a command line in present names, and print what changed."""
     current, notes = current_tokens(command.name, tokens)
     announce(notes)
     if notes and command.owns_run_dir and all("=" in token for token in tokens):
+        # An earlier version hashed the old names, so the same line has its run under another directory name.
         earlier = {key: text for key, _, text in (token.partition("=") for token in tokens)}
         own = earlier_run_dir(command.name, earlier)
         if "run_dir" not in earlier and own:
@@ -67,7 +56,7 @@ def in_present_names(command: Command, tokens: Sequence[str]) -> list[str]:
 
 
 def earlier_run_dir(command: str, given: Mapping[str, str]) -> str:
-    """Return the default run directory of an earlier version, where it exists; else nothing."""
+    """Return the default run directory of an earlier version if it exists, else an empty text."""
     names = (command, *(old for old, new in OLD_COMMANDS.items() if new == command))
     found = (default_run_dir(name, given) for name in names)
     return next((folder for folder in found if (Path(folder) / "config.yaml").is_file()), "")
@@ -87,7 +76,7 @@ def compose_command(command: Command, tokens: Sequence[str]) -> Any:
 
 
 def spelt_out(command: Command, tokens: Sequence[str]) -> list[str]:
-    """Write a first word without ``=`` as the command's positional setting, and ``--group name=value`` as a dotted one."""
+    """Write a first word without ``=`` as the positional setting, and ``--group name=value`` as a dotted setting."""
     if command.positional and tokens and "=" not in tokens[0]:
         return [f"{command.positional}={tokens[0]}", *tokens[1:]]
     return ungrouped(command.groups, tokens)
@@ -105,18 +94,22 @@ def show_config(arguments: Sequence[str]) -> int:
 
 
 def run_command(command: Command, tokens: Sequence[str]) -> int:
-    """Compose the settings and run the job; an interruption says how to resume."""
+    """Compose the settings and run the job; after an interruption print the command that resumes."""
     job, _ = command.load()
     tokens = in_present_names(command, tokens)
     if "--help" in tokens or "-h" in tokens:
         from worldrl.settings import as_plain, compose_plain, parse_overrides, presets_of
         from worldrl.usage import command_help
 
-        given = parse_overrides(spelt_out(command, [token for token in tokens if token not in ("--help", "-h")]))
+        words = [token for token in tokens if token not in ("--help", "-h")]
+        parts = [word for word in words if "=" not in word]
+        if len(parts) > 1:
+            raise SettingError(f"--help: give one group of settings, got {' '.join(parts)}")
+        given = parse_overrides(spelt_out(command, [word for word in words if word not in parts]))
         schema = command.schema(given)
         defaults = as_plain(compose_plain(command.name, schema, given))
         known = presets_of(command.name)
-        show(command_help(command.name, command.summary, command.examples, schema, defaults, known))
+        show(command_help(command.name, command.summary, command.examples, schema, defaults, known, *parts))
         return OK
     from worldrl.settings import COMMAND_LINE, resume_command
 
@@ -133,7 +126,7 @@ def run_command(command: Command, tokens: Sequence[str]) -> int:
 
 
 def dispatch(arguments: Sequence[str]) -> int:
-    """Choose what to do from the command line; returns the exit code."""
+    """Choose the action from the command line; returns the exit code."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         from worldrl.usage import general_help
 
@@ -167,8 +160,10 @@ def run(arguments: Sequence[str]) -> int:
         return USER_ERROR
     except ModuleNotFoundError as error:
         if error.name is None or "." in error.name:
-            raise  # a module of worldrl's own, or of a package that is there and incomplete: a bug
-        say(f"worldrl: {error.name} is not installed for {sys.executable}; worldrl's own needs come with: {REINSTALL}")
+            raise  # a module of worldrl, or of an incomplete package: a bug
+        say(
+            f"worldrl: {error.name} is not installed for {sys.executable}; install worldrl's packages with: {REINSTALL}"
+        )
         return USER_ERROR
     except KeyboardInterrupt:
         say("\nworldrl: interrupted before anything was written")

@@ -1,4 +1,4 @@
-"""The table of commands: name, summary, examples, and where the job lies. Importing it imports no job."""
+"""The table of commands: name, summary, examples and module. Importing it imports no job."""
 
 from __future__ import annotations
 
@@ -12,13 +12,9 @@ from typing import Any
 class Command:
     """One row of the command table; module and settings class follow from the name.
 
-    Attributes:
-        name: what is typed after ``worldrl``.
-        summary: one line.
-        examples: override lists shown by ``--help``.
-        owns_run_dir: it makes its run directory, so one is named when none is given; ``report`` reads another's.
-        positional: the setting that a first word without ``=`` gives, as in ``worldrl reproduce NAME``.
-        groups: settings that may also be written as a flag before one of theirs: ``--plan diff=0.05``.
+    ``owns_run_dir``: the command writes a run directory, so a default one is named; ``report`` reads another's.
+    ``positional``: the setting that a first word without ``=`` gives, as in ``worldrl reproduce NAME``.
+    ``groups``: settings that may be written as a flag before one of theirs: ``--plan diff=0.05``.
     """
 
     name: str
@@ -30,13 +26,13 @@ class Command:
 
     @property
     def module(self) -> str:
-        """The job's module, ``worldrl.jobs.<folder>.<name with underscores>``."""
+        """``worldrl.jobs.<folder>.<name with underscores>``."""
         folder = next(folder for folder, names in FOLDERS.items() if self.name in names)
         return f"worldrl.{folder}.{self.name.replace('-', '_')}"
 
     @property
     def settings_class(self) -> str:
-        """The settings dataclass in that module, for example ``TrainVlaSettings``."""
+        """Name of the settings dataclass in that module, for example ``TrainVlaSettings``."""
         return "".join(part.capitalize() for part in self.name.split("-")) + "Settings"
 
     def load(self) -> tuple[Callable[[Any], dict[str, Any]], type[Any]]:
@@ -45,7 +41,7 @@ class Command:
         return job.main, getattr(job, self.settings_class)
 
     def schema(self, given: Mapping[str, str]) -> type[Any]:
-        """Return the settings class for a command line; a job whose settings depend on others makes one."""
+        """Return the settings class of a command line; ``settings_for`` makes it where settings depend on others."""
         choose = getattr(importlib.import_module(self.module), "settings_for", None)
         return self.load()[1] if choose is None else choose(given)
 
@@ -61,7 +57,7 @@ FOLDERS: Mapping[str, tuple[str, ...]] = {
     "jobs.world_model": ("train-world-model", "evaluate-world-model", "imagine"),
     "reproductions": ("reproduce",),
 }
-"""Where a command's module lies, below ``worldrl``."""
+"""Folder of a command's module, below ``worldrl``."""
 
 COMMANDS = {
     command.name: command

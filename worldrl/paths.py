@@ -1,8 +1,7 @@
-"""Where the files that are not code lie: configurations, bundled weights, MJCF and initial states.
+"""Folders of files that are not code: configurations, bundled weights, MJCF and initial states.
 
-A checkout keeps them in top-level folders, beside the package; an installed wheel carries copies inside the
-packages (``worldrl/_configs``, ``worldrl/_weights``, ``worldrl_envs/_assets``). The checkout wins, so an edit is
-seen at once.
+A checkout has them in top-level folders; an installed wheel has copies inside the packages (``worldrl/_configs``,
+``worldrl/_weights``, ``worldrl_envs/_assets``). The checkout takes precedence, so an edit takes effect at once.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ CHECKOUT = PACKAGE.parent
 
 def in_checkout() -> bool:
     """Whether this module was imported from a checkout rather than from an installed wheel."""
-    # site-packages holds no pyproject.toml, so a stranger's site-packages/configs is never taken for ours.
+    # site-packages holds no pyproject.toml, so another package's site-packages/configs is never used.
     return (CHECKOUT / "pyproject.toml").is_file()
 
 
@@ -29,20 +28,12 @@ def _folder(what: str, checkout: Path, packaged: Path) -> Path:
 
 
 def config_dir() -> Path:
-    """Folder of YAML configurations, one sub-folder per command.
-
-    Raises:
-        ArtefactError: the installation is incomplete.
-    """
+    """Folder of YAML configurations, one sub-folder per command; ArtefactError if the installation is incomplete."""
     return _folder("configurations", CHECKOUT / "configs", PACKAGE / "_configs")
 
 
 def weights_dir() -> Path:
-    """Folder of bundled weights, one artefact folder per name.
-
-    Raises:
-        ArtefactError: the installation is incomplete.
-    """
+    """Folder of bundled weights, one artefact folder per name; ArtefactError if the installation is incomplete."""
     return _folder("bundled weights", CHECKOUT / "assets" / "weights", PACKAGE / "_weights")
 
 

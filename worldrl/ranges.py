@@ -1,8 +1,8 @@
-"""The range of every numeric setting, by the last word of its name: one table, checked before a command starts.
+"""The range of every numeric setting by the last word of its name: one table, checked before a command starts.
 
-A setting of one name means one thing in all commands, so its range stands here once. Where a name means something else
-below some group, the longer name decides (``training.warmup``). The settings' dataclasses check what depends on other
-settings. ``tests/test_ranges.py`` holds that no numeric setting of any command is without a range.
+A name means the same in all commands, so its range stands here once; a longer name overrides it below a group.
+The settings' dataclasses check what depends on other settings. ``tests/test_ranges.py`` requires a range for each
+numeric setting.
 """
 
 from __future__ import annotations
@@ -15,19 +15,14 @@ from typing import Any, cast
 from worldrl.core.errors import SettingError
 
 MOST = 10**9
-"""Steps, episodes, rows: at a millisecond each, more than eleven days."""
+"""Steps, episodes, rows: at one millisecond each, more than eleven days."""
 
 
 @dataclass(frozen=True)
 class Range:
     """An interval of numbers.
 
-    Attributes:
-        low: its lower end.
-        high: its upper end.
-        above: the lower end itself is outside.
-        below: the upper end itself is outside.
-        unit: what it counts, as in :data:`COSTS`; empty where that has no cost.
+    ``above``, ``below``: the lower or upper end itself is outside. ``unit``: key of :data:`COSTS`, empty for no cost.
     """
 
     low: float
@@ -45,14 +40,14 @@ class Range:
         )
 
     def __str__(self) -> str:
-        """For messages and ``--help``: ``at least 1``, ``above 0``, ``in [0, 1)``; without the guard against absurd sizes."""
+        """For messages and ``--help``: ``at least 1``, ``above 0``, ``in [0, 1)``; omits an upper end of at least ``LARGE``."""
         if self.high >= LARGE:
             return "any number" if self.low <= -LARGE else f"{'above' if self.above else 'at least'} {self.low:g}"
         return f"in {'(' if self.above else '['}{self.low:g}, {self.high:g}{')' if self.below else ']'}"
 
 
 LARGE = 10**4
-"""From here on an upper end is a guard against absurd requests, not worth a word in ``--help``."""
+"""An upper end from here on is a guard against absurd requests; ``--help`` omits it."""
 SHARE, BELOW_ONE, POSITIVE_SHARE = Range(0, 1), Range(0, 1, below=True), Range(0, 1, above=True)
 OPEN_SHARE = Range(0, 1, above=True, below=True)
 COUNT, FROM_ZERO, AT_LEAST_TWO = (Range(low, MOST, unit="times") for low in (1, 0, 2))
@@ -70,7 +65,7 @@ COSTS: dict[str, tuple[float, Callable[[float], float] | None, str]] = {
     "modules": (0.0, lambda count: count * 1_000, "1 kB each"),
     "processes": (0.0, lambda count: count * 50e6, "50 MB each"),
 }
-"""What each costs at the very least: seconds, bytes of all, and in words."""
+"""Least cost by unit: seconds for each, bytes of all, and an explanation."""
 
 _NAMES: tuple[tuple[Range, str], ...] = (
     (COUNT, "accumulate|ahead|attempts|backbone_stride|batch|batch_size|block|capacity|checkpoint_epochs|checkpoint_every|"
@@ -132,21 +127,13 @@ RANGES |= {"lora.alpha": POSITIVE, "agent.alpha": NON_NEGATIVE, "recurrent.updat
 
 
 def range_of(key: str) -> Range | None:
-    """Look up the range of a setting; None where the table does not know it.
-
-    Args:
-        key: dotted name, for example ``"training.clip_norm"``; the longest ending that is known decides.
-    """
+    """Look up a setting's range by the longest known ending of its dotted name; None for an unknown name."""
     words = key.split(".")
     return next((RANGES[end] for n in range(len(words)) if (end := ".".join(words[n:])) in RANGES), None)
 
 
 def check_range(key: str, value: Any) -> None:
-    """Require a setting's number, or each of its numbers, to be in its range; other values pass.
-
-    Raises:
-        SettingError: the number is outside.
-    """
+    """Require a setting's number, or each of its numbers, to be in range; other values pass. Raises SettingError."""
     if isinstance(value, list | tuple):
         for item in cast("Sequence[Any]", value):
             check_range(key, item)
@@ -162,16 +149,16 @@ def check_range(key: str, value: Any) -> None:
 
 
 def _rule(allowed: Range, value: float) -> str:
-    """The range in words; with its guard against absurd requests where that was broken."""
+    """The range in words; includes the upper end if the value exceeds it."""
     return f"{allowed}, and at most {allowed.high:g}" if value > allowed.high >= LARGE else str(allowed)
 
 
 def _cost(allowed: Range, value: float) -> str:
-    """What an absurd request would take at least; nothing where the guard holds, or nobody can say."""
+    """The least cost of an absurd request; empty for a value below the upper end or without known cost."""
     if not allowed.high < value < math.inf or allowed.unit not in COSTS:
         return ""
     seconds, size, why = COSTS[allowed.unit]
-    counted = float(min(value, 10**18))  # a larger number takes that at least, and no float overflows
-    took = [f"{counted * seconds / YEAR:,.1f} years"] if seconds else []
-    took += [f"{size(counted) / 1e9:,.0f} GB"] if size else []
-    return f", which would take at least {' and '.join(took)} ({why})"
+    counted = float(min(value, 10**18))  # a lower bound of the cost, without overflow of floats
+    costs = [f"{counted * seconds / YEAR:,.1f} years"] if seconds else []
+    costs += [f"{size(counted) / 1e9:,.0f} GB"] if size else []
+    return f", which would take at least {' and '.join(costs)} ({why})"

@@ -6,11 +6,8 @@ A job writes::
     class TrainPolicySettings:
         steps: int = setting(2000, "optimiser steps")
 
-        def __post_init__(self) -> None:
-            positive("steps", self.steps)
-
-and :func:`compose` fills it from ``configs/<command>/`` and the command line. Below this module there is no
-``DictConfig``. Hydra and OmegaConf are imported inside the functions that need them, so importing settings is cheap.
+and :func:`compose` fills it from ``configs/<command>/`` and the command line. Other modules see no ``DictConfig``.
+Hydra and OmegaConf are imported inside the functions that need them, so importing settings is cheap.
 """
 
 from __future__ import annotations
@@ -36,16 +33,16 @@ from worldrl.usage import REQUIRED, bare_hint, describe, type_text, value_at
 
 T = TypeVar("T")
 COMMAND_LINE: ContextVar[tuple[str, ...]] = ContextVar("COMMAND_LINE", default=())
-"""What was typed after ``worldrl``; empty when a job is called from Python."""
+"""Words after ``worldrl``; empty when a job is called from Python."""
 
 MAY_CHANGE = ("run_dir", "gates")
-"""Settings that change nothing that is computed: a run may be moved, and go on after a gate has stopped it."""
+"""Settings that change no computation: a run may be moved, and may resume after a failed gate."""
 WHERE = ("workers", "worlds")
-"""Settings that say where work is done, not what: a run may go on with others. Its config tells what it was begun with."""
+"""Settings that distribute the work: a run may resume with others. Its config holds those it was started with."""
 
 
 class Preset(StrEnum):
-    """Kind of run: its size, which every command has, or what it is about, which has a file in ``configs/`` where it changes something."""
+    """Kind of run: its size, which every command has, or its topic, which exists where it changes something."""
 
     tiny = "tiny"
     cpu = "cpu"
@@ -62,22 +59,12 @@ PUBLISHED = (Preset.gpu, Preset.wan)
 
 
 def setting(default: T, meaning: str) -> T:
-    """Declare a field with its default and its one-line meaning, which ``--help`` shows.
-
-    Args:
-        default: the value when nobody says otherwise; lists and dicts are copied per instance.
-        meaning: what it does, with unit and range where it has them.
-    """
+    """Declare a field with its default (copied per instance) and the one-line meaning that ``--help`` shows."""
     return field(default_factory=lambda: copy.deepcopy(default), metadata={"meaning": meaning})
 
 
 def required(meaning: str, *, made_by: str) -> Any:
-    """Declare a field that the user must give; such fields come first in the class.
-
-    Args:
-        meaning: as of :func:`setting`.
-        made_by: the command that makes what is asked for, for whoever has none yet.
-    """
+    """Declare a field that the user must give, before those with defaults; ``made_by`` is the command that makes the value."""
     return field(metadata={"meaning": meaning, "made_by": made_by})
 
 
@@ -114,11 +101,7 @@ def one_of(name: str, value: str, valid: Collection[str]) -> None:
 
 
 def parse_overrides(tokens: Sequence[str]) -> dict[str, str]:
-    """Split ``key=value`` tokens.
-
-    Raises:
-        SettingError: a token of another form or that is no UTF-8, or a key given twice.
-    """
+    """Split ``key=value`` tokens; SettingError for another form, text that is not UTF-8, or a key given twice."""
     given: dict[str, str] = {}
     for token in tokens:
         match = re.fullmatch(r"([A-Za-z_]\w*(?:\.\w+)*)=(.*)", token, flags=re.DOTALL)
@@ -126,7 +109,7 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, str]:
             raise SettingError(f"cannot read {token!r}; settings are written key=value, for example seed=1")
         if any("\ud800" <= character <= "\udfff" for character in token):
             raise SettingError(
-                f"{match[1]}: {match[2]!r} is no UTF-8, which files of a run need; rename that file or folder"
+                f"{match[1]}: {match[2]!r} is not UTF-8, which files of a run need; rename that file or folder"
             )
         if match[1] in given:
             raise SettingError(f"{match[1]} is given twice: {given[match[1]]!r} and {match[2]!r}; keep one")
@@ -135,17 +118,14 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, str]:
 
 
 def keys_of(schema: type[Any]) -> list[str]:
-    """Return the dotted keys of a settings dataclass, as a command line may give them."""
+    """Return the dotted keys of a settings dataclass."""
     return [row.key for row in describe(schema)]
 
 
 def compose(command: str, schema: type[T], given: Mapping[str, str]) -> T:
     """Compose a command's settings: dataclass defaults, then YAML, then preset, then the command line.
 
-    Args:
-        command: for example ``"train-policy"``; names the folder in ``configs/``.
-        schema: the command's settings dataclass.
-        given: text by dotted key, as of :func:`parse_overrides`; ``preset`` chooses the preset.
+    ``given`` is text by dotted key as of :func:`parse_overrides`; its ``preset`` chooses the preset.
 
     Raises:
         SettingError: unknown key, wrong type, missing value, or a check of the dataclass failed.
@@ -165,7 +145,7 @@ def compose(command: str, schema: type[T], given: Mapping[str, str]) -> T:
 
 
 def compose_plain(command: str, schema: type[Any], given: Mapping[str, str]) -> dict[str, Any]:
-    """Compose as :func:`compose` does, but stop at plain values; missing ones read ``REQUIRED``."""
+    """Compose like :func:`compose`, but return plain values; missing ones are ``REQUIRED``."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.core.config_store import ConfigStore
@@ -192,7 +172,7 @@ def compose_plain(command: str, schema: type[Any], given: Mapping[str, str]) -> 
 
 
 def as_plain(settings: Any) -> Any:
-    """Turn settings into plain YAML and JSON values: enums by name, paths as text, tuples as lists."""
+    """Convert settings to plain YAML and JSON values: enums by name, paths as text, tuples as lists."""
     if is_dataclass(settings) and not isinstance(settings, type):
         return {item.name: as_plain(getattr(settings, item.name)) for item in fields(settings)}
     if isinstance(settings, Mapping):
@@ -205,7 +185,7 @@ def as_plain(settings: Any) -> Any:
 
 
 def resume_command(command: str) -> str:
-    """Return what to type to go on after a stop: the very command line, or the bare command when called from Python."""
+    """Return the command that resumes a run: the typed command line, or the bare command after a call from Python."""
     return shlex.join(["worldrl", *(COMMAND_LINE.get() or (command,))])
 
 
@@ -230,8 +210,8 @@ def _check_preset(command: str, preset: str) -> None:
     if preset not in presets_of(command):
         acts = ", ".join(sorted(folder.name for folder in config_dir().iterdir() if preset in presets_of(folder.name)))
         raise SettingError(
-            f"preset: {preset} changes nothing in {command}, so it is refused there; it acts in {acts}. Leave it out, and give "
-            "the run's own settings"
+            f"preset: {preset} has no effect in {command} and is refused; it has an effect in {acts}. Leave it out, and "
+            "give the run's own settings"
         )
 
 
@@ -281,7 +261,7 @@ def _check_type(node: Any, key: str, text: str, hint: Any) -> None:
 
 
 def _as_list(key: str, text: str, hint: Any) -> str:
-    """Say how a list is written, where one was wanted and one item given."""
+    """Show the syntax of a list where one item was given for a list."""
     wanted = get_origin(bare_hint(hint)) in (list, tuple) and text and not text.startswith("[")
     return f"; a list is written '{key}=[{text}]'" if wanted else ""
 
@@ -304,10 +284,9 @@ def _schema_node(schema: type[Any]) -> Any:
 
 
 def _build(hint: Any, value: Any, path: str = "") -> Any:
-    """Make dataclasses, tuples, paths and enums from plain values; a dataclass's own checks run here.
+    """Make dataclasses, tuples and paths from plain values; the dataclasses' own checks run here.
 
-    Where such a check's message begins with one of the dataclass's own fields, ``path`` makes it the setting's whole name: the same
-    dataclass stands in several places of several commands.
+    A check's message names a field of its dataclass; ``path`` completes it to the setting's dotted name.
     """
     hint = bare_hint(hint)
     origin, args = get_origin(hint), get_args(hint)
@@ -344,6 +323,6 @@ def _set(plain: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _first_lines(error: BaseException) -> str:
-    """Keep the message, drop OmegaConf's trailing type report; prefer the cause, which names the key."""
+    """Keep the message without OmegaConf's type report; prefer the cause, which names the key."""
     text = str(error.__cause__ or error)
     return "; ".join(line.strip() for line in text.splitlines()[:2] if line.strip())

@@ -1,4 +1,4 @@
-"""The terminal's streams: closed, full or without UTF-8, none of them may end in a traceback."""
+"""The terminal's streams: a closed, full or non-UTF-8 stream must not cause a traceback."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ MACHINE = frozenset(
         errno.ENOENT, errno.EIO, errno.ENOMEM,
     }
 )  # fmt: skip
-"""What the operating system refuses for reasons of the machine or of a path; everything else is a bug."""
+"""Errors of the operating system that are caused by the machine or a path; every other one is a bug."""
 
 
 class _Dropping(io.FileIO):
-    """A descriptor that drops what cannot be written: nobody reads it any more, or the disk is full."""
+    """A descriptor that drops what cannot be written: its reader has closed it, or the disk is full."""
 
     def write(self, data: Any, /) -> int:
-        written = None  # as of a full pipe that is set not to wait
+        written = None  # also returned by a full non-blocking pipe
         with suppress(OSError):
             written = super().write(data)
         return memoryview(data).nbytes if written is None else written
 
 
 def open_streams() -> None:
-    """Let stderr never fail, make closed streams harmless, and show escapes on a terminal without UTF-8.
+    """Make stderr never fail and closed streams harmless, and show escapes on a terminal without UTF-8.
 
-    Progress, warnings of libraries and errors go to stderr: a run does not end because nobody reads them.
+    Progress, warnings of libraries and errors go to stderr: a run must not end because its reader has closed it.
     """
     for number, name in ((1, "stdout"), (2, "stderr")):
         stream: Any = getattr(sys, name)
@@ -47,7 +47,7 @@ def open_streams() -> None:
 
 
 def _open_nowhere(number: int) -> None:
-    """Give a closed descriptor to nothing, or the next file or socket that is opened would get what is printed."""
+    """Open a closed descriptor on the null device; otherwise the next opened file or socket would receive printed text."""
     try:
         os.fstat(number)
     except OSError:
@@ -55,7 +55,7 @@ def _open_nowhere(number: int) -> None:
 
 
 def flush_streams() -> None:
-    """Write what libraries left in stdout, or the interpreter would print a traceback on leaving."""
+    """Write what libraries left in stdout; otherwise the interpreter would print a traceback at exit."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
@@ -63,10 +63,10 @@ def flush_streams() -> None:
 
 
 def show(text: str) -> None:
-    """Write what a command was asked for to stdout; a reader that has left, such as ``head``, has seen enough.
+    """Write a command's output to stdout; a closed reader, such as ``head``, is no error.
 
     Raises:
-        OSError: it cannot be written for another reason.
+        OSError: writing failed for another reason.
     """
     try:
         sys.stdout.write(text)
@@ -79,15 +79,15 @@ def show(text: str) -> None:
 
 
 def machine_fault(error: BaseException) -> str | None:
-    """Say in one line what the machine or the embedded suite refused; None for an error that is a bug."""
+    """Describe in one line what the machine or the embedded suite refused; None for an error that is a bug."""
     if isinstance(error, BrokenPipeError):
         silence(sys.stdout)
-        return "the reader of the output has closed it; the same command continues the run"
+        return "the reader of the output has closed it; the same command resumes the run"
     if isinstance(error, MemoryError):
         return "the machine has too little memory for these settings; give smaller sizes or batches"
     if isinstance(error, OSError) and error.errno in MACHINE:
         return f"{error.filename or 'this machine'}: {error.strerror}; check path, permissions and free space"
-    errors = sys.modules.get("worldrl_envs.errors")  # that package is not imported for it, and knows no WorldrlError
+    errors = sys.modules.get("worldrl_envs.errors")  # not imported for this check; its errors are no WorldrlError
     return str(error) if errors is not None and isinstance(error, errors.EnvsError) else None
 
 
@@ -97,6 +97,6 @@ def say(text: str) -> None:
 
 
 def silence(stream: Any) -> None:
-    """Let a stream whose reader is gone write nowhere, so that leaving the interpreter does not fail."""
+    """Redirect a stream without reader to the null device, so that the interpreter exits without failure."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

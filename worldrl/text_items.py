@@ -1,4 +1,4 @@
-"""Items of a list of text on the command line: taken as typed, so that paths may hold =, #, brackets and any alphabet."""
+"""Items of a list of text on the command line: taken as typed, so paths may hold =, #, brackets and any alphabet."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from worldrl.core.errors import SettingError
 from worldrl.usage import bare_hint
 
 _ITEM = r"""(?:'[^']*'|"[^"]*"|[^,'"\s](?:[^,]*[^,\s])?)"""
-"""An item of a list of text: quoted, or as typed up to the next comma."""
+"""An item: quoted, or as typed up to the next comma."""
 
 
 def text_items(key: str, text: str) -> list[str]:
-    """Split ``[a,b]`` into its items as typed; an item with a comma or a bracket at its end stands in quotes.
+    """Split ``[a,b]`` into its items as typed; an item with a comma or a final bracket must be quoted.
 
     Raises:
         SettingError: no list, an empty item, or a quote that is not closed.
@@ -36,10 +36,10 @@ def is_text_list(hint: Any) -> bool:
 
 
 def takes_text(hint: Any, *, named: bool) -> bool:
-    """Whether a setting, or with ``named`` one value of its mapping, is text or a list of it."""
+    """Whether a setting, or with ``named`` one value of its mapping, is text or a list of text."""
     return is_text_list(hint) or text_hint(hint, named=named) in (str, Path)
 
 
 def text_hint(hint: Any, *, named: bool) -> Any:
-    """Return the type of a value: of a mapping's, where one of its keys is named."""
+    """Return a setting's type, or with ``named`` the type of its mapping's values."""
     return bare_hint(get_args(bare_hint(hint))[1] if named else hint)

@@ -1,4 +1,4 @@
-"""What ``--help`` says: settings dataclasses described field by field, from their own types and meanings.
+"""``--help``: settings dataclasses described field by field from their types and meanings.
 
 A field's meaning is its metadata (:func:`worldrl.settings.setting`) or its line in the class's Google
 ``Attributes:`` section.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import types
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from worldrl import __version__
+from worldrl.core.errors import SettingError, nearest
 from worldrl.ranges import range_of
 
 REQUIRED = "???"
@@ -24,14 +26,7 @@ REQUIRED = "???"
 
 @dataclass(frozen=True)
 class SettingRow:
-    """One line of ``--help``.
-
-    Attributes:
-        key: dotted path, for example ``rl.iterations``.
-        hint: the annotation.
-        default: value of the dataclass, or ``REQUIRED``.
-        meaning: one line.
-    """
+    """One setting: dotted key, annotation, default (or ``REQUIRED``) and meaning."""
 
     key: str
     hint: Any
@@ -40,18 +35,12 @@ class SettingRow:
 
     @property
     def type_text(self) -> str:
-        """The type in a reader's words, for example ``tiny|cpu|gpu|wan|libero`` or ``list of int``."""
+        """The type for readers, for example ``tiny|cpu|gpu|wan|libero`` or ``list of int``."""
         return type_text(self.hint)
 
 
 def describe(schema: type[Any], prefix: str = "", default: Any = None) -> list[SettingRow]:
-    """List every setting of a dataclass, nested ones with dotted keys.
-
-    Args:
-        schema: the settings dataclass.
-        prefix: dotted path of ``schema`` itself.
-        default: an instance whose values are the defaults, where the parent gives one.
-    """
+    """List every setting of a dataclass, nested ones with dotted keys after ``prefix``; ``default``: an instance with defaults."""
     hints = get_type_hints(schema)
     written = _written_meanings(schema)
     rows: list[SettingRow] = []
@@ -90,7 +79,7 @@ def bare_hint(hint: Any) -> Any:
 
 
 def _bare_words(meaning: str) -> str:
-    """Drop a docstring's markup: ``:data:`CLIPS``` and double backquotes."""
+    """Remove a docstring's markup: ``:data:`CLIPS``` and double backquotes."""
     return re.sub(r"(?::\w+:)?`+~?([^`]+)`+", r"\1", meaning)
 
 
@@ -101,7 +90,7 @@ def _default(item: Any) -> Any:
 
 
 def _written_meanings(schema: type[Any]) -> dict[str, str]:
-    """Meanings from the docstrings of a dataclass and of those it inherits from; its own words win."""
+    """Meanings from the docstrings of a dataclass and its parents; the class's own take precedence."""
     written: dict[str, str] = {}
     for parent in reversed(schema.__mro__):
         if is_dataclass(parent):
@@ -117,51 +106,93 @@ def _docstring_meanings(schema: type[Any]) -> dict[str, str]:
 
 
 def general_help(commands: Mapping[str, str]) -> str:
-    """Write ``worldrl --help``.
-
-    Args:
-        commands: each command's one-line summary.
-    """
+    """Write ``worldrl --help`` from each command's summary."""
     rows = "\n".join(f"  {name:<20} {summary}" for name, summary in commands.items())
     return f"""worldrl {__version__}: improve robot policies inside learned video simulators, check every gain in physics.
 
 usage: worldrl COMMAND [preset=tiny|cpu|gpu|wan|libero] [run_dir=FOLDER] [seed=N] [key=value ...]
-       worldrl COMMAND --help                        every setting with type, default and meaning
+       worldrl COMMAND --help [GROUP|all]            settings with type, default and meaning
        worldrl config show COMMAND [key=value ...]   the composed settings; nothing is run
        worldrl --version
 
 commands:
 {rows}
 
-preset=libero is of LIBERO's stored states; commands that it would not change refuse it and do not list it.
+preset=libero uses LIBERO's stored states; commands that it would not change refuse it and do not list it.
 
-The same command line continues where it stopped. Without run_dir it writes to runs/COMMAND, followed by -PRESET
+The same command line resumes a stopped run. Without run_dir it writes to runs/COMMAND, followed by -PRESET
 unless the preset is cpu, and by -HASH if other settings were given. HASH is six hex digits of those settings;
-gates is not one of them: a run that a gate has stopped continues with gates=warn.
+gates is not one of them: a run that a gate has stopped resumes with gates=warn.
 Text and paths are taken as typed; lists are written 'key=[a,b]', and 'null' is no value.
 
 exit codes: 0 ok; 1 a bug, with traceback; 2 a wrong setting, file or machine; 3 a gate failed; 130 interrupted
 """
 
 
-def command_help(
-    command: str, summary: str, examples: Sequence[str], schema: type[Any], defaults: Any, presets: Sequence[str]
-) -> str:
-    """Write ``worldrl COMMAND --help``: every setting with type, default and meaning, then examples.
+MOST_ROWS = 90
+"""Settings that ``worldrl COMMAND --help`` lists; of more, the largest groups are one line each."""
+ALL = "all"
+"""Asks for every setting: ``worldrl COMMAND --help all``."""
+
+
+def fold(keys: Sequence[str], most: int = MOST_ROWS) -> dict[str, int]:
+    """Choose groups to fold, the largest outermost first, until at most ``most`` lines are left.
 
     Args:
-        command: the command's name.
-        summary: one line.
-        examples: override lists to show, for example ``"preset=tiny"``.
-        schema: the command's settings dataclass.
-        defaults: the composed plain values under preset=cpu, nested as ``schema`` is.
-        presets: that the command has.
+        keys: dotted keys of all settings.
+        most: lines.
+
+    Returns:
+        Group → how many settings it has.
     """
-    cells = [
-        (row.key, _type_and_range(row), _show(value_at(defaults, row.key)), row.meaning) for row in describe(schema)
+    sizes = Counter(key.partition(".")[0] for key in keys if "." in key)
+    folded: dict[str, int] = {}
+    for group, size in sizes.most_common():
+        if len(keys) - sum(folded.values()) + len(folded) <= most:
+            break
+        folded[group] = size
+    return folded
+
+
+def chosen(rows: Sequence[SettingRow], part: str) -> tuple[list[SettingRow], dict[str, int]]:
+    """Return the settings that a help page lists, and the groups that it folds.
+
+    Args:
+        rows: all settings.
+        part: empty for a short page, :data:`ALL`, or a group, for example ``"improvement.trust"``.
+
+    Raises:
+        SettingError: there is no such group.
+    """
+    if part == ALL:
+        return list(rows), {}
+    if not part:
+        folded = fold([row.key for row in rows])
+        return [row for row in rows if row.key.partition(".")[0] not in folded], folded
+    found = [row for row in rows if row.key.startswith(f"{part}.") or row.key == part]
+    if not found:
+        groups = {row.key.rpartition(".")[0] for row in rows if "." in row.key}
+        raise SettingError(f"--help {part}: there is no such group of settings{nearest(part, (ALL, *sorted(groups)))}")
+    return found, {}
+
+
+def command_help(
+    command: str,
+    summary: str,
+    examples: Sequence[str],
+    schema: type[Any],
+    defaults: Any,
+    presets: Sequence[str],
+    part: str = "",
+) -> str:
+    """Write ``worldrl COMMAND --help``; ``defaults`` are the composed plain values under preset=cpu."""
+    cells = [(row.key, _type_and_range(row), _show(value_at(defaults, row.key)), row.meaning) for row in rows]
+    if part in ("", ALL):
+        cells = [row for row in cells if row[0] != "preset"]
+        cells.insert(0, ("preset", "|".join(presets), "cpu", "size or kind of the run"))
+    cells += [
+        (f"{group}.*", f"{size} settings", "", f"worldrl {command} --help {group}") for group, size in folded.items()
     ]
-    cells.insert(0, ("preset", "|".join(presets), "cpu", "size or kind of the run"))
-    cells = [row for index, row in enumerate(cells) if index == 0 or row[0] != "preset"]
     widths = [max(len(row[column]) for row in cells) for column in range(3)]
     lines = [
         f"worldrl {command}: {summary}",
@@ -171,6 +202,8 @@ def command_help(
     lines += [
         "  " + "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[3]]).rstrip() for row in cells
     ]
+    if folded:
+        lines += ["", f"every setting: worldrl {command} --help {ALL}"]
     lines += ["", "examples:", *(f"  worldrl {command} {example}".rstrip() for example in examples)]
     lines += [f"  worldrl config show {command} preset=gpu", "", "Without run_dir: see worldrl --help."]
     return "\n".join(lines) + "\n"
@@ -183,7 +216,7 @@ def _type_and_range(row: SettingRow) -> str:
 
 
 def value_at(plain: Any, key: str) -> Any:
-    """Look a dotted key up in nested dictionaries; None where a parent is missing."""
+    """Look up a dotted key in nested dictionaries; None where a parent is missing."""
     for part in key.split("."):
         plain = cast("dict[str, Any]", plain).get(part) if isinstance(plain, dict) else None
     return plain

@@ -190,7 +190,7 @@ def test_pictures_are_spread_evenly_and_end_with_the_last():
     assert image_frames(24).tolist() == list(range(1, 24, 2))
     assert image_frames(IMAGES).tolist() == list(range(IMAGES))
     assert image_frames(3)[-1] == 2
-    assert spaced(np.arange(30, dtype=np.uint8), 20).tolist()[-1] == 19
+    assert spaced(np.arange(30, dtype=np.uint8)[None], np.array([20]))[0, -1] == 19
 
 
 def test_median_leaves_out_what_does_not_exist():

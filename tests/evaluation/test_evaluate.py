@@ -87,7 +87,7 @@ def test_as_many_numbers_that_mean_others_are_refused(protocol, tmp_path, tiny_p
     assert fitting_facts(tmp_path / "policy", protocol).actions == TOOL_ACTIONS
     fast = dataclasses.replace(TOOL_ACTIONS, high=(2.0, *TOOL_ACTIONS.high[1:]))
     with pytest.raises(
-        ProtocolError, match=r"means others by them \(its own -> the robot's\): high: \(1\.0, .* -> \(2\.0, "
+        ProtocolError, match=r"with another meaning \(its own -> the robot's\): high: \(1\.0, .* -> \(2\.0, "
     ):
         fitting_facts(tmp_path / "policy", dataclasses.replace(protocol, actions=fast))
 

@@ -13,7 +13,7 @@ from worldrl.evaluation.offline.scores import (
     OfflineEvaluation,
     discounted_return,
     evaluate_offline,
-    over_estimation,
+    mean_or_single,
     score_over_seeds,
 )
 from worldrl.rollout.vector.episodes import environment_info, make_environment, memoryless
@@ -86,7 +86,7 @@ def test_over_estimation_is_promise_less_discounted_reward() -> None:
     assert measured["mean"] == pytest.approx(3 - result.discounted.mean())
     assert measured["lo"] < measured["mean"] < measured["hi"]
     assert discounted_return(np.array([1.0, 2.0, 4.0]), 0.5) == 1 + 1 + 1
-    assert over_estimation(np.array([5.0]), np.array([2.0])) == {"n": 1, "mean": 3.0}
+    assert mean_or_single(np.array([3.0])) == {"n": 1, "mean": 3.0}
     assert run(1).metrics(INFO)["over_estimation"] is None
 
 

@@ -53,7 +53,7 @@ def test_sampled_states_are_told_apart_by_their_seed(protocol):
     with pytest.raises(SettingError, match="2 of 6 episodes"):
         examine(protocol, known, refuse=True)
     assert examine(replace(protocol, seed=5), known, refuse=True)["training_states"]["k"] == 0
-    with pytest.raises(SettingError, match="does not say what it was trained on"):
+    with pytest.raises(SettingError, match="does not state what it was trained on"):
         examine(protocol, None, refuse=True)
 
 

@@ -283,7 +283,7 @@ def test_demonstrations_of_others_are_judged_by_their_motion(change, family, tmp
     data = as_foreign_folder(publish_lerobot, tmp_path / "theirs", demonstrations, change, **stated)
     metrics = check_folder(tmp_path, data)
     assert metrics["as_recorded"] is None
-    assert "do not say where they began" in metrics["verdict"]
+    assert "do not state where they began" in metrics["verdict"]
     assert {name for name, _ in off(metrics)} == ({family} if family else set())
     assert metrics["fits"] == (family is None)
 

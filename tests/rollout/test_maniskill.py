@@ -123,7 +123,7 @@ def test_a_policy_is_shown_maniskills_pictures_and_measured(tiny_policy, tmp_pat
     for (obs, _), row in zip(shown[:2], (rows[0], rows[-1]), strict=True):  # a chunk lies between the two decisions
         np.testing.assert_array_equal(obs.image[0].numpy(), row["image"])
         np.testing.assert_allclose(obs.command[0].numpy(), row["command"])
-        assert list(obs.instruction) == [facts.TASKS["PushCube-v1"].sentence]
+        assert list(obs.instruction) == [facts.TASKS["PushCube-v1"].instruction]
     assert np.abs(rows[-1]["state"] - rows[0]["state"]).max() > 0.01
     metrics = json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]
     assert metrics["success"]["n"] == 1

@@ -84,7 +84,7 @@ def test_rows_that_plan_walk_on_their_plans(make_world_model, push_episodes, mon
     monkeypatch.setattr(bootstrapping, "imagine_chunk", spy)
     sentences = TaskInstructions({"PickRedCube": ("lift it",), "PickGreenCylinder": ("lift it",)}, {})
     config = replace(CONFIG, action_dropout=0.5, bootstrap=1.0, static_share=0.0)
-    fit_dynamics(model, push_episodes, config, sentences=sentences, seed=3, folder=None, log=None)
+    fit_dynamics(model, push_episodes, config, instructions=sentences, seed=3, folder=None, log=None)
     assert {sentence for told, _ in seen for sentence in told} == {"lift it"}
     rows = torch.cat([hidden for _, hidden in seen])
     assert 0 < rows.float().mean() < 1
@@ -130,7 +130,7 @@ def test_a_bootstrapped_training_cut_short_goes_on_to_the_same_bits(
         calls.clear()
         monkeypatch.setattr(training, "chunk_loss", loss)
         model = make_world_model()
-        fit_dynamics(model, push_episodes, config, sentences=sentences, seed=3, folder=folder, log=None)
+        fit_dynamics(model, push_episodes, config, instructions=sentences, seed=3, folder=folder, log=None)
         return dict(model.state_dict())
 
     whole = run(tmp_path / "whole")

@@ -80,7 +80,7 @@ def test_one_step_comes_nearer_to_the_teachers_eight(make_world_model, push_epis
     far, near = sample(8), sample(1)
     before = (near - far).square().mean().item()
     config = replace(CONFIG, distill_steps=150)
-    fit_distilled(model, push_episodes, config, sentences=NOTHING, seed=0, folder=None, log=None)
+    fit_distilled(model, push_episodes, config, instructions=NOTHING, seed=0, folder=None, log=None)
     assert model.config.dynamics.sampling_steps == 1
     assert model.dynamics.config.sampling_steps == 1
     assert (sample(1) - far).square().mean().item() < 0.5 * before
@@ -105,7 +105,7 @@ def test_a_distillation_cut_short_goes_on_to_the_same_bits(
         calls.clear()
         monkeypatch.setattr(distillation, "euler_step", step)
         model = make_world_model()
-        fit_distilled(model, push_episodes, CONFIG, sentences=NOTHING, seed=3, folder=folder, log=None)
+        fit_distilled(model, push_episodes, CONFIG, instructions=NOTHING, seed=3, folder=folder, log=None)
         return dict(model.state_dict())
 
     whole = run(tmp_path / "whole")
@@ -117,6 +117,6 @@ def test_a_distillation_cut_short_goes_on_to_the_same_bits(
 def test_what_cannot_be_distilled_is_refused(make_world_model, push_episodes):
     model = make_world_model(kind="edm_unet")
     with pytest.raises(SettingError, match="flow transformer"):
-        fit_distilled(model, push_episodes, CONFIG, sentences=NOTHING, seed=0, folder=None, log=None)
+        fit_distilled(model, push_episodes, CONFIG, instructions=NOTHING, seed=0, folder=None, log=None)
     with pytest.raises(SettingError, match="distill_sampling_steps"):
         WorldModelTraining(distill_sampling_steps=0)

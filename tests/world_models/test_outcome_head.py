@@ -174,7 +174,7 @@ def test_a_training_cut_short_goes_on_to_the_same_bits_and_moves_nothing_else(
         calls.clear()
         monkeypatch.setattr(outcome_training, "outcome_loss", loss)
         model = make_world_model()
-        fit_outcome(model, push_episodes, CONFIG, sentences=SENTENCES, seed=3, folder=folder, log=None)
+        fit_outcome(model, push_episodes, CONFIG, instructions=SENTENCES, seed=3, folder=folder, log=None)
         return dict(model.state_dict())
 
     before = dict(make_world_model().state_dict())

@@ -87,7 +87,7 @@ def test_settings_that_do_not_go_together_are_refused(world_model, push_episodes
         DynamicsConfig(kind="edm_unet", planning=True)
     config = WorldModelTraining(action_dropout=0.5, dtype="float32", unroll=2)
     with pytest.raises(SettingError, match=r"dynamics\.planning=true"):
-        fit_dynamics(world_model, push_episodes, config, sentences=SENTENCES, seed=0, folder=None, log=None)
+        fit_dynamics(world_model, push_episodes, config, instructions=SENTENCES, seed=0, folder=None, log=None)
 
 
 def test_hidden_windows_move_and_are_told_what_they_do(world_model, push_episodes):

@@ -87,7 +87,7 @@ def test_a_judge_of_plans_learns_from_recorded_frames_alone(judge, lit_episode):
     episodes = [lit_episode(n) for n in range(80)]
     config = WorldModelTraining(dtype="float32", outcome_steps=60, outcome_batch=32, warmup=5, checkpoint_every=1000)
     before = {name: value.clone() for name, value in judge.state_dict().items()}
-    fit_outcome(judge, episodes[:40], config, sentences=SENTENCES, seed=0, folder=None, log=None)
+    fit_outcome(judge, episodes[:40], config, instructions=SENTENCES, seed=0, folder=None, log=None)
     moved = {name.split(".")[0] for name, value in judge.state_dict().items() if not torch.equal(value, before[name])}
     assert moved == {"outcome"}
     unseen = episodes[40:]

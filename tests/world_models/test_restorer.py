@@ -101,7 +101,7 @@ def test_pairs_show_the_same_moment(make_world_model, push_episodes, monkeypatch
     pairs = imagine_pairs(model, push_episodes, CONFIG, seed=0, series="restorer")
     with torch.no_grad():
         through = to_uint8(model.codec.decode(model.codec.encode(to_unit(pairs.real)[:, None])))[:, 0]
-    assert (pairs.joined_rollouts.int() - through.int()).abs().max() <= 1
+    assert (pairs.imagined.int() - through.int()).abs().max() <= 1
     starts = {tuple(e.frames[0, 0].flatten().tolist()) for e in push_episodes}
     assert {tuple(frame.flatten().tolist()) for frame in pairs.first} == starts
     assert len(pairs) > 2 * len(push_episodes)
@@ -125,10 +125,10 @@ def test_training_lowers_its_error_and_touches_nothing_else(make_world_model, pu
     for name, value in whole.state_dict().items():
         assert name.startswith("restorer.") or torch.equal(value, before[name])
     pairs = imagine_pairs(whole, push_episodes, CONFIG, seed=5, series="restorer")
-    joined_rollouts, real, first = (to_unit(x) for x in (pairs.joined_rollouts, pairs.real, pairs.first[pairs.episode]))
+    imagined, real, first = (to_unit(x) for x in (pairs.imagined, pairs.real, pairs.first[pairs.episode]))
     with torch.no_grad():
-        error = (whole.restorer(joined_rollouts, first) - real).square().mean()
-    assert error < 0.5 * (joined_rollouts - real).square().mean()
+        error = (whole.restorer(imagined, first) - real).square().mean()
+    assert error < 0.5 * (imagined - real).square().mean()
 
 
 def test_what_does_not_fit_is_refused(make_world_model, push_episodes):

@@ -43,7 +43,7 @@ def test_dynamics_cut_short_go_on_to_the_same_bits(
         calls.clear()
         monkeypatch.setattr(training, "dynamics_loss", loss)
         model = make_world_model(kind=kind)
-        report = fit_dynamics(model, push_episodes, config, sentences=SENTENCES, seed=3, folder=folder, log=None)
+        report = fit_dynamics(model, push_episodes, config, instructions=SENTENCES, seed=3, folder=folder, log=None)
         return dict(model.state_dict()), report
 
     whole, _ = run(tmp_path / "whole")
@@ -72,7 +72,7 @@ def test_the_codec_stays_while_dynamics_learn_and_only_it_learns_before(make_wor
     after_codec = parts()
     same_tree(start[1], after_codec[1])
     assert not all(torch.equal(start[0][name], after_codec[0][name]) for name in start[0])
-    fit_dynamics(model, push_episodes, config, sentences=SENTENCES, seed=0, folder=None, log=None)
+    fit_dynamics(model, push_episodes, config, instructions=SENTENCES, seed=0, folder=None, log=None)
     same_tree(after_codec[0], parts()[0])
     assert not all(torch.equal(after_codec[1][name], parts()[1][name]) for name in start[1])
     assert not model.training
@@ -90,7 +90,7 @@ def test_averaged_weights_are_the_ones_kept(make_world_model, push_episodes):
         model = make_world_model()
         start = torch.cat([p.detach().flatten() for p in model.dynamics.parameters()])
         config = WorldModelTraining(**SMALL, ema_decay=decay, learning_rate=1e-2)
-        fit_dynamics(model, push_episodes, config, sentences=SENTENCES, seed=0, folder=None, log=None)
+        fit_dynamics(model, push_episodes, config, instructions=SENTENCES, seed=0, folder=None, log=None)
         results.append((torch.cat([p.detach().flatten() for p in model.dynamics.parameters()]) - start).norm().item())
     assert results[0] > results[1] >= results[2]
 
@@ -151,5 +151,5 @@ def test_a_pushed_square_is_learned_with_its_actions(make_world_model, push_epis
     held_out = [push_episode(n, 16, size=64, close_at=8) for n in range(1000, 1008)]
     assert action_swap_ratio(model, held_out, 16, seed=0) == pytest.approx(1, abs=0.01)
     fit_codec(model, frames, config, seed=0, folder=None, log=None)
-    fit_dynamics(model, episodes, config, sentences=TaskInstructions({}, {}), seed=0, folder=None, log=None)
+    fit_dynamics(model, episodes, config, instructions=TaskInstructions({}, {}), seed=0, folder=None, log=None)
     assert action_swap_ratio(model, held_out, 16, seed=0) > 1.5

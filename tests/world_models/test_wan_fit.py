@@ -42,7 +42,9 @@ def fit(make_wan, push_episodes):
     def run(folder=None, *, model=None, log=None, adapter="lora", **over):
         model = make_wan(adapter=adapter) if model is None else model
         config = WanTraining(**(SMALL | over))
-        report = fit_wan(model, push_episodes, config, sentences=SENTENCES, seed=3, device=CPU, folder=folder, log=log)
+        report = fit_wan(
+            model, push_episodes, config, instructions=SENTENCES, seed=3, device=CPU, folder=folder, log=log
+        )
         return model, report
 
     return run
@@ -299,7 +301,7 @@ def test_a_jury_cut_short_goes_on_to_the_same_bits_and_moves_nothing_else(
         calls.clear()
         monkeypatch.setattr(outcome_training, "outcome_loss", loss)
         model = make_wan(ensemble_size=1)
-        fit_outcome(model, push_episodes[:3], config, sentences=SENTENCES, seed=3, folder=folder, log=None, rows=2)
+        fit_outcome(model, push_episodes[:3], config, instructions=SENTENCES, seed=3, folder=folder, log=None, rows=2)
         return state(model)
 
     whole_run, before = run(tmp_path / "whole"), state(make_wan(ensemble_size=1))
@@ -312,7 +314,7 @@ def test_a_jury_cut_short_goes_on_to_the_same_bits_and_moves_nothing_else(
     moved = {name.split(".")[0] for name, value in whole_run.items() if not torch.equal(value, before[name])}
     assert moved == {"outcome"}
     with pytest.raises(SettingError, match="has no outcome head to train"):
-        fit_outcome(make_wan(), push_episodes, config, sentences=SENTENCES, seed=3, folder=None, log=None)
+        fit_outcome(make_wan(), push_episodes, config, instructions=SENTENCES, seed=3, folder=None, log=None)
 
 
 def test_a_sharded_model_comes_back_whole_with_its_jury(make_wan, fit, monkeypatch, tmp_path, same_tree):

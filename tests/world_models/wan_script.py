@@ -68,7 +68,7 @@ def main(base: str, folder: str, dtype: str, base_dtype: str, adapter: str) -> N
         model,
         [episode(number) for number in range(4)],
         training,
-        sentences=TaskInstructions({}, {}),
+        instructions=TaskInstructions({}, {}),
         seed=0,
         device=torch.device("cpu"),
         folder=Path(folder) / "wan",

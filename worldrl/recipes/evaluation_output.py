@@ -1,4 +1,4 @@
-"""Output that `evaluate`, `benchmark` and `train-vla` share: films of episodes and the closing table of rates."""
+"""Output of `evaluate`, `benchmark` and `train-vla`: videos of episodes and the closing table of rates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOLD_STEPS = (
 
 
 def video_writer(folder: Path, fps: float) -> Callable[[Episode], None]:
-    """Return a function that writes an episode's scene camera as ``<task>-<index>-<outcome>.mp4``."""
+    """Writer of an episode's main camera as ``<task>-<index>-<outcome>.mp4``."""
 
     def write(episode: Episode) -> None:
         name = video_name(episode.task, episode.meta["index"], success=episode.success)
@@ -58,8 +58,8 @@ def show(metrics: Mapping[str, Any], protocol_hash: str) -> None:
 
 
 def clipping(share: float) -> str:
-    """What a share of numbers outside the robot's range means; how large a one is wrong depends on which numbers they are."""
+    """Explains a share of numbers outside the robot's range; a harmful share depends on which numbers these are."""
     return (
         f"{100 * share:.2g} % of the policy's numbers lay outside the robot's range and were executed as its nearest end: "
-        "few are a gripper or a full speed that overshoots, many are other units, another range or other statistics"
+        "few are a gripper or a full speed that overshoots, many mean other units, another range or other statistics"
     )

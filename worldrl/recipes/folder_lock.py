@@ -1,4 +1,4 @@
-"""One process at a time in a folder that several runs fill and use."""
+"""Exclusive use of a folder that several runs fill."""
 
 from __future__ import annotations
 
@@ -16,15 +16,9 @@ LOCK = "lock"
 
 @contextmanager
 def exclusive_folder(folder: Path) -> Generator[Path]:
-    """Have a folder to oneself; whoever comes meanwhile waits.
+    """Use a folder exclusively, making it where it is missing; other processes wait.
 
-    The lock dies with its owner, so after a kill the next to come goes on from what lies there.
-
-    Args:
-        folder: made where it is missing.
-
-    Yields:
-        The folder.
+    The lock ends with its process, so after a kill the next process resumes from the files in the folder.
 
     Raises:
         RunDirectoryError: it cannot be made or written to.

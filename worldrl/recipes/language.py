@@ -1,6 +1,6 @@
-"""What can be said about tasks: training sentences, and sentences an episode cannot fulfil.
+"""Instructions of tasks: for training, and those that an episode cannot fulfil.
 
-The embedded suite knows paraphrases of its tasks; of a foreign suite's, what its episodes were told is all there is.
+The embedded suite has paraphrases of its tasks; of an external suite only the instructions of its episodes are known.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def is_embedded(task: str) -> bool:
 
 
 def training_instructions(task: str) -> list[str]:
-    """Return an embedded task's own sentence and its training paraphrases; the held-out ones stay unseen."""
+    """An embedded task's own instruction and its training paraphrases, without the held-out ones."""
     from worldrl_envs.tasks import get_task
 
     spec = get_task(task)
@@ -27,22 +27,21 @@ def training_instructions(task: str) -> list[str]:
 
 
 def training_instructions_or_known(episodes: Sequence[Episode]) -> dict[str, list[str]]:
-    """Sentences of the tasks in some episodes: an embedded task's training sentences, else what its episodes were told."""
-    told: dict[str, list[str]] = {}
+    """Instructions of the tasks in some episodes: training paraphrases of embedded tasks, else those of the episodes."""
+    found: dict[str, list[str]] = {}
     for episode in sorted(episodes, key=lambda episode: (episode.task, episode.instruction)):
-        sentences = told.setdefault(
-            episode.task, training_instructions(episode.task) if is_embedded(episode.task) else []
-        )
-        if not is_embedded(episode.task) and episode.instruction not in sentences:
-            sentences.append(episode.instruction)
-    return told
+        if is_embedded(episode.task):
+            found.setdefault(episode.task, training_instructions(episode.task))
+        elif episode.instruction not in found.setdefault(episode.task, []):
+            found[episode.task].append(episode.instruction)
+    return found
 
 
 def exclusive_tasks(task: str) -> list[str]:
-    """Return the tasks of the same scene that cannot be fulfilled together with ``task``.
+    """Tasks of the same scene that cannot be fulfilled together with ``task``.
 
-    Picking tasks over the same objects exclude one another, since one gripper holds one object. Other kinds do not:
-    an episode that opens a drawer may well begin with a state that fulfils "close the drawer".
+    Picking tasks over the same objects exclude one another, since one gripper holds one object. Other kinds do not: an episode that opens
+    a drawer may begin in a state that fulfils "close the drawer".
     """
     from worldrl_envs.tasks import get_task, task_names
 
@@ -54,7 +53,7 @@ def exclusive_tasks(task: str) -> list[str]:
 
 
 def task_instructions(tasks: Sequence[str]) -> TaskInstructions:
-    """Collect both kinds of sentences for the embedded tasks among these; others keep what their episodes were told."""
+    """Both kinds of instructions for the embedded tasks among these; others keep their episodes' instructions."""
     tasks = [task for task in tasks if is_embedded(task)]
     return TaskInstructions(
         same={task: training_instructions(task) for task in tasks},

@@ -1,4 +1,4 @@
-"""Names of settings become methods of RL and their parts: what commands look up in the registries."""
+"""Names of settings become RL methods and their parts: lookups of commands in the registries."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ REGISTRIES = {
 
 
 def open_parts(names: PartNames, setting: str) -> Parts:
-    """Import the parts that are named.
-
-    Args:
-        names: of parts; empty ones are left to the method.
-        setting: dotted name of the settings that hold them.
+    """Import the named parts; empty names are left to the method. ``setting`` is the dotted name of their settings.
 
     Raises:
         SettingError: there is no such part; the message names the nearest.
@@ -41,12 +37,6 @@ def open_parts(names: PartNames, setting: str) -> Parts:
 
 
 def make_method(name: str, task: AlignmentTask, configs: MethodConfigs) -> Method:
-    """Make the alignment method called ``name``; SettingError with the nearest name where there is none.
-
-    Args:
-        name: a registered one; a plug-in's gets no settings of its own.
-        task: what it trains, with the weights that training starts with.
-        configs: settings of every method.
-    """
+    """Make the alignment method called ``name``; a plug-in's gets no settings. SettingError with the nearest name where there is none."""
     make = ALIGNMENTS.get(name)
     return make(task, getattr(configs, name, None), open_parts(task.config.parts, ALIGNMENT))

@@ -1,4 +1,4 @@
-"""What simulator jobs share: opening the run directory, choosing tasks, printing rates."""
+"""Shared by simulator jobs: opening the run directory, choosing tasks, printing rates."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ DATASET = "dataset"
 
 @contextmanager
 def open_run(command: str, settings: Any) -> Generator[RunDirectory]:
-    """Open (or reopen) the run directory of a job, and keep its clock going until the job is over.
-
-    Args:
-        command: for example ``"collect"``.
-        settings: the job's settings dataclass, with ``run_dir``.
+    """Open or reopen the run directory of a job, with a heartbeat until the job ends.
 
     Raises:
         RunDirectoryError: it is in use, not writable, or belongs to other settings.
@@ -38,11 +34,7 @@ def open_run(command: str, settings: Any) -> Generator[RunDirectory]:
 
 
 def choose_tasks(tasks: Sequence[str], kind: str | None) -> list[str]:
-    """Return the named tasks, or all of one kind, or all of one arm.
-
-    Args:
-        tasks: names; empty takes all of ``kind``.
-        kind: object, spatial, goal, long, bimanual (two arms), or None for all of one arm.
+    """Named tasks; without names all of one kind (object, spatial, goal, long, bimanual), or all of one arm for None.
 
     Raises:
         SettingError: an unknown name, a task named twice, or both given.

@@ -1,4 +1,4 @@
-"""A handful of episodes that a command records for itself when no dataset was given."""
+"""Episodes that a command records for itself without a dataset."""
 
 from __future__ import annotations
 
@@ -20,18 +20,15 @@ KIND = "object"
 """Kind of the tasks that the bundled world model was trained on."""
 HOLD_STEPS = 8
 NEAR_MISS = ExpertActor(noise=0.3, goal_offset=0.02, blind=True)
-"""An expert with noise that tries each skill once: failures that start like successes."""
+"""An expert with noise and one attempt per skill: failures that start like successes."""
+SOURCES: tuple[tuple[str, AnyActor], ...] = (("expert", ExpertActor()), ("blind_expert", NEAR_MISS))
 
 
 def check_samples(tasks: Sequence[str], robot: AnyEmbodiment) -> list[str]:
-    """Return the tasks to record; an error where the embedded suite does not have this robot.
-
-    Args:
-        tasks: names; empty takes the Pick tasks.
-        robot: of the world model.
+    """Tasks to record; without names the Pick tasks.
 
     Raises:
-        SettingError: unknown tasks, or tasks of another robot.
+        SettingError: unknown tasks, or tasks of another robot than the world model's.
     """
     chosen = choose_tasks(tasks, None if tasks else KIND)
     if embedded_embodiment(chosen) != robot:
@@ -43,14 +40,7 @@ def check_samples(tasks: Sequence[str], robot: AnyEmbodiment) -> list[str]:
 
 
 def record_samples(folder: Path, tasks: Sequence[str], count: int, *, seed: int, image_size: int) -> EpisodeDataset:
-    """Record ``count`` episodes in the embedded suite, half by the expert and half near misses, and open them.
-
-    Args:
-        folder: the dataset; continued where an earlier start stopped.
-        tasks: names, taken in turn.
-        count: episodes in all.
-        seed: of the initial states.
-        image_size: pixels per side.
+    """Record ``count`` episodes of tasks in turn in the embedded suite, half by the expert and half near misses; resumes in ``folder``.
 
     Raises:
         WorkerError: the simulator failed.
@@ -58,7 +48,7 @@ def record_samples(folder: Path, tasks: Sequence[str], count: int, *, seed: int,
     """
     plans = [
         CollectPlan(actor, [_spec(source, tasks, number, seed) for number in range(first, count, 2)])
-        for first, (source, actor) in enumerate(_sources())
+        for first, (source, actor) in enumerate(SOURCES)
     ]
     collect_dataset(
         folder,
@@ -68,10 +58,6 @@ def record_samples(folder: Path, tasks: Sequence[str], count: int, *, seed: int,
         hold_steps=HOLD_STEPS,
     )
     return EpisodeDataset.open(folder)
-
-
-def _sources() -> tuple[tuple[str, AnyActor], ...]:
-    return ("expert", ExpertActor()), ("blind_expert", NEAR_MISS)
 
 
 def _spec(source: str, tasks: Sequence[str], number: int, seed: int) -> EpisodeSpec:

@@ -1,4 +1,4 @@
-"""Settings that sample a saved world model otherwise than it was saved: in a measurement, or from now on."""
+"""Settings of the sampler of a saved world model, for a measurement or permanently."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ from worldrl.world_models.wan.config import WanDynamicsConfig
 
 @dataclass
 class Sampler:
-    """Of the dynamics; null leaves what the model was saved with.
-
-    Attributes:
-        steps: of the sampler for each chunk (each frame with the U-Net).
-        refinement_steps: refinement steps: a finished sample is made slightly noisy and denoised again (flow transformer).
-    """
+    """Sampler of the dynamics; null keeps the saved value."""
 
     steps: int | None = setting(None, "steps of the dynamics' sampler; null: those the model was saved with")
     refinement_steps: int | None = setting(
@@ -26,18 +21,13 @@ class Sampler:
     )
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if self.steps is not None:
             positive("sampler.steps", self.steps)
         if self.refinement_steps is not None:
             non_negative("sampler.refinement_steps", self.refinement_steps)
 
     def apply(self, config: DynamicsConfig | WanDynamicsConfig) -> None:
-        """Change a loaded model's configuration in place.
-
-        Raises:
-            SettingError: refinement of the U-Net or of Wan, which have none.
-        """
+        """Change a loaded model's configuration in place; SettingError for refinement of the U-Net or of Wan."""
         if self.steps is not None:
             stepper(config).sampling_steps = self.steps
         if self.refinement_steps is not None:
@@ -50,11 +40,11 @@ class Sampler:
 
 
 def stepper(config: DynamicsConfig | WanDynamicsConfig) -> DynamicsConfig | UNetConfig | WanDynamicsConfig:
-    """Return the part of the configuration that says how many steps the sampler takes."""
+    """Part of the configuration that holds the sampler's steps."""
     return config.unet if isinstance(config, DynamicsConfig) and config.kind is DynamicsKind.edm_unet else config
 
 
 def sampled(config: DynamicsConfig | WanDynamicsConfig) -> dict[str, int]:
-    """Say how a model is sampled, for ``result.json``."""
+    """Sampler of a model, for ``result.json``."""
     refinement = config.refinement_steps if isinstance(config, DynamicsConfig) else 0
     return {"steps": stepper(config).sampling_steps, "refinement_steps": refinement}

@@ -1,7 +1,7 @@
-"""Stages side by side: each in a spawned process with one thread, its result handed over as a JSON file.
+"""Stages side by side: each in a spawned process with one thread; results are passed as JSON files.
 
-Small networks gain nothing from a second thread, but two of them run side by side on two cores. What a stage returns
-depends on its task alone, so it does not matter how many run at once.
+Small networks gain nothing from a second thread, but two of them run side by side on two cores. A stage's result depends on its task
+alone, not on the number of workers.
 """
 
 from __future__ import annotations
@@ -26,28 +26,24 @@ RESULT, COST = "result.json", "cost.json"
 
 
 class Task(Protocol):
-    """What one stage computes: a frozen dataclass of plain values, which a new process is handed."""
+    """Computation of one stage: a frozen dataclass of plain values, passed to a new process."""
 
     @property
     def label(self) -> str:
-        """What the person who waits is told of it."""
+        """Name for progress and errors."""
         ...
 
     def compute(self, folder: Path) -> dict[str, Any]:
-        """Do the work of a stage in its folder; return what is JSON-ready."""
+        """Do the work of a stage in its folder; return JSON-ready values."""
         ...
 
 
 def run_tasks(
     name: str, tasks: Mapping[str, Task], workers: int, *, on_result: Callable[[str, dict[str, Any]], None]
 ) -> None:
-    """Compute tasks, ``workers`` at a time.
+    """Compute tasks by folder, ``workers`` at a time; 0 computes in this process, with its own number of threads.
 
-    Args:
-        name: of the command.
-        tasks: by folder.
-        workers: processes at once; 0 computes in this process, with its own number of threads.
-        on_result: called in this process with each folder and its result, as soon as it is there.
+    ``on_result`` is called in this process with each folder and its result, as soon as it is there.
 
     Raises:
         WorkerError: a process died; the others are stopped.
@@ -85,7 +81,7 @@ def _collect(name: str, folder: str, process: SpawnProcess, task: Task) -> dict[
     process.join()
     if process.exitcode != 0:
         raise WorkerError(
-            f"{name}: the process of {task.label} ended with code {process.exitcode}; its message stands above; "
+            f"{name}: the process of {task.label} ended with code {process.exitcode}; its message is above; "
             "workers=0 computes in one process"
         )
     return read_json(Path(folder) / RESULT)
@@ -96,7 +92,9 @@ def _work(folder: str, task: Task) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     set_threads(1)
     write_json(Path(folder) / RESULT, task.compute(Path(folder)))
-    write_json(Path(folder) / COST, {"cpu_s": time.process_time()})  # of this start; apart, for it never repeats
+    write_json(
+        Path(folder) / COST, {"cpu_s": time.process_time()}
+    )  # of this start; in its own file, since it never repeats
 
 
 def _end_with_parent() -> None:

@@ -1,6 +1,6 @@
-"""Pieces of work that several jobs share: learn a policy, learn a world model, calibrate, measure gates.
+"""Stages that several jobs share: train a policy, train a world model, calibrate, measure gates.
 
-Each takes the folder of its stage, resumes from what it finds there and leaves an artefact.
+Each takes the folder of its stage, resumes from the files in it and leaves an artefact.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def learn_policy(
     log: MetricLog,
     trained: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """Clone demonstrations into ``folder/policy``, which keeps what they were; return the training report."""
+    """Clone demonstrations into ``folder/policy``, with their provenance ``trained``; return the training report."""
     statistics = PolicyStatistics.from_episodes(episodes)
     require_model_memory(lambda: TokenPolicy(model, statistics), device, "model")
     with initial_weights(seed, "policy"):
@@ -92,20 +92,20 @@ def learn_world_model(
     log: MetricLog | None,
     series: str = "dynamics",
 ) -> dict[str, Any]:
-    """Train in place what has steps; return the last logged numbers.
+    """Train all parts that have steps in place; return the last logged numbers.
 
     Raises:
-        SettingError: the settings are another backbone's than the model.
+        SettingError: the settings are for another backbone than the model.
     """
     from worldrl.world_models.wan.model import WanWorldModel
     from worldrl.world_models.wan.training import WanTraining
 
     known = episodes.tasks() if isinstance(episodes, EpisodeDataset) else {episode.task for episode in episodes}
-    sentences = task_instructions(sorted(known))
+    instructions = task_instructions(sorted(known))
     if isinstance(model, WanWorldModel) and isinstance(training, WanTraining):
-        return learn_wan(folder, model, episodes, training, sentences, seed=seed, log=log, series=series)
+        return learn_wan(folder, model, episodes, training, instructions, seed=seed, log=log, series=series)
     if isinstance(model, VideoWorldModel) and isinstance(training, WorldModelTraining):
-        return _learn_video(folder, model, episodes, training, sentences, seed=seed, log=log, series=series)
+        return _learn_video(folder, model, episodes, training, instructions, seed=seed, log=log, series=series)
     own, other = ("wan", "video") if isinstance(model, WanWorldModel) else ("video", "wan")
     raise SettingError(
         f"start: those weights are a {own!r} world model's, but backbone={other} was asked for; give backbone={own}, or "
@@ -118,13 +118,13 @@ def learn_wan(
     model: WanWorldModel,
     episodes: Sequence[Episode],
     training: WanTraining,
-    sentences: TaskInstructions,
+    instructions: TaskInstructions,
     *,
     seed: int,
     log: MetricLog | None,
     series: str = "dynamics",
 ) -> dict[str, Any]:
-    """Train a Wan world model in place, in all processes at once, then its jury in the first; return the last logged numbers."""
+    """Train a Wan world model in place, in all processes, then its outcome ensemble in the first; return the last logged numbers."""
     from worldrl.world_models.video.outcome_training import fit_outcome
     from worldrl.world_models.wan.fit import fit_wan  # it brings torch.distributed
     from worldrl.world_models.wan.training import take
@@ -135,7 +135,7 @@ def learn_wan(
             model,
             episodes,
             training,
-            sentences=sentences,
+            instructions=instructions,
             seed=seed,
             device=model.device,
             folder=folder / DYNAMICS,
@@ -148,7 +148,7 @@ def learn_wan(
             whole_wan(model, folder),
             take(episodes, order[: training.outcome_episodes].tolist()),
             training,
-            sentences=sentences,
+            instructions=instructions,
             seed=seed,
             folder=folder / "outcome",
             log=log,
@@ -160,7 +160,7 @@ def learn_wan(
 
 
 def whole_wan(model: WanWorldModel, folder: Path) -> WanWorldModel:
-    """Return a Wan world model with all of its parameters in this process, after its training in ``folder``."""
+    """A Wan world model with all parameters in this process, after its training in ``folder``."""
     from worldrl.world_models.wan.fit import whole
 
     return whole(model, folder / DYNAMICS)
@@ -171,13 +171,13 @@ def _learn_video(
     model: VideoWorldModel,
     episodes: Sequence[Episode],
     training: WorldModelTraining,
-    sentences: TaskInstructions,
+    instructions: TaskInstructions,
     *,
     seed: int,
     log: MetricLog | None,
     series: str,
 ) -> dict[str, Any]:
-    """Train codec, dynamics, distilled sampler, outcome head and restorer in place, each if it has steps; return the last numbers."""
+    """Train codec, dynamics, distilled sampler, outcome head and restorer in place, each with steps; return the last numbers."""
     from worldrl.world_models.video.distillation import fit_distilled
     from worldrl.world_models.video.outcome_training import fit_outcome
     from worldrl.world_models.video.restorer_training import fit_restorer
@@ -188,9 +188,9 @@ def _learn_video(
         fit_codec(model, frames, training, seed=seed, folder=folder / "codec", log=log)
         numbers |= last_numbers(log, "codec")
     parts = (
-        (partial(fit_dynamics, sentences=sentences), DYNAMICS, training.steps),
-        (partial(fit_distilled, sentences=sentences), "distillation", training.distill_steps),
-        (partial(fit_outcome, sentences=sentences), "outcome", training.outcome_steps),
+        (partial(fit_dynamics, instructions=instructions), DYNAMICS, training.steps),
+        (partial(fit_distilled, instructions=instructions), "distillation", training.distill_steps),
+        (partial(fit_outcome, instructions=instructions), "outcome", training.outcome_steps),
         (fit_restorer, "restorer", training.restorer_steps),
     )
     for fit_part, part, steps in parts:
@@ -202,7 +202,7 @@ def _learn_video(
 
 
 def last_numbers(log: MetricLog | None, series: str) -> dict[str, Any]:
-    """Return a training's last logged numbers: from the log, since a session that finds it finished has none."""
+    """Last logged numbers of a training; from the log, since a resumed session may find it finished."""
     if log is None:
         return {}
     lines = [line for line in read_metrics(log.path.parent) if line["series"] == series]
@@ -214,8 +214,7 @@ def split_held_out(
 ) -> tuple[Sequence[Episode], list[Episode], list[Episode]]:
     """Split episodes into training, calibration and gate sets; the last two get half of ``share`` each.
 
-    The same motion in several looks (``worldrl restyle``) stays on one side. The training episodes of a dataset that is
-    not loaded stay undecoded.
+    The same motion in several visual styles (``worldrl restyle``) is in one set only. Training episodes of a dataset stay undecoded.
     """
     order = shuffled_motions(episodes, seed=seed, name="held-out")
     count = held_out_count(len(order), share)
@@ -226,7 +225,7 @@ def split_held_out(
 
 
 def held_out_count(episodes: int, share: float) -> int:
-    """Return how many of ``episodes`` the calibration gets, and the gates as many."""
+    """Number of ``episodes`` for the calibration; the gates get as many."""
     return int(share * episodes) // 2
 
 
@@ -239,25 +238,16 @@ def calibrate(
     seed: int,
     simulator_backend: SimulatorBackend = EMBEDDED_BACKEND,
 ) -> SuccessRule:
-    """Set the model's success threshold and return its rule.
+    """Set the success threshold of the model's configuration and return its rule.
 
-    Args:
-        model: its configuration gets the threshold.
-        episodes: recorded episodes apart from training, whose true actions are replayed in imagination.
-        policy_rollouts: a policy's dreams in this model, which are executed in the simulator.
-        target_precision: least share of imagined successes that are real.
-        seed: of the model's noise in the replays.
-        simulator_backend: the simulator that the dreams begin and are executed in.
+    Uses recorded episodes outside training, whose true actions are replayed with noise of ``seed``, and imagined rollouts of a policy,
+    which are executed in the simulator. ``target_precision`` is the least share of imagined successes that are real.
     """
     head = model.config.outcome
     parts = [_replayed_scores(model, episodes, seed)] if episodes else []
     if policy_rollouts is not None:
-        parts.append(
-            (
-                debounced_score(policy_rollouts.probability, head.debounce),
-                execute(policy_rollouts, simulator_backend) >= 0,
-            )
-        )
+        score = debounced_score(policy_rollouts.probability, head.debounce)
+        parts.append((score, execute(policy_rollouts, simulator_backend) >= 0))
     if parts:
         score, actual = (np.concatenate(part) for part in zip(*parts, strict=True))
         head.threshold = calibrate_threshold(
@@ -288,9 +278,9 @@ def imagined_plan(
     exploration: Exploration,
     simulator_backend: SimulatorBackend = EMBEDDED_BACKEND,
 ) -> CollectPlan[AnyActor]:
-    """Let the policy act in the model's dreams, ``count`` per task, and plan to execute them in the simulator.
+    """Let the policy act in imagination, ``count`` times per task, and plan to execute the rollouts in the simulator.
 
-    The dreams are kept in ``file``, which the workers read; where it exists they are not imagined again.
+    The rollouts are stored in ``file``, which the workers read; an existing file is not imagined again.
     """
     if not file.exists():
         imagine_policy(

@@ -1,4 +1,4 @@
-"""Datasets that a command learns from: opened together, of one robot, and of the image size that a model takes."""
+"""Datasets for training: opened together, of one robot, and of the image size of a model."""
 
 from __future__ import annotations
 
@@ -10,15 +10,11 @@ from worldrl.data.lerobot.dataset import EpisodeDataset, open_recorded, require_
 from worldrl.data.windows.keyframes import keyframes
 
 Offer = Callable[[int], str | None]
-"""Maps the side of square images to the settings that make a model take them; None where none do."""
+"""Maps the side of square images to settings by which a model takes them, or None."""
 
 
 def open_datasets(folders: Sequence[str]) -> list[EpisodeDataset]:
-    """Open datasets to be used together; nothing is decoded.
-
-    Raises:
-        ArtefactError: one is missing, damaged or empty, or two are of different robots, rates or image sizes.
-    """
+    """Open datasets for joint use without decoding; ArtefactError where one is missing, damaged, empty or does not fit."""
     datasets = [open_recorded(folder) for folder in folders]
     require_alike(datasets, "embodiment", "fps", "image_size")
     return datasets
@@ -27,14 +23,10 @@ def open_datasets(folders: Sequence[str]) -> list[EpisodeDataset]:
 def require_image_size(dataset: EpisodeDataset, size: int, field: str, offer: Offer = lambda _side: None) -> None:
     """Refuse images of another size than a model's before any is decoded.
 
-    Args:
-        dataset: of one image size, as those of :func:`open_datasets` are.
-        size: pixels per side that the model takes.
-        field: the model's size as the user knows it, for example ``"model.image_size"``.
-        offer: says how the model would take the dataset's size.
+    ``field`` names the model's size for users, for example ``"model.image_size"``; ``offer`` gives settings for the dataset's size.
 
     Raises:
-        SettingError: naming both sizes and what to do.
+        SettingError: with both sizes and what to do.
     """
     rows, columns = dataset.image_size
     if (rows, columns) == (size, size):
@@ -47,7 +39,7 @@ def require_image_size(dataset: EpisodeDataset, size: int, field: str, offer: Of
 
 
 def _other_images(dataset: EpisodeDataset, size: int, *, square: bool) -> str:
-    """Say how the dataset's images become ``size`` pixels: external ones are resized, and only as stated squeezed."""
+    """How the images become ``size`` pixels: external ones are resized, and only on request squeezed."""
     if any("lerobot" in record.meta for record in dataset.records):
         value = f"{size}" if square else f"[{size}, {size}]"
         return f'write {{"image_size": {value}}} to {dataset.source}/worldrl.json'
@@ -55,11 +47,9 @@ def _other_images(dataset: EpisodeDataset, size: int, *, square: bool) -> str:
 
 
 def offers(settings: str, takes: Callable[[int], object]) -> Offer:
-    """Return how a model takes another image size.
+    """Settings by which a model takes another image size.
 
-    Args:
-        settings: what is given then, with ``{side}``.
-        takes: makes the model's configuration of that size; SettingError or False where its other sizes do not allow it.
+    ``settings`` contains ``{side}``; ``takes`` makes a configuration of that size, SettingError or False where that is impossible.
     """
 
     def offer(side: int) -> str | None:
@@ -74,14 +64,11 @@ def offers(settings: str, takes: Callable[[int], object]) -> Offer:
 def require_events(episodes: Iterable[Episode], shares: Mapping[str, float], what: str, besides: str = "") -> None:
     """Refuse shares of windows around gripper changes and contacts where there are none, before the training begins.
 
-    Args:
-        episodes: decoded one after another up to the first that has such a frame.
-        shares: of windows, by setting; 0 asks for none.
-        what: of the episodes, for the message.
-        besides: what else to do.
+    Episodes are decoded up to the first with such a frame. ``shares`` are by setting, 0 disables one; ``what`` names the episodes and
+    ``besides`` another remedy in the message.
 
     Raises:
-        SettingError: naming every such setting.
+        SettingError: with every such setting.
     """
     asked = {name: share for name, share in shares.items() if share > 0}
     if asked and not any(keyframes(episode) for episode in episodes):

@@ -1,4 +1,4 @@
-"""Looks that are kept for tests: a world model never learns from them, so that what they cost can be measured."""
+"""Visual styles that are reserved for tests: no world model is trained on them, so that their cost can be measured."""
 
 from __future__ import annotations
 
@@ -9,14 +9,7 @@ from worldrl.data.lerobot.dataset import EpisodeDataset
 
 
 def refuse_test_styles(data: Mapping[str, EpisodeDataset]) -> None:
-    """Refuse training data in looks with names.
-
-    Args:
-        data: datasets by folder.
-
-    Raises:
-        SettingError: an episode was recorded or shown again in one of them.
-    """
+    """Refuse training data (by folder) with reserved visual styles, recorded or restyled; SettingError."""
     from worldrl_envs.style import TEST_STYLES
 
     for folder, dataset in data.items():

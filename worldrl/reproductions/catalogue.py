@@ -1,4 +1,4 @@
-"""The effects that ``worldrl reproduce`` knows: one line each, what they cost, and where they are computed."""
+"""The effects of ``worldrl reproduce``: summary, cost and module of each."""
 
 from __future__ import annotations
 
@@ -16,12 +16,7 @@ SCALES = ("tiny", "quick", "full", "paper")
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of one method with one seed: what a stage computes.
-
-    Attributes:
-        method: its name.
-        seed: of every random stream in it.
-    """
+    """One run of one method with one seed: the content of a stage."""
 
     method: str
     seed: int
@@ -29,14 +24,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Task:
-    """A cell of an effect at a size, in plain values: what a process of its own computes.
-
-    Attributes:
-        name: of the effect.
-        scale: of its settings.
-        change: of single numbers or names of them.
-        cell: which method and seed.
-    """
+    """A cell of an effect at a scale, with changed settings; plain values, so another process can compute it."""
 
     name: str
     scale: str
@@ -55,9 +43,9 @@ class Task:
 
 
 class Reproduction(Protocol):
-    """What a module of this folder offers. Settings are a frozen dataclass of numbers, ``seeds`` among them, and names.
+    """Interface of an effect's module. Settings are a frozen dataclass of numbers, with ``seeds``, and names.
 
-    It may offer ``numbers_read`` (see the function of that name below), so that stages of earlier versions are refused.
+    The module may also have ``numbers_read`` (see the function of that name below) to refuse stages of earlier versions.
     """
 
     SETTINGS: Mapping[str, Any]
@@ -68,14 +56,7 @@ class Reproduction(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the list.
-
-    Attributes:
-        name: what is typed.
-        module: below ``worldrl.reproductions``.
-        summary: the effect, in one line.
-        cost: of the quick, the full and the paper's setting.
-    """
+    """One effect; ``module`` is below ``worldrl.reproductions``, ``cost`` is of the quick, the full and the paper's scale."""
 
     name: str
     module: str
@@ -138,43 +119,35 @@ CATALOGUE = {
 
 
 def methods_of(effect: Reproduction, settings: Any) -> Sequence[str]:
-    """Methods that are run: all of the effect, or those that its settings choose (``methods``)."""
+    """Methods to run: all of the effect, or the ``methods`` of its settings."""
     return getattr(settings, "methods", effect.METHODS)
 
 
 def numbers_read(effect: Reproduction, settings: Any, method: str) -> Sequence[str]:
-    """Names of what an effect reads off a method's finished stage, dotted where nested; none where the effect names none."""
+    """Names that an effect reads from a method's finished stage, dotted where nested; none where it defines none."""
     return getattr(effect, "numbers_read", lambda settings, method: ())(settings, method)
 
 
 def find(name: str) -> Entry:
-    """Look an effect up.
-
-    Raises:
-        SettingError: no such name; the message has the nearest.
-    """
+    """Return an effect's entry; SettingError with the nearest name where it is unknown."""
     if name not in CATALOGUE:
         raise SettingError(f"name: unknown effect {name!r}{nearest(name, CATALOGUE)} (worldrl reproduce lists all)")
     return CATALOGUE[name]
 
 
 def changed(settings: Any, change: Mapping[str, float | str]) -> Any:
-    """Return settings with some numbers or names replaced.
-
-    Args:
-        settings: a frozen dataclass of numbers and names.
-        change: new value by field.
+    """Return settings with new values of some fields.
 
     Raises:
-        SettingError: no such field, a word for a number or the other way round, or a fraction for a whole number; or the
-            settings themselves refuse the value.
+        SettingError: no such field, a name for a number or the reverse, a fraction for a whole number, or a value that the
+            settings refuse.
     """
     kinds = {item.name: type(getattr(settings, item.name)) for item in fields(settings)}
     return replace(settings, **{name: new_value(name, value, kinds) for name, value in change.items()})
 
 
 def new_value(name: str, value: float | str, kinds: Mapping[str, type]) -> Any:
-    """Return a new value as its field's kind; raises as :func:`changed`."""
+    """Return a new value as its field's type; raises as :func:`changed`."""
     if name not in kinds:
         raise SettingError(f"change.{name}: no such setting of this effect{nearest(name, kinds)}")
     if isinstance(value, str) != (kinds[name] is str):

@@ -1,9 +1,8 @@
-"""What a reproduction found: claims with one number per seed, and a verdict that follows from their interval alone.
+"""Claims of a reproduction, with one number per seed, and the verdict that follows from their interval alone.
 
-A claim's numbers are laid out so that the paper expects them above zero. The verdict is "reproduced" where the 95 %
-Student interval of their mean over seeds lies above zero, "contrary" where it lies below, "not reproduced" where
-it holds zero, and "open" where one seed gives no interval or a seed's number is not decided. A claim of episodes instead of seeds brings its own
-(:class:`Judged`).
+The paper expects a claim's numbers above zero. The verdict is "reproduced" where the 95 % Student interval of their mean
+over seeds is above zero, "contrary" where it is below, and "not reproduced" where it holds zero. It is "open" where one
+seed gives no interval or a seed's number is undecided. A claim over episodes has an interval of its own (:class:`Judged`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 class Judged(NamedTuple):
-    """Interval and verdict of a claim that does not follow from its seeds: of paired episodes, for example."""
+    """Interval and verdict of a claim that is not over seeds: of paired episodes, for example."""
 
     lo: float
     hi: float
@@ -38,11 +37,10 @@ class Claim:
 
     Attributes:
         sentence: the statement.
-        quantity: what the numbers are, with unit.
+        quantity: meaning and unit of the numbers.
         values: one per seed.
-        judged: what was found of it otherwise than over seeds; None where the seeds decide.
-        undecided: seeds that have no number, since their noise leaves it open; with any, the claim is open, too: those that have
-            one are the seeds in which there was something to see.
+        judged: interval and verdict that are not over seeds; None for those over seeds.
+        undecided: seeds whose noise allows no number; with any, the claim is open, since the other seeds are a selection.
     """
 
     sentence: str
@@ -77,7 +75,7 @@ class Claim:
         return "reproduced" if lo > 0 else "contrary" if hi < 0 else "not reproduced"
 
     def metrics(self) -> dict[str, Any]:
-        """For ``result.json``."""
+        """Return the entry of ``result.json``."""
         lo, hi = self.interval or (None, None)
         head = {"statement": self.sentence, "quantity": self.quantity, "verdict": self.verdict}
         counts = {"n": len(self.values), "undecided": self.undecided}
@@ -86,15 +84,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Findings:
-    """All of one reproduction.
-
-    Attributes:
-        claims: at least one.
-        tables: further numbers.
-        curves: the figure.
-        notes: how it was done, and limits.
-        filmstrips: pictures, where there is something to see.
-    """
+    """All results of one reproduction: claims, further tables, figures, notes on method and limits, images."""
 
     claims: Sequence[Claim]
     tables: Sequence[Table] = ()
@@ -104,7 +94,7 @@ class Findings:
 
     @property
     def verdict(self) -> Verdict:
-        """What all claims are; else contrary where any is, or not reproduced."""
+        """The verdict of all claims where it is one; else contrary where any is, or not reproduced."""
         found: set[Verdict] = {claim.verdict for claim in self.claims}
         if len(found) == 1:
             return found.pop()
@@ -118,7 +108,7 @@ def claims_table(claims: Sequence[Claim]) -> Table:
 
 
 def over_seeds(values: Sequence[float]) -> str:
-    """Write scores of several seeds as interquartile mean, with its bootstrap interval, and the extremes."""
+    """Format scores of several seeds as interquartile mean with its bootstrap interval, and the extremes."""
     found = score_over_seeds(values, generator=numpy_stream(0, "findings", "seeds"))
     interval = "" if len(values) < 2 else f" [{number(found['lo'])}, {number(found['hi'])}]"
     return f"{number(found['value'])}{interval}, {number(min(values))} to {number(max(values))}"
@@ -133,16 +123,7 @@ def across_seeds(
     *,
     percent: bool = False,
 ) -> Curve:
-    """Draw the mean over seeds of each series, with its 95 % band.
-
-    Args:
-        title: heading.
-        x_label: of the axis.
-        y_label: of the axis.
-        x: common to all.
-        series: name to one row of numbers per seed.
-        percent: the numbers are fractions.
-    """
+    """Draw the mean over seeds of each series (one row per seed), with its 95 % band; ``percent`` is for fractions."""
     lines: dict[str, list[Point]] = {}
     bands: dict[str, list[tuple[float, float, float]]] = {}
     for name, rows in series.items():
@@ -161,7 +142,7 @@ def side_by_side(
     *,
     percent: bool = False,
 ) -> Curve:
-    """Draw the mean over seeds at each of some named places, with its 95 % interval; see :func:`across_seeds`."""
+    """Draw the mean over seeds at each of some named places, with its 95 % interval."""
     drawn = across_seeds(title, "", y_label, range(1, len(places) + 1), series, percent=percent)
     return replace(drawn, places=tuple(places))
 
@@ -177,5 +158,5 @@ def _range(claim: Claim) -> str:
     left = f"not decided in {claim.undecided} of {claim.undecided + len(claim.values)} seeds"
     if claim.interval is None:
         return left if claim.undecided else "one seed: none"
-    told = " to ".join(number(end) for end in claim.interval)
-    return f"{told}; {left}" if claim.undecided else told
+    interval = " to ".join(number(end) for end in claim.interval)
+    return f"{interval}; {left}" if claim.undecided else interval

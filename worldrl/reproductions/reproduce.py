@@ -1,8 +1,7 @@
 """``worldrl reproduce NAME``: a paper's central effect at small scale, with a table, a figure and a verdict.
 
-Every pair of seed and method is a stage of the run directory, computed in a process of its own with one thread; a
-killed run goes on with the stages that are missing. The verdict follows from the interval over seeds alone
-(:mod:`worldrl.reproductions.findings`).
+Every pair of seed and method is a stage of the run directory, computed in its own process with one thread. A killed run
+resumes with the missing stages. The verdict follows from the interval over seeds alone (:mod:`findings`).
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ class ReproduceSettings:
     run_dir: str = setting("runs/reproduce", "where everything is written")
     seed: int = setting(0, "the first seed; the others follow it")
     scale: str = setting(
-        "quick",
-        "tiny (does it run), quick (minutes), full (hours of two cores) or paper (the paper's, where known)",
+        "quick", "tiny (does it run), quick (minutes), full (hours of two cores) or paper (the paper's, where known)"
     )
     seeds: int | None = setting(None, "how many seeds; null takes the scale's own number")
     workers: int = setting(2, "processes at once, one thread each; 0 computes in this process")
@@ -47,7 +45,6 @@ class ReproduceSettings:
     )
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         one_of("scale", self.scale, SCALES)
         non_negative("workers", self.workers)
         if self.seeds is not None:
@@ -57,13 +54,9 @@ class ReproduceSettings:
 
 
 def main(settings: ReproduceSettings) -> dict[str, Any]:
-    """Compute what is missing, write ``result.json`` and ``report.html``, print the verdict.
+    """Compute missing stages, write ``result.json`` and ``report.html``, print the verdict; return the metrics.
 
-    Args:
-        settings: which effect, at what size.
-
-    Returns:
-        The metrics: verdict, claims with their intervals, and the numbers of every stage; empty after the list.
+    Without a name it prints the list and returns nothing.
     """
     if not settings.name:
         show_list()
@@ -71,7 +64,7 @@ def main(settings: ReproduceSettings) -> dict[str, Any]:
     effect = find(settings.name).load()
     sizes = changed(effect.SETTINGS[settings.scale], settings.change)
     methods = methods_of(effect, sizes)
-    # Neighbours are of different seeds: those of one share a dataset and a model, and would wait for each other to make it.
+    # Neighbours have different seeds: stages of one seed share a dataset and a model, and would wait for each other.
     cells = [Cell(m, settings.seed + k) for m in methods for k in range(settings.seeds or sizes.seeds)]
     with open_run("reproduce", settings) as run:
         for cell in cells:
@@ -108,7 +101,7 @@ def compute(run: RunDirectory, settings: ReproduceSettings, cells: Sequence[Cell
 
 
 def refuse_earlier(stage: Stage, read: Sequence[str]) -> None:
-    """Refuse a finished stage that lacks some of what is read of it, before hours go into the others.
+    """Refuse a finished stage that lacks numbers to be read, before others take hours.
 
     Raises:
         RunDirectoryError: an earlier version finished it.
@@ -123,18 +116,18 @@ def refuse_earlier(stage: Stage, read: Sequence[str]) -> None:
 
 
 def flat_names(summary: Mapping[str, Any], prefix: str = "") -> set[str]:
-    """Names of all numbers and their groups; those within a group follow its own and a dot."""
+    """Names of all numbers and groups, dotted where nested."""
     inner = [flat_names(value, f"{prefix}{name}.") for name, value in summary.items() if isinstance(value, Mapping)]
     return {f"{prefix}{name}" for name in summary}.union(*inner)
 
 
 def stage_name(cell: Cell) -> str:
-    """Name the stage that computes a cell."""
+    """Folder name of a cell's stage."""
     return f"seed-{cell.seed}-{cell.method}"
 
 
 def pictures(run: RunDirectory, seed: int, methods: Sequence[str]) -> list[Filmstrip]:
-    """Take what the first seed's stages left to be seen, in the order of the methods."""
+    """Return the filmstrips of the first seed's stages, in the order of the methods."""
     return stored_strips(
         {f"{method}, seed {seed}": run.stage(stage_name(Cell(method, seed))).folder for method in methods}
     )
@@ -144,12 +137,12 @@ def pictures(run: RunDirectory, seed: int, methods: Sequence[str]) -> list[Films
 
 
 def sentence(name: str, findings: Findings) -> str:
-    """Say the verdict, in one sentence made of numbers alone."""
+    """Write the verdict in one sentence."""
     counts = {v: sum(c.verdict == v for c in findings.claims) for v in VERDICTS}
-    told = ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n)
+    verdicts = ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n)
     seeds = max(len(claim.values) for claim in findings.claims)
     basis = "one seed, so without intervals" if seeds == 1 else f"{seeds} seeds, 95 % intervals"
-    return f"{name}: {findings.verdict} ({told} of {len(findings.claims)} claims; {basis})."
+    return f"{name}: {findings.verdict} ({verdicts} of {len(findings.claims)} claims; {basis})."
 
 
 def report_page(settings: ReproduceSettings, findings: Findings) -> ReportData:

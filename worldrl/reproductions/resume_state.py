@@ -1,4 +1,4 @@
-"""What a stage with a training loop of its own keeps of it, so that a killed stage goes on bit for bit.
+"""Checkpoints of a stage with its own training loop, so that a killed stage resumes bit for bit.
 
 Such a loop draws all its numbers from one generator, whose state is part of the checkpoint.
 """
@@ -19,28 +19,21 @@ class LoopCheckpoints:
 
     Args:
         folder: of the stage.
-        generator: from which the loop draws.
-        parts: by name, all that it changes: each has ``state_dict`` and ``load_state_dict``.
+        generator: of all the loop's draws.
+        parts: everything that the loop changes, by name; each has ``state_dict`` and ``load_state_dict``.
     """
 
     def __init__(self, folder: Path, generator: torch.Generator, parts: Mapping[str, Any]) -> None:
         self.folder, self.generator, self.parts = folder / "checkpoints", generator, parts
 
-    def save(self, step: int, **seen: Any) -> None:
-        """Keep the state after ``step`` steps, and what was ``seen`` until then.
-
-        Raises:
-            ArtefactError: the disk refuses.
-        """
+    def save(self, step: int, **values: Any) -> None:
+        """Store the state after ``step`` steps, and further values; ArtefactError where the disk refuses."""
         parts = {name: part.state_dict() for name, part in self.parts.items()}
-        extra = {"parts": parts, "generator": self.generator.get_state(), "seen": seen}
+        extra = {"parts": parts, "generator": self.generator.get_state(), "seen": values}
         save_checkpoint(self.folder, step, modules={}, optimizers={}, extra=extra)
 
     def restore(self) -> tuple[int, dict[str, Any]]:
-        """Return to the newest checkpoint.
-
-        Returns:
-            The steps taken, and what was seen; 0 and nothing before the first checkpoint.
+        """Load the newest checkpoint; return its step and further values, or 0 and none.
 
         Raises:
             ArtefactError: all checkpoints are damaged, or of other parts.

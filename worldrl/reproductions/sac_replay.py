@@ -1,7 +1,4 @@
-"""A dataset that costs minutes: all that a SAC lived through while it began to learn, simulator states beside it.
-
-What D4RL calls medium-replay, without waiting for an expert: rows of every quality, from uniform actions on.
-"""
+"""The dataset of a short SAC training: all its steps, with simulator states, like D4RL's medium-replay."""
 
 from __future__ import annotations
 
@@ -17,15 +14,7 @@ STRETCHES = 5
 
 
 def experience(env: str, seed: int, stage: Path, *, steps: int, start: int, hidden: int) -> Trajectories:
-    """Train, unless another stage of the seed has, and return what was lived through.
-
-    Args:
-        env: registered Gymnasium id.
-        seed: of the training.
-        stage: folder of the stage that asks.
-        steps: of the training, and rows of the dataset.
-        start: its steps of uniform actions.
-        hidden: width of its two hidden layers.
+    """Train SAC for ``steps`` steps, unless another stage of the seed has, and return all its steps as a dataset.
 
     Raises:
         MissingExtraError: Stable-Baselines3 is not installed.

@@ -1,7 +1,4 @@
-"""What several stages of a run use and only one makes: a recorded dataset, a trained world.
-
-Whichever stage comes first makes it; one that comes meanwhile waits.
-"""
+"""Parts that several stages of a run use: the first stage makes them, a concurrent one waits."""
 
 from __future__ import annotations
 
@@ -18,8 +15,8 @@ def shared(stage: Path, name: str, make: Callable[[Path], None]) -> Path:
     """Return the folder ``run/shared/name``, filled.
 
     Args:
-        stage: folder of the stage that asks, ``run/stages/...``.
-        name: of what is shared, seed included.
+        stage: folder of the present stage, ``run/stages/...``.
+        name: of the shared part, seed included.
         make: fills the folder; called again after it was killed.
     """
     with exclusive_folder(stage.parents[1] / "shared" / name) as folder:

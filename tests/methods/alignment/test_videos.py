@@ -98,9 +98,9 @@ def test_videos_follow_given_actions(make_task):
     task.model.config.dynamics.sampling_steps = 3
     after, imagined = task.model.imagine(state, action[:2, :4], generators=row_streams(0, ("n",), 2))
     assert not torch.equal(tree.layers[0].around.condition, task.model.plan(state))
-    assert torch.equal(tree.layers[0].around.condition, task.model.told(state, action[:2, :4])[0])
+    assert torch.equal(tree.layers[0].around.condition, task.model.chunk_condition(state, action[:2, :4])[0])
     torch.testing.assert_close(
-        tree.layers[3].around.condition, task.model.told(after, action[:2, 4:])[0], rtol=1e-6, atol=1e-6
+        tree.layers[3].around.condition, task.model.chunk_condition(after, action[:2, 4:])[0], rtol=1e-6, atol=1e-6
     )
     assert imagined.latent.shape[1] == 2
 

@@ -18,10 +18,11 @@ from worldrl.methods.offline.agent import Facts
 from worldrl.methods.offline.networks import Gaussian, squashed_sample
 from worldrl.methods.offline.neubay.long_rollouts import Episodes, LongRolloutConfig, long_rollouts
 from worldrl.methods.offline.neubay.lru import MemoryConfig
-from worldrl.methods.offline.neubay.neubay import Neubay, NeubayConfig, kappa_mean, redq_target
+from worldrl.methods.offline.neubay.neubay import Neubay, NeubayConfig, kappa_mean
 from worldrl.methods.offline.neubay.packed_sequences import COLUMNS, PackedSequences, segment
 from worldrl.methods.offline.neubay.settings_by_dataset import DATASETS, tuned_for
 from worldrl.methods.offline.neubay.training import NeubayTraining, train_neubay
+from worldrl.methods.offline.sac import soft_target
 
 SMALL = NeubayConfig(memory=MemoryConfig(8, 4, 2), hidden=(8, 8), critics=4, encoder_rate=1e-3, head_rate=1e-3)
 
@@ -94,7 +95,7 @@ def test_kappa_weighs_the_two_kinds_by_their_own_means() -> None:
 
 def test_target_by_hand() -> None:
     q = torch.tensor([[5.0, 7.0], [6.0, 3.0]])
-    y = redq_target(
+    y = soft_target(
         torch.tensor([1.0, 1.0]),
         torch.tensor([False, True]),
         q,

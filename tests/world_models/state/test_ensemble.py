@@ -299,7 +299,7 @@ def test_a_rollout_keeps_its_member_also_after_selection() -> None:
 def test_asking_for_uncertainty_does_not_change_the_step(
     variant: Variant, voters: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ensemble_world, "JUDGED_AT_ONCE", 4)
+    monkeypatch.setattr(ensemble_world, "ROWS_AT_ONCE", 4)
     ensemble = make(variant)
     ensemble.fit_statistics(rows(200))
     ensemble.elites.copy_(torch.tensor([3, 1, 2]))
@@ -361,7 +361,7 @@ def test_bad_actions_and_broken_members_are_named() -> None:
 
 
 def test_uncertainty_of_the_data_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ensemble_world, "JUDGED_AT_ONCE", 10)
+    monkeypatch.setattr(ensemble_world, "ROWS_AT_ONCE", 10)
     ensemble, data = make(), rows(25)
     config = EnsembleWorldConfig(uncertainty=Uncertainty.epistemic_mean)
     world = EnsembleWorld(ensemble, data.obs, never, config)

@@ -1,7 +1,7 @@
-"""What the numbers of recorded demonstrations may have meant instead: grippers, rotations, axes, delays, scales, pictures.
+"""Other meanings that the numbers of recorded demonstrations may have: grippers, rotations, axes, delays, scales, images.
 
-Each alternative is a small function from what was recorded to what a suite means, and the line of code that does the
-same where the data are made or read. Which of them holds is found by ``evaluation/convention_fit.py``.
+Each alternative is a function from the recorded numbers to the suite's, and the line of code that does the same where the data are
+made or read. ``fit.py`` finds which alternatives hold.
 
 Shapes legend: ``T`` steps, ``N`` demonstrations, ``Y X`` pixels.
 """
@@ -20,6 +20,7 @@ from scipy.spatial.transform import Rotation
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 
 Actions = NDArray[np.float32]
+Change = Callable[[NDArray[Any]], NDArray[Any]]
 POSITION, TURN, GRIPPER, FINGERS = slice(0, 3), slice(3, 6), 6, slice(6, 8)
 """Places in an action ``[7]``; the first two and the last in a state ``[8]``."""
 rotation: Any = Rotation
@@ -31,36 +32,22 @@ class Alternative:
     """Another meaning of recorded numbers.
 
     Attributes:
-        family: what it is about; of each family one may hold.
-        name: for people.
-        change: maps what was recorded to what the suite means.
-        line: the line of code that does so in whatever made the data, or reads it.
+        family: of each family at most one alternative holds.
+        change: maps recorded numbers to the suite's.
+        line: the line of code for whatever made the data, or reads it.
     """
 
     family: str
     name: str
-    change: Callable[[NDArray[Any]], NDArray[Any]]
+    change: Change
     line: str
 
 
 # --- actions --------------------------------------------------------------------------------------------------------
 
 
-def column(index: int, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Callable[[NDArray[Any]], NDArray[Any]]:
-    """Change one number of each action ``[T, A]``."""
-
-    def apply(action: NDArray[Any]) -> NDArray[Any]:
-        changed = action.copy()
-        changed[:, index] = change(action[:, index])
-        return changed
-
-    return apply
-
-
-def columns(
-    part: slice | list[int], change: Callable[[NDArray[Any]], NDArray[Any]]
-) -> Callable[[NDArray[Any]], NDArray[Any]]:
-    """Change some numbers of each action ``[T, A]`` together."""
+def columns(part: int | slice | list[int], change: Change) -> Change:
+    """Change some numbers of each action ``[T, A]``."""
 
     def apply(action: NDArray[Any]) -> NDArray[Any]:
         changed = action.copy()
@@ -71,34 +58,32 @@ def columns(
 
 
 def shifted(action: NDArray[Any], steps: int, spec: ActionSpec = TOOL_ACTIONS) -> NDArray[Any]:
-    """Take actions that were recorded ``steps`` late (negative: early) at their own time; the ends hold still."""
+    """Move actions that were recorded ``steps`` late (negative: early) to their own time; the ends hold still."""
     still = spec.hold(action[[0, -1]]).astype(action.dtype)
     if steps > 0:
         return np.concatenate([action[steps:], np.repeat(still[1:], steps, axis=0)])
     return np.concatenate([np.repeat(still[:1], -steps, axis=0), action[:steps]])
 
 
-def from_euler(scale: float) -> Callable[[NDArray[Any]], NDArray[Any]]:
-    """Turn Euler angles (fixed x, y, z; in units of ``scale`` rad) into rotation vectors in the same unit."""
+def from_euler(scale: float) -> Change:
+    """Map Euler angles (fixed x, y, z; in units of ``scale`` rad) to rotation vectors in the same unit."""
     return lambda turn: (rotation.from_euler("xyz", turn * scale).as_rotvec() / scale).astype(turn.dtype)
 
 
 def action_alternatives(rotation_scale: float, travel: float, turning: float) -> list[Alternative]:
-    """Meanings that recorded actions may have had instead.
+    """Other meanings of recorded actions.
 
-    Args:
-        rotation_scale: radians of Δrotation at action 1 in the suite.
-        travel: length of the recorded path over that of the replayed one, which suggests a scale.
-        turning: likewise, of the angles.
+    ``rotation_scale`` is the rotation (rad) of action 1 in the suite. ``travel`` and ``turning`` are the lengths of the recorded path and
+    angles over the replayed ones; they suggest scales.
     """
     gripper = [
         ("reversed: +1 opens", lambda g: -g, "action[..., 6] = -action[..., 6]"),
         ("0 opens, 1 closes", lambda g: 2 * g - 1, "action[..., 6] = 2 * action[..., 6] - 1"),
         ("0 closes, 1 opens", lambda g: 1 - 2 * g, "action[..., 6] = 1 - 2 * action[..., 6]"),
     ]
-    found = [Alternative("gripper", name, column(GRIPPER, change), line) for name, change, line in gripper]
+    found = [Alternative("gripper", name, columns(GRIPPER, change), line) for name, change, line in gripper]
     down = np.array([1.0, -1.0, -1.0], np.float32)
-    turns: list[tuple[str, Callable[[NDArray[Any]], NDArray[Any]], str]] = [
+    turns: list[tuple[str, Change, str]] = [
         ("the other way round", lambda r: -r, "action[..., 3:6] = -action[..., 3:6]"),
         ("in the gripper's frame", lambda r: r * down, "action[..., 4:6] = -action[..., 4:6]"),
         ("in the order z, y, x", lambda r: r[:, ::-1], "action[..., 3:6] = action[..., [5, 4, 3]]"),
@@ -110,7 +95,7 @@ def action_alternatives(rotation_scale: float, travel: float, turning: float) ->
     ]
     found += [Alternative("rotation", name, columns(TURN, change), line) for name, change, line in turns]
     half = np.array([-1.0, -1.0, 1.0], np.float32)
-    axes: list[tuple[str, Callable[[NDArray[Any]], NDArray[Any]], str]] = [
+    axes: list[tuple[str, Change, str]] = [
         ("x and y reversed", lambda p: p * half, "action[..., 0:2] = -action[..., 0:2]"),
         ("y reversed", lambda p: p * np.array([1, -1, 1], np.float32), "action[..., 1] = -action[..., 1]"),
         ("x and y exchanged", lambda p: p[:, [1, 0, 2]], "action[..., 0:2] = action[..., [1, 0]]"),
@@ -121,7 +106,7 @@ def action_alternatives(rotation_scale: float, travel: float, turning: float) ->
 
 
 def delays(spec: ActionSpec) -> list[Alternative]:
-    """Actions recorded up to two steps late or early, of a robot whose actions are these."""
+    """Actions recorded up to two steps late or early."""
     found: list[Alternative] = []
     for steps in (1, 2, -1, -2):
         word = "late" if steps > 0 else "early"
@@ -132,7 +117,7 @@ def delays(spec: ActionSpec) -> list[Alternative]:
 
 
 def scale_alternatives(travel: float, turning: float) -> list[Alternative]:
-    """The factors by which the recorded motion is larger than the replayed one."""
+    """Factors by which the recorded motion is larger than the replayed one."""
     parts = (("position scale", POSITION, travel, "0:3"), ("rotation scale", TURN, turning, "3:6"))
     return [
         Alternative(
@@ -148,25 +133,25 @@ def scale_alternatives(travel: float, turning: float) -> list[Alternative]:
 
 
 def round_factor(factor: float) -> float:
-    """The round number or fraction nearest to a measured factor: conventions differ by those, and a measurement errs."""
+    """Round number or fraction nearest to a measured factor: conventions differ by those."""
     near = factor if factor > 1 else 1 / factor
     digits = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.5)
     nearest = min((d * 10.0**p for d in digits for p in range(4)), key=lambda value: abs(math.log(value / near)))
     return nearest if factor > 1 else 1 / nearest
 
 
-# --- states and pictures of the first frame ---------------------------------------------------------------------------
+# --- states and images of the first frame ---------------------------------------------------------------------------
 
 
 def other_sign(vector: NDArray[Any]) -> NDArray[Any]:
-    """The same rotation written from the quaternion's other sign: the angle's rest to a full turn, the other way."""
+    """The same rotation from the other sign of its quaternion: the remaining angle of a full turn, in the other direction."""
     angle = np.linalg.norm(vector, axis=-1, keepdims=True)
     return vector * (1 - 2 * np.pi / np.maximum(angle, 1e-9))
 
 
 def state_alternatives() -> list[Alternative]:
-    """Meanings that a recorded state ``[N, 8]`` may have had instead."""
-    turns: list[tuple[str, Callable[[NDArray[Any]], NDArray[Any]], str]] = [
+    """Other meanings of a recorded state ``[N, 8]``."""
+    turns: list[tuple[str, Change, str]] = [
         ("of the other quaternion sign", other_sign, "quaternion = -quaternion  # before its axis-angle is taken"),
         (
             "Euler angles",
@@ -184,9 +169,9 @@ def state_alternatives() -> list[Alternative]:
 
 
 def image_alternatives() -> list[Alternative]:
-    """Orientations and colour orders that recorded pictures ``[N, Y, X, 3]`` may have."""
-    flips: dict[str, tuple[Callable[[NDArray[Any]], NDArray[Any]], str]] = {
-        "upside down": (lambda p: p[:, ::-1], "image = image[::-1]"),
+    """Orientations and colour orders of recorded images ``[N, Y, X, 3]``."""
+    flips: dict[str, tuple[Change, str]] = {
+        "upside down": (lambda i: i[:, ::-1], "image = image[::-1]"),
         "mirrored": (lambda p: p[:, :, ::-1], "image = image[:, ::-1]"),
         "turned by 180 degrees": (lambda p: p[:, ::-1, ::-1], "image = image[::-1, ::-1]"),
         "colours in the order blue, green, red": (lambda p: p[..., ::-1], "image = image[..., ::-1]"),

@@ -1,14 +1,11 @@
-"""Which convention of recorded demonstrations is not the suite's: how well each alternative fits, and a verdict.
+"""Finds which convention of recorded demonstrations differs from the suite's: the fit of each alternative, and a verdict.
 
-Demonstrations are replayed open loop. Where they do not succeed although they once did, alternatives
-(``evaluation/conventions.py``) are tried, one family at a time, and what fits best is kept: more successes first, then a
-smaller *tracking error*, which is how far the replayed state is from the recorded one. Demonstrations that do not say where
-they began are replayed from other initial states of their task: whether those succeed says nothing, and the hand's motion
-alone is compared. Pictures and states of the first
-frame need no replay: they are compared as they are, and under each alternative.
+Demonstrations are replayed open loop. Where they fail, alternatives (``conventions.py``) are tried, one family at a time, and the best
+fit is selected: more successes first, then a smaller *tracking error*, the distance of the replayed state from the recorded one.
+Demonstrations without their initial states are replayed from other ones; there only the motion of the hand is compared. Images and
+states of the first frame need no replay: they are compared as they are, and under each alternative.
 
-What a robot's numbers may have meant, and how far its replays are off, is for ``evaluation/tool_conventions.py`` (LIBERO's seven
-numbers) and ``evaluation/joint_conventions.py`` (absolute joint targets) to say.
+Meanings and tracking errors of a robot are in ``tool.py`` (LIBERO's seven numbers) and ``joint.py`` (absolute joint targets).
 
 Shapes legend: ``T`` steps, ``N`` demonstrations, ``A`` numbers of an action, ``S`` of a state.
 """
@@ -29,18 +26,18 @@ from worldrl.evaluation.conventions.conventions import Actions, Alternative
 from worldrl.rollout.suites.replays import Replay
 
 BETTER = 0.7
-"""An alternative that brings no further success must shrink the error to this share to be believed."""
+"""An alternative without further successes must shrink the error to this share."""
 CLEAR = 0.2
-"""Where demonstrations succeed as they are, another meaning than a delay must shrink the error to this share: an easy task
-forgives a wrong rotation, and another physics is no convention."""
+"""Where demonstrations succeed as they are, a meaning other than a delay must shrink the error to this share: an easy task
+tolerates a wrong rotation, and different physics is no convention."""
 SHARE_OF_SUCCESS = 0.95
-"""Demonstrations that succeed this often as they are need no alternative to succeed."""
+"""Share of successes from which demonstrations need no alternative."""
 EXACT_M = 1e-3
-"""Tracking error (m) up to which nothing is looked for. Actions that were recorded late or early succeed all the same
-when they are replayed, only later or earlier, and easy tasks forgive more, so success alone does not clear them."""
+"""Tracking error (m) up to which nothing is searched. Delayed actions still succeed when they are replayed, and easy tasks
+tolerate more, so success alone is not enough."""
 NEAR_M = 0.05
-"""Tracking error (m) up to which demonstrations replayed from other initial states are taken to fit: there the hand closes
-on nothing where it held an object, which is a few centimetres of opening."""
+"""Tracking error (m) up to which demonstrations fit when they are replayed from other initial states. There the hand closes
+without the object it held, a few centimetres of opening."""
 MOVED = 1e-3
 """Mean |action| below which demonstrations do not exercise a component."""
 
@@ -50,10 +47,8 @@ class Fit(ABC):
     """How well demonstrations repeat.
 
     Attributes:
-        successes: demonstrations that fulfil their task.
-        episodes: demonstrations.
-        judged: whether success counts: not where the initial states are others than the demonstrations'.
-        idle: successes from the same initial states without the demonstrations' actions: no more of them say nothing.
+        judged: whether success counts; false where the initial states are not the demonstrations' own.
+        idle: successes from the same initial states without the demonstrations' actions; no more of them mean nothing.
     """
 
     successes: int
@@ -69,7 +64,7 @@ class Fit(ABC):
     @property
     @abstractmethod
     def cells(self) -> dict[str, str]:
-        """Parts of the tracking error, for tables: by their names with units."""
+        """Parts of the tracking error for tables, by name with unit."""
 
     @property
     def good(self) -> bool:
@@ -80,12 +75,12 @@ class Fit(ABC):
 
     @property
     def telling(self) -> int:
-        """Successes as they count against those of other meanings: alike up to as many as come without any meaning."""
+        """Successes for the comparison with other meanings; all counts up to ``idle`` are equal."""
         return max(self.successes, self.idle) * self.judged
 
     @property
     def idle_too(self) -> bool:
-        """Whether it succeeds no more often than what has nothing to do with the demonstrations."""
+        """Whether it succeeds no more often than without the demonstrations' actions."""
         return self.judged and self.successes <= self.idle
 
     @property
@@ -94,7 +89,7 @@ class Fit(ABC):
         return self.telling, -self.error_m
 
     def beats(self, other: Fit) -> bool:
-        """Whether this is a better explanation and not just another one."""
+        """Whether this is a better explanation, not only another one."""
         if self.telling != other.telling:
             return self.telling > other.telling
         return self.error_m < BETTER * other.error_m
@@ -110,13 +105,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class Search:
-    """What replaying found.
+    """Result of the replays.
 
     Attributes:
-        chosen: alternatives that must hold for the demonstrations to repeat; empty where they do as they are.
-        as_recorded: fit of the untouched actions.
-        best: fit of the chosen ones.
-        trials: everything tried, best first.
+        chosen: alternatives that must hold for the demonstrations to repeat; empty where they repeat as they are.
+        as_recorded: fit of the unchanged actions.
+        best: fit of the chosen alternatives.
+        trials: all that were tried, best first.
     """
 
     chosen: tuple[Alternative, ...]
@@ -129,23 +124,23 @@ F = TypeVar("F", bound=Fit)
 
 
 class Conventions(Protocol[F]):
-    """What the numbers of one robot's demonstrations may mean."""
+    """Possible meanings of the numbers of one robot's demonstrations."""
 
     @property
     def spec(self) -> ActionSpec:
-        """What an action's numbers are in the suite."""
+        """Meaning of an action's numbers in the suite."""
         ...
 
     def alternatives(self, fit: F, actions: Sequence[Actions]) -> list[Alternative]:
-        """Other meanings of actions ``[T, A]``, which fit like this as they are."""
+        """Other meanings of actions ``[T, A]`` that fit like ``fit`` as they are."""
         ...
 
     def unexercised(self, actions: Sequence[Actions]) -> list[str]:
-        """Families that demonstrations say nothing about, because they never use that part of an action."""
+        """Families without evidence, because the demonstrations never use that part of an action."""
         ...
 
     def measure(self, replays: Sequence[Replay], demonstrations: Sequence[Episode], known: bool) -> F:
-        """Hold replays against their recordings; where these began elsewhere (not ``known``), how both moved."""
+        """Compare replays with their recordings; with other initial states (not ``known``), both motions."""
         ...
 
     def states(self, recorded: NDArray[np.float32], suite: NDArray[np.float32]) -> Iterator[Match]:
@@ -156,14 +151,7 @@ class Conventions(Protocol[F]):
 def search(
     actions: Sequence[Actions], play: Callable[[Sequence[Actions]], F], robot: Conventions[F], *, rounds: int = 3
 ) -> Search:
-    """Find the alternatives under which demonstrations repeat.
-
-    Args:
-        actions: of each demonstration, ``[T, A]``.
-        play: replays them, and says how well they fit.
-        robot: what its actions may have meant.
-        rounds: how many families may be off at once.
-    """
+    """Find the alternatives under which demonstrations ``[T, A]`` repeat; up to ``rounds`` families may differ at once."""
     as_recorded = play(actions)
     chosen: tuple[Alternative, ...] = ()
     best, now = as_recorded, list(actions)
@@ -186,40 +174,40 @@ def search(
         best, chosen, now = fit, (*chosen, alternative), changed(alternative, now)
     ranked = tuple(sorted(trials, key=lambda trial: trial.fit.rank, reverse=True))
     if as_recorded.judged and not as_recorded.good and not explains(best, as_recorded):
-        return Search((), as_recorded, as_recorded, ranked)  # nearer, but no more successful: that explains nothing
+        return Search((), as_recorded, as_recorded, ranked)  # nearer, but not more successful: no explanation
     return Search(chosen, as_recorded, best, ranked)
 
 
 def explains(best: Fit, as_recorded: Fit) -> bool:
-    """Whether failing demonstrations succeed in another meaning; where anything succeeds, its motion must be theirs as well."""
+    """Whether failing demonstrations succeed in another meaning; where ``idle`` ones succeed too, the motion must fit as well."""
     if best.telling > as_recorded.telling:
         return True
     return best.successes > as_recorded.successes and best.error_m < CLEAR * as_recorded.error_m
 
 
 def convincing(alternative: Alternative, fit: Fit, best: Fit) -> bool:
-    """Whether an alternative explains more than what was found so far."""
+    """Whether an alternative explains more than those found so far."""
     if best.judged and best.good and alternative.family != "delay":
         return fit.successes >= best.successes and fit.error_m < CLEAR * best.error_m
     return fit.beats(best)
 
 
 def changed(alternative: Alternative, actions: Sequence[Actions]) -> list[Actions]:
-    """Actions in another meaning; what lies outside the robot's range is the player's business: it may come back in the next one."""
+    """Actions in another meaning; not clipped, since a further meaning may bring them back into the robot's range."""
     return [alternative.change(action).astype(np.float32) for action in actions]
 
 
 def rms(values: NDArray[np.float64]) -> float:
-    """Root mean square of all values."""
+    """Root mean square."""
     return float(np.sqrt(np.mean(np.square(values))))
 
 
-# --- states and pictures of the first frame ---
+# --- states and images of the first frame ---
 
 
 @dataclass(frozen=True)
 class Match:
-    """What recorded numbers of the first frame look like.
+    """Comparison of recorded numbers of the first frame.
 
     Attributes:
         what: ``state rotation``, ``picture of scene``, ...
@@ -235,14 +223,7 @@ class Match:
 
 
 def match(what: str, recorded: NDArray[Any], suite: NDArray[Any], alternatives: Sequence[Alternative]) -> Match:
-    """Compare recorded first frames with the suite's own, as they are and under each alternative.
-
-    Args:
-        what: name of the comparison.
-        recorded: ``[N, ...]``, one per demonstration.
-        suite: likewise, after the suite's reset to the same initial states.
-        alternatives: of the recorded ones.
-    """
+    """Compare recorded first frames ``[N, ...]`` with the suite's after reset to the same states, as they are and under each alternative."""
     own = suite.astype(np.float64)
 
     def error(given: NDArray[Any]) -> float:
@@ -262,7 +243,7 @@ def part_match(
     suite: NDArray[np.float32],
     alternatives: Sequence[Alternative],
 ) -> Match:
-    """Compare some numbers of the first states ``[N, S]``, the others being taken as the suite's own."""
+    """Compare some numbers of the first states ``[N, S]``; the others are replaced by the suite's."""
     places = np.arange(recorded.shape[1])
     masked = np.where(np.isin(places, places[part]), recorded, suite)
     return match(what, masked, suite, alternatives)
@@ -272,19 +253,19 @@ def part_match(
 
 
 def fits(found: Search, matches: Sequence[Match]) -> bool | None:
-    """Whether demonstrations mean what the suite means; None where they succeed, but no more often than nothing does."""
+    """Whether demonstrations have the meaning of the suite; None where they succeed no more often than idle actions."""
     if found.chosen or any(item.chosen for item in matches) or not found.as_recorded.good:
         return False
     return None if found.as_recorded.idle_too else True
 
 
 def verdict(found: Search, matches: Sequence[Match]) -> str:
-    """Say in a few lines what is off and which line to change."""
+    """Describe in a few lines what differs and which line to change."""
     fit = found.as_recorded
     lines = [f"{fit.successes} of {fit.episodes} demonstrations succeed as they are recorded."]
     if not fit.judged:
         lines = [
-            f"{fit.episodes} demonstrations do not say where they began, and were replayed from other initial states of their "
+            f"{fit.episodes} demonstrations do not state where they began, and were replayed from other initial states of their "
             f"tasks: by the hand's motion alone, {100 * fit.error_m:.2g} cm off as recorded."
         ]
     if fit.good and not found.chosen:
@@ -308,10 +289,10 @@ def verdict(found: Search, matches: Sequence[Match]) -> str:
 
 
 def undecided(fit: Fit) -> str:
-    """Say that success decides nothing here, what tracking says instead, and what to do."""
-    near = "as near as with the same meaning" if fit.error_m <= EXACT_M else "too far to speak for the same meaning"
+    """Explain that success decides nothing here, what tracking shows, and what to do."""
+    near = "as near as with the same meaning" if fit.error_m <= EXACT_M else "too far for the same meaning"
     return (
-        f"Not decided: {fit.idle} of {fit.episodes} succeed without the demonstrations' actions, so success says nothing of what "
-        f"these mean. The motion alone decides here: the replay is {100 * fit.error_m:.2g} cm off the recorded states, {near}. Check "
+        f"Not decided: {fit.idle} of {fit.episodes} succeed without the demonstrations' actions, so success is no evidence of their "
+        f"meaning. The motion alone decides here: the replay is {100 * fit.error_m:.2g} cm off the recorded states, {near}. Check "
         "demonstrations of another task as well, one that neither doing nothing nor random actions fulfil."
     )

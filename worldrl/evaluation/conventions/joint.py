@@ -1,33 +1,31 @@
-"""What absolute joint targets of demonstrations may have meant, such as the fourteen numbers of two arms.
+"""Possible meanings of absolute joint targets in demonstrations, such as the fourteen numbers of two arms.
 
-The suite's order is arm after arm, joints (rad) and then the gripper (0 closed to 1 open). Recorded state, command and
-action have the same numbers, so a joint that was recorded the other way round stands out against its own measured state.
+The suite's order is arm after arm, joints (rad) and then the gripper (0 closed to 1 open). Recorded state, command and action have the
+same numbers. A joint that was recorded with reversed sign therefore differs from its own measured state.
 
 Shapes legend: ``T`` steps, ``N`` demonstrations, ``A`` numbers of an action and of a state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.core.actions import ActionSpec
 from worldrl.core.types import Episode
-from worldrl.evaluation.conventions.conventions import Actions, Alternative, columns, delays
+from worldrl.evaluation.conventions.conventions import Actions, Alternative, Change, columns, delays
 from worldrl.evaluation.conventions.fit import MOVED, Fit, Match, part_match, rms
 from worldrl.rollout.suites.replays import Replay
 
 JOINT_M_PER_RAD = 0.3
-"""What a radian of every joint counts in a tracking error (m): about half of an arm's reach."""
+"""Weight of a radian of every joint in a tracking error (m): about half of an arm's reach."""
 OPENING_M = 0.07
-"""What a gripper's whole opening counts (m): about the distance of open fingers."""
+"""Weight of a gripper's whole opening (m): about the distance of open fingers."""
 NEARER = 0.5
-"""A joint is taken to be recorded the other way round where its reversed targets are off its measured angles by no more
-than this share."""
+"""A joint counts as reversed where the error of its reversed targets is below this share of the error of its targets."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +33,8 @@ class JointFit(Fit):
     """How well demonstrations of joint targets repeat.
 
     Attributes:
-        joint_rad: root mean square difference of replayed and recorded joints, over all of them (rad).
-        opening: likewise, of the grippers (1 is from closed to open).
+        joint_rad: root mean square difference of replayed and recorded joints (rad).
+        opening: the same of the grippers (1 is from closed to open).
     """
 
     joint_rad: float
@@ -44,7 +42,7 @@ class JointFit(Fit):
 
     @property
     def error_m(self) -> float:
-        """Tracking error in one number, about what the hands are off (m)."""
+        """Tracking error in one number, about the distance of the hands (m)."""
         return JOINT_M_PER_RAD * self.joint_rad + OPENING_M * self.opening
 
     @property
@@ -55,19 +53,14 @@ class JointFit(Fit):
 
 @dataclass(frozen=True)
 class JointConventions:
-    """Joint targets of one or more arms.
-
-    Attributes:
-        spec: of the suite's robot.
-        recorded: measured numbers of each demonstration, ``[T+1, A]``.
-    """
+    """Joint targets of one or more arms; ``recorded`` are the measured numbers of each demonstration, ``[T+1, A]``."""
 
     spec: ActionSpec
     recorded: Sequence[NDArray[np.float32]]
 
     @property
     def joints(self) -> list[int]:
-        """Places of the numbers that are no grippers."""
+        """Places of the numbers that are not grippers."""
         return [place for place in range(self.spec.size) if place not in self.spec.grippers]
 
     def alternatives(self, fit: JointFit, actions: Sequence[Actions]) -> list[Alternative]:
@@ -78,12 +71,12 @@ class JointConventions:
         return [Alternative("unit", *self._scaled()), *found, *delays(self.spec)]
 
     def unexercised(self, actions: Sequence[Actions]) -> list[str]:
-        """Joints that are always told to stand at 0, where either sign is the same."""
+        """Joints with targets that are always 0, where both signs are the same."""
         mean = np.abs(np.concatenate(actions)).mean(axis=0)
         return [f"sign of {self.spec.names[place]}" for place in self.joints if mean[place] < MOVED]
 
     def measure(self, replays: Sequence[Replay], demonstrations: Sequence[Episode], known: bool) -> JointFit:
-        """Hold replays against their recordings; joints are absolute, wherever an episode began."""
+        """Compare replays with their recordings; joints are absolute for every initial state."""
         mine = np.concatenate([replay.state for replay in replays]).astype(np.float64)
         theirs = np.concatenate([episode.state for episode in demonstrations]).astype(np.float64)
         return JointFit(
@@ -95,27 +88,27 @@ class JointConventions:
         )
 
     def states(self, recorded: NDArray[np.float32], suite: NDArray[np.float32]) -> Iterator[Match]:
-        """Compare the first states ``[N, A]``: all numbers in other orders, joints and grippers each in other units."""
+        """Compare the first states ``[N, A]``: all numbers in other orders, joints and grippers in other units."""
         everything = list(range(self.spec.size))
         yield part_match("state order", everything, recorded, suite, self._orders("state"))
         yield part_match("state unit", self.joints, recorded, suite, self._units("state"))
         yield part_match("state gripper", list(self.spec.grippers), recorded, suite, self._grippers("state"))
 
     def reversed_joints(self, actions: Sequence[Actions]) -> list[int]:
-        """Places of the joints whose targets run against what was measured one step later."""
-        told = np.concatenate(actions).astype(np.float64)
-        seen = np.concatenate([state[1:] for state in self.recorded]).astype(np.float64)
-        plain, turned = (np.abs(sign * told - seen).mean(axis=0) for sign in (1, -1))
+        """Places of the joints whose targets oppose the state measured one step later."""
+        targets = np.concatenate(actions).astype(np.float64)
+        measured = np.concatenate([state[1:] for state in self.recorded]).astype(np.float64)
+        plain, turned = (np.abs(sign * targets - measured).mean(axis=0) for sign in (1, -1))
         return [place for place in self.joints if turned[place] < NEARER * plain[place]]
 
-    # Each below is of recorded ``what``: "action" or "state".
+    # Below, ``what`` is "action" or "state".
 
     def _units(self, what: str) -> list[Alternative]:
         change = columns(self.joints, lambda a: np.deg2rad(a).astype(a.dtype))
         place = f"{what}[..., {self.joints}]"
         return [Alternative(_family(what, "unit"), "degrees", change, f"{place} = np.deg2rad({place})")]
 
-    def _scaled(self) -> tuple[str, Callable[[NDArray[Any]], NDArray[Any]], str]:
+    def _scaled(self) -> tuple[str, Change, str]:
         low, high = self.spec.bounds
         line = "action = low + (action + 1) / 2 * (high - low)  # the joints' limits"
         return "scaled to [-1, 1] by the limits", lambda a: low + (a + 1) / 2 * (high - low), line
@@ -138,7 +131,7 @@ class JointConventions:
 
     def _grippers(self, what: str) -> list[Alternative]:
         place = f"{what}[..., {list(self.spec.grippers)}]"
-        meanings: list[tuple[str, Callable[[NDArray[Any]], NDArray[Any]], str]] = [
+        meanings: list[tuple[str, Change, str]] = [
             ("0 opens, 1 closes", lambda g: 1 - g, f"1 - {place}"),
             ("-1 opens, +1 closes", lambda g: (1 - g) / 2, f"(1 - {place}) / 2"),
             ("-1 closes, +1 opens", lambda g: (1 + g) / 2, f"(1 + {place}) / 2"),

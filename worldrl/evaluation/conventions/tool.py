@@ -1,4 +1,4 @@
-"""What LIBERO's seven numbers of demonstrations may have meant, and how far a replayed tool is from the recorded one.
+"""Possible meanings of LIBERO's seven numbers in demonstrations, and the distance of a replayed tool from the recorded one.
 
 Shapes legend: ``T`` steps, ``N`` demonstrations.
 """
@@ -29,7 +29,7 @@ from worldrl.evaluation.conventions.fit import MOVED, Fit, Match, part_match, rm
 from worldrl.rollout.suites.replays import Replay
 
 ROTATION_M_PER_RAD = 0.1
-"""What a radian counts beside a metre in a tracking error: about the length of a hand."""
+"""Weight of a radian in a tracking error (m): about the length of a hand."""
 STATE_PARTS: Mapping[str, slice] = {"state position": POSITION, "state rotation": TURN, "state fingers": FINGERS}
 
 
@@ -39,10 +39,10 @@ class ToolFit(Fit):
 
     Attributes:
         position_m: root mean square distance of replayed and recorded positions (m).
-        rotation_rad: likewise, angle of the rotations (rad).
-        opening_m: likewise, of the fingers' distance (m).
-        travel: length of the recorded path over that of the replayed one; NaN where nothing moved.
-        turning: likewise, of the angles turned through.
+        rotation_rad: the same for the rotations' angle (rad).
+        opening_m: the same for the distance of the fingers (m).
+        travel: length of the recorded path over that of the replayed one; NaN without motion.
+        turning: the same for the rotation angles.
     """
 
     position_m: float
@@ -58,7 +58,7 @@ class ToolFit(Fit):
 
     @property
     def cells(self) -> dict[str, str]:
-        """Position, rotation and opening, in units for people."""
+        """Position, rotation and opening."""
         return {
             "position (cm)": f"{100 * self.position_m:.2f}",
             "rotation (rad)": f"{self.rotation_rad:.3f}",
@@ -68,11 +68,7 @@ class ToolFit(Fit):
 
 @dataclass(frozen=True)
 class ToolConventions:
-    """LIBERO's seven numbers, and the eight of its state.
-
-    Attributes:
-        rotation_scale: radians of Δrotation at action 1 in the suite.
-    """
+    """LIBERO's seven numbers, and the eight of its state; ``rotation_scale`` is the rotation (rad) of action 1 in the suite."""
 
     rotation_scale: float
 
@@ -82,17 +78,17 @@ class ToolConventions:
         return TOOL_ACTIONS
 
     def alternatives(self, fit: ToolFit, actions: Sequence[Actions]) -> list[Alternative]:
-        """Other meanings of actions ``[T, 7]``; the paths' lengths suggest the scales."""
+        """Other meanings of actions ``[T, 7]``; the lengths of the paths suggest the scales."""
         return action_alternatives(self.rotation_scale, fit.travel, fit.turning)
 
     def unexercised(self, actions: Sequence[Actions]) -> list[str]:
-        """Families that demonstrations say nothing about, because they never use that part of an action."""
+        """Families without evidence, because the demonstrations never use that part of an action."""
         mean = np.abs(np.concatenate(actions)).mean(axis=0)
-        silent = {"rotation": mean[TURN].max() < MOVED, "axes": mean[POSITION].max() < MOVED}
-        return [family for family, quiet in silent.items() if quiet]
+        unused = {"rotation": mean[TURN].max() < MOVED, "axes": mean[POSITION].max() < MOVED}
+        return [family for family, absent in unused.items() if absent]
 
     def measure(self, replays: Sequence[Replay], demonstrations: Sequence[Episode], known: bool) -> ToolFit:
-        """Hold replays against their recordings: where these began elsewhere, how both moved from their starts."""
+        """Compare replays with their recordings; with other initial states, both motions from their starts."""
         shown = (lambda state: state) if known else from_start
         mine = np.concatenate([shown(replay.state) for replay in replays]).astype(np.float64)
         theirs = np.concatenate([shown(episode.state) for episode in demonstrations]).astype(np.float64)
@@ -115,19 +111,19 @@ class ToolConventions:
 
 
 def from_start(state: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Positions and rotations of a tool ``[T+1, 8]`` as seen from its first pose; the fingers as they are."""
+    """Positions and rotations of a tool ``[T+1, 8]`` relative to its first pose; the fingers unchanged."""
     exact = state.astype(np.float64)
     turns = rotation.from_rotvec(exact[:, 3:6])
     return np.concatenate([exact[:, :3] - exact[:1, :3], (turns * turns[0].inv()).as_rotvec(), exact[:, 6:]], axis=1)
 
 
 def path_length(states: Sequence[NDArray[Any]]) -> float:
-    """How far the tool travelled in all episodes (m)."""
+    """Path length of the tool in all episodes (m)."""
     return float(sum(np.linalg.norm(np.diff(state[:, :3], axis=0), axis=1).sum() for state in states))
 
 
 def turning(states: Sequence[NDArray[Any]]) -> float:
-    """Through which angles the tool turned in all episodes (rad)."""
+    """Sum of the rotation angles of the tool in all episodes (rad)."""
     steps = [rotation.from_rotvec(state[:, 3:6].astype(np.float64)) for state in states]
     return float(sum((step[:-1].inv() * step[1:]).magnitude().sum() for step in steps))
 

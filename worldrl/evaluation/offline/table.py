@@ -1,9 +1,9 @@
-"""Finished offline trainings in one table: each algorithm on each dataset over its seeds, and who is better.
+"""Finished offline trainings in one table: each algorithm on each dataset over its seeds, and which is better.
 
-Returns and scores of several seeds are summed up by the interquartile mean; its 95 % interval draws seeds again, within
-each dataset (Agarwal et al., NeurIPS 2021). Differences are paired by seed first: of two algorithms with the same seed,
-or of an algorithm and its data. A verdict follows from the 95 % Student interval of the mean difference alone: of three
-seeds, a bootstrap's interval lies beside zero a quarter of the time where there is no difference, Student's 5 %.
+Returns and scores of several seeds are combined by the interquartile mean; its 95 % interval resamples seeds within each dataset
+(Agarwal et al., NeurIPS 2021). Differences are paired by seed: of two algorithms, or of an algorithm and its data. A verdict follows
+from the 95 % Student interval of the mean difference alone: with three seeds and no difference, a bootstrap interval excludes zero in
+a quarter of the cases, Student's in 5 %.
 
 Shapes legend: ``R`` seeds, ``K`` datasets.
 """
@@ -31,7 +31,7 @@ from worldrl.evaluation.offline.scores import score_over_seeds
 COMMAND = "train-offline"
 SCALES = ("raw", "d4rl", "dataset")
 OWN = ("seed", "run_dir", "data", "device", "worlds")
-"""Settings in which runs of one row may differ; the data are told apart by their name."""
+"""Settings in which runs of one row may differ; data are distinguished by their name."""
 VERDICTS = ("better", "within the interval", "worse", "open")
 
 
@@ -41,15 +41,12 @@ class OfflineRun:
 
     Attributes:
         data: short name of the dataset.
-        algorithm: its registered name.
-        seed: of the training.
-        scores: mean return of the final episodes, by scale; ``raw`` is always there.
+        scores: mean return of the final episodes, by scale; always with ``raw``.
         data_return: mean return of the recorded episodes.
-        over_estimation: promised less earned; None where the critic promises nothing comparable.
-        budget: episodes and steps of the real environment that were played.
+        over_estimation: predicted minus real return; None where the critic's prediction is not comparable.
+        budget: episodes and steps played in the real environment.
         updates: gradient steps.
         wall_s: seconds, over all starts.
-        config: the run's settings.
     """
 
     data: str
@@ -66,7 +63,7 @@ class OfflineRun:
 
 @dataclass(frozen=True)
 class _Result:
-    """What ``result.json`` of a run must hold."""
+    """Required content of ``result.json``."""
 
     command: str
     seed: int
@@ -98,7 +95,7 @@ class _Data:
 
 @dataclass(frozen=True)
 class _Metrics:
-    """What its metrics must hold."""
+    """Required content of its metrics."""
 
     algorithm: str
     steps: int
@@ -113,11 +110,7 @@ class _Metrics:
 
 
 def read_run(folder: Path, data: str | None = None) -> OfflineRun:
-    """Read a finished run.
-
-    Args:
-        folder: its run directory.
-        data: short name of the dataset; None takes the end of the name that the run knows it by.
+    """Read a finished run; ``data`` is a short name of the dataset, None takes the end of its stored name.
 
     Raises:
         ArtefactError: not finished, of another command, or never evaluated.
@@ -146,11 +139,7 @@ def read_run(folder: Path, data: str | None = None) -> OfflineRun:
 
 
 def finished_runs(folder: Path) -> list[Path]:
-    """Return the run directories of finished trainings in a folder, at any depth, in the order of their names.
-
-    Raises:
-        SettingError: there is none.
-    """
+    """Run directories of finished trainings in a folder, at any depth, ordered by name; SettingError without any."""
     found = [path.parent for path in sorted(folder.rglob(RESULT)) if read_json(path).get("command") == COMMAND]
     if not found:
         raise SettingError(
@@ -160,7 +149,7 @@ def finished_runs(folder: Path) -> list[Path]:
 
 
 def short_name(name: str) -> str:
-    """Return the last two parts of a dataset's id or path: ``hopper-v5/full-replay-v0``."""
+    """Last two parts of a dataset's id or path: ``hopper-v5/full-replay-v0``."""
     parts = [part for part in Path(name).parts if part not in ("/", "data")]
     return "/".join(parts[-2:])
 
@@ -169,10 +158,10 @@ def short_name(name: str) -> str:
 
 
 def rows_of(runs: Sequence[OfflineRun]) -> dict[tuple[str, str], list[OfflineRun]]:
-    """Gather runs by dataset and algorithm, both in the order in which they come, each row in the order of seeds.
+    """Group runs by dataset and algorithm, both in order of appearance, each row ordered by seed.
 
     Raises:
-        SettingError: a seed comes twice, or runs of one row were trained with different settings.
+        SettingError: a seed appears twice, or runs of one row were trained with different settings.
     """
     datasets, algorithms = (list(dict.fromkeys(getattr(run, name) for run in runs)) for name in ("data", "algorithm"))
     rows: dict[tuple[str, str], list[OfflineRun]] = {}
@@ -196,12 +185,7 @@ def _settings(run: OfflineRun) -> dict[str, Any]:
 
 
 def summarise(row: Sequence[OfflineRun], *, seed: int) -> dict[str, Any]:
-    """Sum one algorithm on one dataset up, JSON-ready.
-
-    Args:
-        row: runs that differ in their seeds alone.
-        seed: root of the resampling.
-    """
+    """JSON-ready summary of one algorithm on one dataset, from runs with different seeds; ``seed`` is of the resampling."""
     first = row[0]
     over = [run.over_estimation for run in row if run.over_estimation is not None]
     names = (first.data, first.algorithm)
@@ -222,9 +206,9 @@ def summarise(row: Sequence[OfflineRun], *, seed: int) -> dict[str, Any]:
 
 
 def over_datasets(rows: Mapping[tuple[str, str], Sequence[OfflineRun]], *, seed: int) -> list[dict[str, Any]]:
-    """Sum each algorithm up over all datasets, on the normalised scales that every one of its runs has.
+    """Summary of each algorithm over all datasets, on the normalised scales that all of its runs have.
 
-    An algorithm is left out where it lacks a dataset, or where its datasets were not trained with the same seeds.
+    An algorithm is left out where it lacks a dataset, or where its datasets were trained with different seeds.
     """
     datasets = list(dict.fromkeys(data for data, _ in rows))
     found: list[dict[str, Any]] = []
@@ -256,8 +240,7 @@ def compare(one: Sequence[OfflineRun], other: Sequence[OfflineRun]) -> dict[str,
     """Compare two algorithms on one dataset, seed by seed, on the dataset's own scale (raw where it has none).
 
     Returns:
-        Names, scale, seeds, the mean of the differences with its Student interval, and the verdict; None where no seed is
-        common.
+        Names, scale, seeds, the mean difference with its Student interval, and the verdict; None without a common seed.
     """
     beside = {run.seed: run for run in other}
     pairs = [(run, beside[run.seed]) for run in one if run.seed in beside]
@@ -278,9 +261,9 @@ def compare(one: Sequence[OfflineRun], other: Sequence[OfflineRun]) -> dict[str,
 
 
 def best_of(rows: Mapping[tuple[str, str], Sequence[OfflineRun]], data: str, names: Sequence[str]) -> str | None:
-    """Return which of some algorithms has the largest interquartile mean of returns on a dataset; None without any.
+    """Algorithm with the largest interquartile mean of returns on a dataset; None without any.
 
-    The best of several that differ by chance alone is lucky, so a comparison with it is hard on the other side.
+    The best of several that differ only by chance is lucky, so a comparison with it is biased against the other.
     """
     returns = {
         name: np.array([run.scores["raw"] for run in rows[data, name]]) for name in names if (data, name) in rows
@@ -289,11 +272,7 @@ def best_of(rows: Mapping[tuple[str, str], Sequence[OfflineRun]], data: str, nam
 
 
 def paired_difference(differences: Sequence[float]) -> dict[str, Any]:
-    """Return the mean of differences that are paired by seed, with its 95 % Student interval.
-
-    Returns:
-        ``n``, ``value``, ``lo``, ``hi`` and ``method``; both ends are NaN for a single seed.
-    """
+    """Mean of paired differences with its 95 % Student interval; both ends are NaN for a single seed."""
     if len(differences) < 2:
         return {"n": 1, "value": differences[0], "lo": math.nan, "hi": math.nan, "method": "student"}
     found = mean_interval(differences)
@@ -301,7 +280,7 @@ def paired_difference(differences: Sequence[float]) -> dict[str, Any]:
 
 
 def verdict(found: Mapping[str, Any]) -> str:
-    """Say whether a difference lies beside zero; open where a single seed gives no interval."""
+    """Whether a difference excludes zero; open where a single seed gives no interval."""
     if found["n"] < 2:
         return "open"
     return "better" if found["lo"] > 0 else "worse" if found["hi"] < 0 else "within the interval"

@@ -1,4 +1,4 @@
-"""Two policies on the same episodes: paired by identity, overall and per task, with corrected p-values.
+"""Compares two policies on the same episodes: pairs by identity, overall and per task, with corrected p-values.
 
 Holm: S. Holm, Scandinavian Journal of Statistics 6 (1979): with the p-values sorted upwards, the i-th of m is
 multiplied by ``m - i`` (i from 0), and the results are made monotone.
@@ -18,14 +18,7 @@ from worldrl.evaluation.policy.result import EvalResult
 
 
 def holm(p: Mapping[str, float]) -> dict[str, float]:
-    """Adjust the p-values of several comparisons, so that a false difference anywhere stays below 5 %.
-
-    Args:
-        p: name to p-value.
-
-    Returns:
-        Name to adjusted p-value, at most 1, in the order of ``p``.
-    """
+    """Adjust p-values by name: the chance of any false difference stays below 5 %; values are at most 1."""
     adjusted: dict[str, float] = {}
     largest = 0.0
     for rank, name in enumerate(sorted(p, key=lambda name: p[name])):
@@ -39,12 +32,9 @@ class Comparison:
     """``b`` against ``a`` on the same episodes.
 
     Attributes:
-        a: the result before.
-        b: the result after.
-        overall: over all episodes.
         tasks: per task; ``p`` is unadjusted.
-        p_holm: per task, adjusted for the number of tasks.
-        at_end: success at the end was compared, instead of at some frame.
+        p_holm: p-values per task, adjusted for the number of tasks.
+        at_end: success at the end is compared, instead of success at any frame.
     """
 
     a: EvalResult
@@ -59,7 +49,7 @@ class Comparison:
         return self.a.rate(task, at_end=self.at_end), self.b.rate(task, at_end=self.at_end)
 
     def metrics(self) -> dict[str, Any]:
-        """Return what ``result.json`` holds."""
+        """Content of ``result.json``."""
         before, after = self.rates()
         return {
             "a": self.a.policy,
@@ -81,16 +71,10 @@ class Comparison:
 
 
 def compare(a: EvalResult, b: EvalResult, *, at_end: bool = False) -> Comparison:
-    """Compare two evaluations episode by episode.
-
-    Args:
-        a: the result before.
-        b: the result after.
-        at_end: compare whether the task was still fulfilled at the end, instead of at some frame.
+    """Compare an earlier evaluation ``a`` with a later one ``b``, episode by episode.
 
     Raises:
-        ProtocolError: they were measured under different protocols, which the message names field by field; or ``at_end``
-            was not measured.
+        ProtocolError: the protocols differ (each field is named), or ``at_end`` was not measured.
     """
     require_same(a.protocol, b.protocol)
     if at_end:
@@ -101,13 +85,8 @@ def compare(a: EvalResult, b: EvalResult, *, at_end: bool = False) -> Comparison
 
 
 def _pair(a: EvalResult, b: EvalResult, task: str | None, at_end: bool) -> Paired:
-    first, second = _successes(a, task, at_end), _successes(b, task, at_end)
+    name = "success_at_end" if at_end else "success_once"
+    first, second = ({o.spec.key: getattr(o, name) for o in result.of_task(task)} for result in (a, b))
     if first.keys() != second.keys():
         raise ProtocolError(f"compare: the results hold different episodes: {sorted(first.keys() ^ second.keys())[:3]}")
     return paired(list(first.values()), [second[key] for key in first])
-
-
-def _successes(result: EvalResult, task: str | None, at_end: bool) -> dict[tuple[str, int, int, int], bool]:
-    return {
-        outcome.spec.key: outcome.success_at_end if at_end else outcome.success_once for outcome in result.of_task(task)
-    }

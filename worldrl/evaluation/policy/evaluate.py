@@ -1,11 +1,11 @@
-"""Measures a policy in the real simulator under a protocol; an interrupted evaluation continues."""
+"""Measures a policy in the real simulator under a protocol; an interrupted evaluation resumes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Required, TypedDict, Unpack
 
 from worldrl.core.device import attention_kernel
 from worldrl.core.errors import ProtocolError
@@ -26,67 +26,62 @@ if TYPE_CHECKING:
     from worldrl.rollout.agents.vector_agent import VectorActor
 
 Runner = Callable[[Sequence[EpisodeSpec], Sequence[int]], Iterator[Episode | EpisodeOutcome]]
-"""Runs episodes, in any order; those whose positions it is given come back as full records."""
+"""Runs episodes in any order; the episodes at the given positions are returned with frames."""
+
+
+class Measuring(TypedDict, total=False):
+    """Where outcomes go, and when a measurement ends.
+
+    Attributes:
+        out: outcomes are written here as they come, and read again after an interruption; None stores nothing.
+        record_videos: episodes per task that are recorded with frames.
+        on_recording: receives each recorded episode before its outcome counts.
+        comparison_rule: an earlier result to compare with; it decides the order and may end the measurement.
+    """
+
+    out: Path | None
+    record_videos: int
+    on_recording: Callable[[Episode], None] | None
+    comparison_rule: SequentialComparison | None
+
+
+class Running(Measuring, total=False):
+    """Simulator processes of the embedded suite.
+
+    Attributes:
+        workers: processes; 0 runs in this process.
+        envs_per_worker: environments per process, and the largest batch of a decision (4).
+        timeout_s: longest silence of a worker (120 s).
+        restarts: restarts of a worker per episode (1).
+        recycle_after: episodes after which a worker is replaced; None never.
+    """
+
+    workers: Required[int]
+    envs_per_worker: int
+    timeout_s: float
+    restarts: int
+    recycle_after: int | None
 
 
 def evaluate_policy(
-    folder: Path,
-    protocol: EvalProtocol,
-    *,
-    workers: int,
-    envs_per_worker: int = 4,
-    device: str = "cpu",
-    timeout_s: float = 120.0,
-    restarts: int = 1,
-    recycle_after: int | None = None,
-    out: Path | None = None,
-    record_videos: int = 0,
-    on_recording: Callable[[Episode], None] | None = None,
-    comparison_rule: SequentialComparison | None = None,
+    folder: Path, protocol: EvalProtocol, *, device: str = "cpu", **options: Unpack[Running]
 ) -> EvalResult:
-    """Measure a policy.
-
-    Args:
-        folder: the policy's artefact folder.
-        protocol: what to measure; each of its episodes is run exactly once.
-        workers: simulator processes; 0 runs in this process.
-        envs_per_worker: environments per process, and the largest batch of a decision.
-        device: torch device of the policy, in every worker.
-        timeout_s: longest silence of a worker (s).
-        restarts: restarts of a worker per episode.
-        recycle_after: episodes after which a worker is replaced by a fresh one; None never.
-        out: where outcomes are written as they come, and found again after an interruption; None keeps nothing.
-        record_videos: episodes per task that are recorded with frames.
-        on_recording: receives each recorded episode, before its outcome counts.
-        comparison_rule: an earlier result to compare with, which decides the order and may end the measurement.
+    """Measure the policy in an artefact folder on a torch device; each episode of the protocol is run exactly once.
 
     Raises:
-        ComparisonDecided: the comparison is decided; the outcomes so far are kept in ``out``.
-        ArtefactError: no policy there.
-        SettingError: its inputs, or the number of its actions, are not the suite's; both specs side by side.
-        ProtocolError: the policy has another chunk length or other actions than the protocol, or ``out`` holds another evaluation.
-        WorkerError: a worker failed; the outcomes so far are kept in ``out``.
+        ComparisonDecided: the sequential comparison is decided; the outcomes so far are stored in ``out``.
+        ArtefactError: there is no policy in the folder.
+        SettingError: the policy's inputs or its number of actions differ from the suite's; both specs are named.
+        ProtocolError: chunk length or actions differ from the protocol's, or ``out`` holds another evaluation.
+        WorkerError: a worker failed; the outcomes so far are stored in ``out``.
     """
     facts = fitting_facts(folder, protocol)
-    return evaluate_actor(
-        policy_actor(folder, protocol, device),
-        protocol,
-        name=folder.name,
-        policy_hash=facts.hash,
-        workers=workers,
-        envs_per_worker=envs_per_worker,
-        timeout_s=timeout_s,
-        restarts=restarts,
-        recycle_after=recycle_after,
-        out=out,
-        record_videos=record_videos,
-        on_recording=on_recording,
-        comparison_rule=comparison_rule,
-    )
+    actor = policy_actor(folder, protocol, device)
+    return evaluate_actor(actor, protocol, name=folder.name, policy_hash=facts.hash, **options)
 
 
 def fitting_facts(folder: Path, protocol: EvalProtocol) -> PolicyFacts:
-    """Return what is known of a policy that fits a protocol; the errors are those of :func:`evaluate_policy`."""
+    """Facts of a policy that fits a protocol; errors as in :func:`evaluate_policy`."""
     cameras = (*protocol.cameras[:1], *(() if protocol.actions.absolute else ("wrist",)))
     require_policy_fits(folder, protocol.actions, f"the suite {protocol.suite}", cameras=cameras)
     facts = policy_facts(folder)
@@ -98,14 +93,14 @@ def fitting_facts(folder: Path, protocol: EvalProtocol) -> PolicyFacts:
     if facts.actions != protocol.actions:  # as many numbers, or it would have been refused above
         own, wanted = asdict(facts.actions), asdict(protocol.actions)
         raise ProtocolError(
-            f"actions: the policy in {folder} acts with as many numbers as the robot of these tasks, and means others by them (its own -> "
+            f"actions: the policy in {folder} has as many actions as the robot of these tasks, with another meaning (its own -> "
             f"the robot's): {difference(own, wanted)}; evaluate it on its own robot's tasks"
         )
     return facts
 
 
 def policy_actor(folder: Path, protocol: EvalProtocol, device: str) -> PolicyActor:
-    """Who acts when a protocol measures a policy."""
+    """Actor with the decoding and timing of a protocol."""
     return PolicyActor(
         folder=str(folder),
         temperature=protocol.temperature,
@@ -126,27 +121,11 @@ def evaluate_actor(
     timeout_s: float = 120.0,
     restarts: int = 1,
     recycle_after: int | None = None,
-    out: Path | None = None,
-    record_videos: int = 0,
-    on_recording: Callable[[Episode], None] | None = None,
-    comparison_rule: SequentialComparison | None = None,
+    **measuring: Unpack[Measuring],
 ) -> EvalResult:
     """Measure any actor, for example the scripted expert.
 
-    Args:
-        actor: who acts.
-        protocol: what to measure.
-        name: of the actor, for people.
-        policy_hash: identity of its weights; None takes the hash of the actor's settings.
-        workers: as in :func:`evaluate_policy`, and so are the others.
-        envs_per_worker: environments per process.
-        timeout_s: longest silence of a worker (s).
-        restarts: restarts of a worker per episode.
-        recycle_after: episodes after which a worker is replaced by a fresh one; None never.
-        out: where outcomes are written.
-        record_videos: episodes per task recorded with frames.
-        on_recording: receives them.
-        comparison_rule: an earlier result to compare with.
+    ``policy_hash`` identifies its weights; None takes the hash of the actor's settings. Errors as in :func:`evaluate_policy`.
     """
 
     def run(specs: Sequence[EpisodeSpec], record: Sequence[int]) -> Iterator[Episode | EpisodeOutcome]:
@@ -169,16 +148,13 @@ def evaluate_actor(
         protocol,
         name=name,
         identity=policy_hash or digest(actor_to_json(actor)),
-        out=out,
-        record_videos=record_videos,
-        on_recording=on_recording,
-        comparison_rule=comparison_rule,
         provenance=surroundings(actor, protocol, workers=workers, envs_per_worker=envs_per_worker),
+        **measuring,
     )
 
 
 def surroundings(actor: AnyActor, protocol: EvalProtocol, *, workers: int, envs_per_worker: int) -> Provenance:
-    """Say on what the embedded suite is run; it is drawn only where a policy looks."""
+    """Provenance of a measurement in the embedded suite; the renderer is recorded only where a policy receives images."""
     from worldrl.simulators.renderer import embedded_drawing
 
     return provenance(
@@ -192,17 +168,18 @@ def surroundings(actor: AnyActor, protocol: EvalProtocol, *, workers: int, envs_
 
 
 def device_of(actor: AnyActor | VectorActor) -> str:
-    """Torch device that an actor decides on; a scripted one needs none but the processor."""
+    """Torch device of an actor; a scripted actor runs on the CPU."""
     from worldrl.rollout.agents.vector_agent import VectorActor
 
     return actor.device if isinstance(actor, PolicyActor | VectorActor) else "cpu"
 
 
 def computing(actor: AnyActor | VectorActor) -> dict[str, str]:
-    """Number type that an actor decides in, and its attention; lerobot's own environment chooses the latter, and does not tell."""
+    """Number type and attention kernel of an actor."""
     from worldrl.policies.lerobot.folder import WEIGHTS, is_lerobot_folder
     from worldrl.rollout.agents.vector_agent import VectorActor
 
+    # lerobot's environment chooses the attention of its policies and does not report it.
     if isinstance(actor, PolicyActor) and is_lerobot_folder(Path(actor.folder)):
         return {"dtype": ", ".join(number_types(Path(actor.folder) / WEIGHTS))}
     if not isinstance(actor, PolicyActor | VectorActor):
@@ -222,18 +199,9 @@ def evaluate_with(
     comparison_rule: SequentialComparison | None = None,
     provenance: Provenance | None = None,
 ) -> EvalResult:
-    """Measure whatever runs episodes: the embedded simulator, or another suite's workers.
+    """Measure with any runner of episodes: the embedded simulator, or the workers of another suite.
 
-    Args:
-        run: runs the missing episodes, and keeps the frames of those whose positions it is told.
-        protocol: what to measure; each of its episodes is run exactly once.
-        name: of who acts, for people.
-        identity: of its weights or settings.
-        out: where outcomes are written.
-        record_videos: episodes per task recorded with frames.
-        on_recording: receives them.
-        comparison_rule: an earlier result to compare with.
-        provenance: on what it is measured; None writes nothing down.
+    ``identity`` is the hash of the actor's weights or settings; without ``provenance`` none is stored.
     """
     log = EvalLog(out, header_json(protocol, name, identity, provenance))
     known = {outcome.spec.key for outcome in log.outcomes}

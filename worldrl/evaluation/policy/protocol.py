@@ -1,8 +1,7 @@
 """The evaluation protocol as a value: everything that decides what a success rate means, hashed.
 
-Episodes are named explicitly by ``(task, index or stored state, seed)``, never counted, so the set of initial states
-is the same whatever the batch size, the worker count or how early an episode succeeds. Two results may be compared
-only if their protocols are equal.
+Episodes are named by ``(task, index or stored state, seed)``, never counted. The set of initial states is therefore the same for
+every batch size and worker count. Only results of equal protocols may be compared.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ InstructionMode = Literal["canonical", "paraphrase", "held_out"]
 Domain = Literal["clean", "randomised"]
 CLEAN = "clean"
 DOMAINS = (CLEAN, "randomised")
-"""Of two-armed tasks: in look, clutter and table height as built, or drawn anew for each episode."""
+"""Of two-armed tasks: visual style, clutter and table height as built, or drawn for each episode."""
 _CHOICES = {
     "initial_states": ("sampled", "stored"),
     "instruction_mode": ("canonical", "paraphrase", "held_out"),
     "domain": DOMAINS,
 }
-_MAY_BE_SILENT = ("conventions", "latency", "actions", "domain")
+_MAY_BE_ABSENT = {"conventions": {}, "latency": 0, "actions": TOOL_ACTIONS, "domain": CLEAN}
 
 
 @dataclass(frozen=True)
@@ -44,29 +43,26 @@ class EvalProtocol:
 
     Attributes:
         suite: name of the benchmark, for example ``"worldrl"``.
-        suite_version: version of its tasks; the same name with other tasks must carry another version.
-        tasks: names, in order.
+        suite_version: the same suite with other tasks must have another version.
         initial_states: ``"sampled"`` from ``(task, index, seed)``, or ``"stored"`` with the suite.
         first_index: number of the first initial state of each task.
-        episodes_per_task: how many consecutive initial states of each task.
+        episodes_per_task: consecutive initial states of each task.
         seed: root of every random stream of the evaluation.
         horizon: time limit per task (control steps).
-        image_size: pixels of the square image the policy sees; 0 for the suite's own picture, which its conventions name.
-        cameras: names of the rendered cameras, the main one first.
-        control_hz: control steps per second.
-        chunk_length: actions the policy decides at once.
-        replan: actions executed before it decides again.
-        temperature: sampling temperature; None is greedy decoding.
-        hold_steps: further steps after the first success, at whose end ``success_at_end`` is read.
-        instruction_mode: which sentences are told: the task's own, its training paraphrases or its held-out ones.
+        image_size: pixels of the square image; 0 for the suite's own size, which its conventions name.
+        cameras: names, the main one first.
+        chunk_length: actions that the policy decides at once.
+        replan: actions executed before the next decision.
+        temperature: of sampling; None decodes greedily.
+        hold_steps: steps after the first success, at whose end ``success_at_end`` is measured.
+        instruction_mode: the task's own instruction, its training paraphrases or its held-out ones.
         style: visual style of the scene.
-        conventions: what else decides a foreign suite's number, in plain words and numbers: settle steps, image
-            orientation, assets, ...; empty for the embedded suite.
-        packages: versions of the packages that move the physics, for example ``{"mujoco": "3.8.0"}``.
+        conventions: further facts that decide the rate of an external suite (settle steps, image orientation, assets);
+            empty for the embedded suite.
+        packages: versions of the physics packages, for example ``{"mujoco": "3.8.0"}``.
         latency: control steps that a decision takes (``rollout.chunk_timing``).
-        actions: what the numbers of the robot's actions are.
-        domain: of two-armed tasks: ``"clean"``, or ``"randomised"`` in look, clutter and table height as RoboTwin does, on the same
-            layouts.
+        domain: of two-armed tasks: ``"clean"``, or ``"randomised"`` in visual style, clutter and table height on the same layouts,
+            as in RoboTwin.
     """
 
     suite: str
@@ -116,37 +112,28 @@ class EvalProtocol:
 
     @property
     def hash(self) -> str:
-        """SHA-256 over every field (16 hex digits); equal protocols have equal hashes, in any process."""
+        """SHA-256 over every field, 16 hex digits; the same in every process."""
         return digest(self.to_json())[:16]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Plain JSON values."""
         data = {**asdict(self), "actions": self.actions.to_json()}
-        # Protocols that say nothing new keep the hashes they had before it could be said.
-        if not self.conventions:
-            del data["conventions"]
-        if not self.latency:
-            del data["latency"]
-        if self.actions == TOOL_ACTIONS:
-            del data["actions"]
-        if self.domain == CLEAN:
-            del data["domain"]
+        # Fields that were added later are left out at their defaults, so that older hashes stay valid.
+        for name, default in _MAY_BE_ABSENT.items():
+            if getattr(self, name) == default:
+                del data[name]
         return {"schema": SCHEMA, **data, "tasks": list(self.tasks), "cameras": list(self.cameras)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> EvalProtocol:
-        """Rebuild from :meth:`to_json`.
-
-        Raises:
-            ProtocolError: another schema, or unknown or missing fields.
-        """
+        """Rebuild from :meth:`to_json`; ProtocolError for another schema, and for unknown or missing fields."""
         if data.get("schema") != SCHEMA:
             raise ProtocolError(f"protocol: schema must be {SCHEMA}, got {data.get('schema')}; evaluate again")
         values = {name: value for name, value in data.items() if name != "schema"}
         known = {item.name for item in fields(cls)}
-        if {*values, *_MAY_BE_SILENT} != known:
+        if {*values, *_MAY_BE_ABSENT} != known:
             raise ProtocolError(f"protocol: fields differ from schema {SCHEMA}: {sorted(set(values) ^ known)}")
-        # The values themselves are kept: a rate stored as 20 has another hash than 20.0.
+        # The stored values are used as they are: a rate of 20 has another hash than 20.0.
         checked = from_plain(cls, values, where="protocol", error=ProtocolError)
         return replace(checked, **{name: values[name] for name in ("control_hz", "temperature")})
 
@@ -156,11 +143,7 @@ class EvalProtocol:
 
     @classmethod
     def load(cls, path: Path) -> EvalProtocol:
-        """Read :meth:`save`'s file.
-
-        Raises:
-            ProtocolError: not such a file, or its hash does not fit its fields.
-        """
+        """Read the file of :meth:`save`; ProtocolError where it is something else or its hash does not fit its fields."""
         data = read_json(path, error=ProtocolError)
         stored = data.pop("hash", None)
         try:
@@ -189,7 +172,7 @@ class EvalProtocol:
 
     @property
     def env_options(self) -> EnvOptions:
-        """How the environments are made."""
+        """Settings of the environments."""
         return EnvOptions(
             image_size=self.image_size,
             cameras=self.cameras,
@@ -200,20 +183,7 @@ class EvalProtocol:
 
 
 def instruction_of(mode: str, task: str, index: int, seed: int) -> str | None:
-    """Choose an episode's sentence.
-
-    Args:
-        mode: see :class:`EvalProtocol`.
-        task: name of the task.
-        index: number of the episode's initial state.
-        seed: root seed.
-
-    Returns:
-        A paraphrase fixed by ``(task, index, seed)``, or None for the task's own sentence.
-
-    Raises:
-        SettingError: unknown mode.
-    """
+    """Paraphrase of an episode's instruction, fixed by ``(task, index, seed)``; None for the task's own. SettingError: unknown mode."""
     if mode not in _CHOICES["instruction_mode"]:
         raise SettingError(f"instruction_mode: unknown value {mode!r}{nearest(mode, _CHOICES['instruction_mode'])}")
     if mode == "canonical":
@@ -226,16 +196,12 @@ def instruction_of(mode: str, task: str, index: int, seed: int) -> str | None:
 
 
 def require_same(a: EvalProtocol, b: EvalProtocol) -> None:
-    """Refuse to compare results of different protocols.
-
-    Raises:
-        ProtocolError: names each differing field with both values.
-    """
+    """Refuse results of different protocols: ProtocolError with each differing field and both values."""
     _require_alike(a, b, ())
 
 
 def require_other_states(a: EvalProtocol, b: EvalProtocol) -> None:
-    """Refuse to compare results as independent ones unless they differ in their initial states and in nothing else.
+    """Refuse to treat results as independent unless they differ in their initial states alone.
 
     Raises:
         ProtocolError: another field than ``seed`` and ``first_index`` differs, or an initial state is in both.
@@ -264,12 +230,12 @@ def _require_alike(a: EvalProtocol, b: EvalProtocol, free: Sequence[str]) -> Non
 
 
 def _initial_states(protocol: EvalProtocol) -> set[tuple[str, int, int | None]]:
-    """Task, number and, where they are drawn, seed of every initial state; stored ones do not depend on it."""
+    # Stored states do not depend on the seed.
     return {(spec.task, spec.index, spec.seed if spec.init_id is None else None) for spec in protocol.specs()}
 
 
 def physics_packages() -> dict[str, str]:
-    """Versions of the installed packages that move the physics."""
+    """Versions of the packages that decide the physics."""
     return {"mujoco": version("mujoco")}
 
 
@@ -278,16 +244,11 @@ def embedded_protocol(
 ) -> EvalProtocol:
     """Build the protocol of the embedded suite, with its own horizons, control rate and versions.
 
-    Args:
-        tasks: names.
-        episodes_per_task: initial states of each task.
-        seed: root seed.
-        chunk_length: of the policy.
-        **fields: any further field of :class:`EvalProtocol`; ``replan`` is the whole chunk where not given.
+    ``fields`` are further fields of :class:`EvalProtocol`; the default of ``replan`` is the whole chunk.
 
     Raises:
-        SettingError: a field is out of range, more stored states are asked for than there are, one- and two-armed tasks stand
-            together, or a randomised domain is asked for of one-armed ones.
+        SettingError: a field is out of range, too many stored states, one- and two-armed tasks together, or the randomised domain for
+            one-armed tasks.
     """
     from worldrl_envs.starts import N_STORED
     from worldrl_envs.tasks import get_task

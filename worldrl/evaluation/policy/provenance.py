@@ -1,8 +1,7 @@
-"""On what a result was measured: everything besides the protocol that has moved other people's numbers.
+"""What a result was measured on: everything besides the protocol that may change a number.
 
-Two results whose protocols are equal may be compared wherever they come from; where their provenance differs, the
-comparison says in what. Three levels: the same provenance on the same machine repeats a deterministic suite to the bit; with
-another provenance the same rate is expected, not the same episodes; another protocol is another question.
+Results of equal protocols may be compared; where their provenance differs, the comparison lists the differences. The same provenance
+on the same machine repeats a deterministic suite bit by bit. With another provenance, the same rate is expected, not the same episodes.
 """
 
 from __future__ import annotations
@@ -19,19 +18,16 @@ if TYPE_CHECKING:
 Provenance = Mapping[str, str]
 """Field to value; a field that is missing was not recorded."""
 THEN = ", then "
-"""Between the values of an evaluation that went on elsewhere."""
+"""Separates the values of an evaluation that was resumed elsewhere."""
+UNRECORDED = "not recorded"
 PACKAGES = ("python", "torch", "numpy", "mujoco")
 
 
 def provenance(physics: Mapping[str, str], *, device: str, workers: int, envs: int, **more: str) -> Provenance:
-    """Write down on what is measured.
+    """Collect the provenance of a measurement.
 
-    Args:
-        physics: packages that move it, by name, as the protocol has them.
-        device: torch device of the policy.
-        workers: simulator processes.
-        envs: environments in all, and the largest batch of a decision.
-        **more: how the policy computes, and what the suite says of its pictures and environment; empty values are left out.
+    ``physics`` holds versions of packages as in the protocol; ``envs`` is the number of all environments, and the largest batch of a
+    decision. Of ``more`` (numerics of the policy, rendering and environment of the suite) empty values are left out.
     """
     code, versions = code_version(), package_versions()
     return {
@@ -50,16 +46,8 @@ def provenance(physics: Mapping[str, str], *, device: str, workers: int, envs: i
 def suite_provenance(
     pool: SimulatorPool, physics: Mapping[str, str], *, device: str, draws: bool, **computing: str
 ) -> Provenance:
-    """As :func:`provenance`, of a foreign suite whose workers run and whose physics was probed.
-
-    Args:
-        pool: the workers.
-        physics: see :func:`provenance`.
-        device: torch device of the policy.
-        draws: whether anybody looks at pictures.
-        **computing: how the policy computes.
-    """
-    pictures = {"render": render_of(pool), **{key: str(pool.probed.get(key, "")) for key in ("renderer", "frame")}}
+    """Provenance (see :func:`provenance`) of an external suite with started and probed workers; ``draws``: images are rendered."""
+    images = {"render": render_of(pool), **{key: str(pool.probed.get(key, "")) for key in ("renderer", "frame")}}
     return provenance(
         physics,
         device=device,
@@ -67,32 +55,25 @@ def suite_provenance(
         envs=pool.slots,
         suite_python=str(pool.suite["python"]),
         **computing,
-        **(pictures if draws else {}),
+        **(images if draws else {}),
     )
 
 
 def render_of(pool: SimulatorPool) -> str:
-    """GL back end of the workers, or the device that they draw on."""
+    """GL back end of the workers, or their rendering device."""
     return pool.launch.variables.get("MUJOCO_GL") or str(pool.launch.options.get("device", ""))
 
 
 def continued(earlier: Provenance, now: Provenance) -> Provenance:
-    """Provenance of an evaluation that was begun under ``earlier`` and goes on under ``now``."""
-    return {name: _both(earlier.get(name), now.get(name)) for name in dict.fromkeys([*earlier, *now])}
-
-
-def _both(earlier: str | None, now: str | None) -> str:
-    known, new = _said(earlier), _said(now)
-    return known if new in known.split(THEN) else f"{known}{THEN}{new}"
+    """Provenance of an evaluation that was begun under ``earlier`` and resumed under ``now``."""
+    found: dict[str, str] = {}
+    for name in dict.fromkeys([*earlier, *now]):
+        known, new = earlier.get(name, UNRECORDED), now.get(name, UNRECORDED)
+        found[name] = known if new in known.split(THEN) else f"{known}{THEN}{new}"
+    return found
 
 
 def differences(a: Provenance, b: Provenance) -> list[str]:
     """One line per field in which two results' provenance differs."""
-    names = dict.fromkeys([*a, *b])
-    return [
-        f"{name}: {_said(a.get(name))} against {_said(b.get(name))}" for name in names if a.get(name) != b.get(name)
-    ]
-
-
-def _said(value: str | None) -> str:
-    return "not recorded" if value is None else value
+    pairs = {name: (a.get(name, UNRECORDED), b.get(name, UNRECORDED)) for name in [*a, *b]}
+    return [f"{name}: {first} against {second}" for name, (first, second) in pairs.items() if first != second]

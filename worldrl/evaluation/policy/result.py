@@ -1,4 +1,4 @@
-"""What an evaluation found: one row per episode, counted into rates; on disk it grows row by row.
+"""Outcomes of an evaluation: one row per episode, counted into rates; the file on disk grows row by row.
 
 ::
 
@@ -31,9 +31,9 @@ from worldrl.rollout.real.specs import EpisodeOutcome
 SCHEMA = 1
 HEADER, EPISODES = "evaluation.json", "episodes.jsonl"
 UNMEASURED = "not measured"
-"""What tables say of success at the end where episodes end at their first success."""
+"""Table text for success at the end where episodes end at their first success."""
 MAX_RESTARTS = 0.01
-"""Share of episodes that infrastructure may lose before the rates are called invalid."""
+"""Share of episodes with worker failures above which rates are invalid."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,8 @@ class EvalResult:
     """Outcomes of every episode of a protocol, in its order.
 
     Attributes:
-        protocol: what was measured.
-        policy: who acted, for people.
-        policy_hash: identity of its weights, or of the scripted actor's settings.
-        outcomes: one per episode of ``protocol.specs()``.
-        provenance: on what it was measured (``evaluation.policy.provenance``); empty where nobody wrote it down.
+        policy_hash: identity of the weights, or of the scripted actor's settings.
+        provenance: see ``evaluation.policy.provenance``; empty where none was stored.
     """
 
     protocol: EvalProtocol
@@ -69,15 +66,7 @@ class EvalResult:
         return [outcome for outcome in self.outcomes if task in (None, outcome.spec.task)]
 
     def rate(self, task: str | None = None, *, at_end: bool = False) -> Rate:
-        """Success rate of one task, or of all, with its Wilson interval.
-
-        Args:
-            task: a name, or None for all.
-            at_end: count episodes still fulfilled at their end, instead of fulfilled at some frame.
-
-        Raises:
-            ProtocolError: ``at_end``, and the episodes ended at their first success.
-        """
+        """Success rate of one task, or of all; ``at_end`` counts success at the end (ProtocolError if not measured)."""
         if at_end:
             self.require_end()
         outcomes = self.of_task(task)
@@ -86,11 +75,11 @@ class EvalResult:
 
     @property
     def end_measured(self) -> bool:
-        """Whether episodes went on after their first success; otherwise every success is one at the end too."""
+        """Whether episodes were extended after their first success; otherwise each success counts at the end too."""
         return self.protocol.hold_steps > 0
 
     def require_end(self) -> None:
-        """Refuse to count successes at the end where nothing could be undone; ProtocolError."""
+        """Refuse to count successes at the end where they were not measured; ProtocolError."""
         if not self.end_measured:
             raise ProtocolError(
                 f"{self.policy}: success at the end was not measured, episodes ended at their first success: hold_steps is "
@@ -99,23 +88,23 @@ class EvalResult:
 
     @property
     def restarts(self) -> int:
-        """Episodes that were run again because their worker died or fell silent."""
+        """Episodes that were run again because their worker died or did not answer."""
         return sum(outcome.restarted for outcome in self.outcomes)
 
     @property
     def clipped_share(self) -> float | None:
-        """Share of the executed numbers that were decided outside the robot's range; None where nobody counted."""
+        """Share of the executed numbers that were decided outside the robot's range; None where not counted."""
         counts = [outcome.clipped for outcome in self.outcomes]
         numbers = self.protocol.actions.size * sum(outcome.steps for outcome in self.outcomes)
         return None if None in counts else sum(count or 0 for count in counts) / numbers
 
     @property
     def valid(self) -> bool:
-        """Whether infrastructure lost at most 1 % of the episodes."""
+        """Whether worker failures affected at most 1 % of the episodes."""
         return self.restarts <= MAX_RESTARTS * len(self.outcomes)
 
     def metrics(self) -> dict[str, Any]:
-        """Return what ``result.json`` holds; success at the end is null where it was not measured."""
+        """Content of ``result.json``; success at the end is null where it was not measured."""
         tasks, end = self.protocol.tasks, self.end_measured
         return {
             "policy": self.policy,
@@ -136,18 +125,14 @@ class EvalResult:
         """Write ``evaluation.json`` and ``episodes.jsonl``."""
         header = header_json(self.protocol, self.policy, self.policy_hash, self.provenance)
         write_json(folder / HEADER, header, error=ArtefactError)
-        rows = [json.dumps(outcome.to_json()) + "\n" for outcome in self.outcomes]
-        write_file(folder / EPISODES, "".join(rows).encode())
+        write_file(folder / EPISODES, b"".join(map(_line, self.outcomes)))
 
     @classmethod
     def load(cls, path: Path) -> EvalResult:
-        """Read a finished evaluation.
-
-        Args:
-            path: its folder, or a file in it such as ``result.json``.
+        """Read a finished evaluation from its folder, or from a file in it such as ``result.json``.
 
         Raises:
-            ArtefactError: no evaluation there, or a damaged one.
+            ArtefactError: there is no evaluation, or a damaged one.
             ProtocolError: episodes are missing or repeated: it was not finished.
         """
         folder = path.parent if path.is_file() else path
@@ -168,11 +153,7 @@ class EvalResult:
 
 
 def mean_score(results: Sequence[EvalResult], *, generator: np.random.Generator) -> Bootstrap:
-    """Mean over tasks of the success rates, with its interval over training seeds and episodes.
-
-    Args:
-        results: of policies that differ in their training seed; one is enough, and its interval is about it alone.
-        generator: of the bootstrap.
+    """Mean over tasks of the success rates of policies with different training seeds, with its interval over seeds and episodes.
 
     Raises:
         ProtocolError: different protocols, or the same policy twice.
@@ -205,8 +186,6 @@ def header_json(
 
 @dataclass(frozen=True)
 class _Header:
-    """Content of ``evaluation.json``."""
-
     policy: str
     policy_hash: str
     protocol: dict[str, Any]
@@ -215,11 +194,7 @@ class _Header:
 
 
 def read_header(folder: Path) -> dict[str, Any]:
-    """Read ``evaluation.json``.
-
-    Raises:
-        ArtefactError: missing, damaged or of another schema.
-    """
+    """Read ``evaluation.json``; ArtefactError where it is missing, damaged or of another schema."""
     header = read_json(folder / HEADER, error=ArtefactError)
     if header.get("schema") != SCHEMA:
         raise ArtefactError(f"{folder / HEADER}: schema must be {SCHEMA}, got {header.get('schema')}; evaluate again")
@@ -228,7 +203,7 @@ def read_header(folder: Path) -> dict[str, Any]:
 
 
 def read_rows(folder: Path) -> list[EpisodeOutcome]:
-    """Read the whole lines of ``episodes.jsonl``; a last line cut short by a kill does not count."""
+    """Read the whole lines of ``episodes.jsonl``; a truncated last line does not count."""
     path = folder / EPISODES
     if not path.exists():
         return []
@@ -246,11 +221,7 @@ def _outcome(row: Any, path: Path, line: int) -> EpisodeOutcome:
 
 
 class EvalLog:
-    """Appends outcomes durably, and knows those and the provenance of an earlier, interrupted evaluation.
-
-    Args:
-        folder: where the two files go; None keeps nothing.
-        header: content of ``evaluation.json``.
+    """Appends outcomes durably; holds the outcomes and the provenance of an earlier, interrupted evaluation in ``folder``.
 
     Raises:
         ProtocolError: the folder holds an evaluation of another policy or protocol.
@@ -265,19 +236,19 @@ class EvalLog:
         if (folder / HEADER).exists():
             _require_same_header(folder, header)
             self.outcomes = read_rows(folder)
-            self.provenance = self._gone_on(read_header(folder).get("provenance", {}), header)
+            self.provenance = self._resumed(read_header(folder).get("provenance", {}), header)
         write_json(folder / HEADER, {**header, "provenance": self.provenance}, error=ArtefactError)
-        # Rewritten whole, so that a torn last line never precedes a new one.
-        write_file(folder / EPISODES, b"".join(_line(outcome) for outcome in self.outcomes), error=ArtefactError)
+        # Rewritten as a whole, so that a truncated last line never precedes a new one.
+        write_file(folder / EPISODES, b"".join(map(_line, self.outcomes)), error=ArtefactError)
 
-    def _gone_on(self, earlier: Provenance, header: Mapping[str, Any]) -> Provenance:
-        """Provenance of both sessions; where nothing was left to run, that of the earlier one."""
+    def _resumed(self, earlier: Provenance, header: Mapping[str, Any]) -> Provenance:
+        """Provenance of both sessions; where no episode was left, that of the earlier one."""
         protocol = header["protocol"]
         finished = len(self.outcomes) == len(protocol["tasks"]) * protocol["episodes_per_task"]
         return earlier if finished else continued(earlier, header["provenance"])
 
     def add(self, outcome: EpisodeOutcome) -> None:
-        """Keep an outcome; when this returns, it survives a crash."""
+        """Store an outcome; afterwards it survives a crash."""
         self.outcomes.append(outcome)
         if self._path is not None:
             with open_to_append(self._path) as file:

@@ -1,11 +1,10 @@
 """A measurement against an earlier result that ends as soon as the comparison is decided.
 
-The episodes are those of the protocol, their largest number is fixed by it before the first one, and they are compared
-in an order that is a function of the protocol alone. That matters twice: tasks come mixed, and an episode that ends
-early, which a success does, is not looked at before its turn.
+The episodes and their largest number are fixed by the protocol, and so is the order of the comparison. Tasks are mixed in this
+order. An episode that finishes early, as a success does, is not counted before its turn.
 
-Rules of pairs compare the same episodes. STEP compares as many episodes of each on initial states of their own, of one task: its
-false alarms are computed for one success rate.
+Rules of pairs compare the same episodes. STEP compares equal numbers of episodes of one task with different initial states: its false
+alarms are computed for one success rate.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ RULES: Mapping[str, Callable[[int, float], StoppingRule]] = {
     BudgetRule.name: budget_rule,
     StepRule.name: step_rule,
 }
-"""Sequential tests by name, each made of the most episodes of each policy and the probability of a false alarm."""
+"""Sequential tests by name, made from the largest number of episodes per policy and the probability of a false alarm."""
 
 
-class ComparisonDecided(Exception):  # noqa: N818  (not an error: the measurement has its answer)
-    """The comparison is decided; ``decision`` says how."""
+class ComparisonDecided(Exception):  # noqa: N818  (not an error: the measurement is complete)
+    """The comparison is decided; ``decision`` holds the verdict."""
 
     def __init__(self, comparison_rule: SequentialComparison, decision: Decision) -> None:
         super().__init__(decision["verdict"])
@@ -42,14 +41,11 @@ class ComparisonDecided(Exception):  # noqa: N818  (not an error: the measuremen
 
 @dataclass(frozen=True)
 class SequentialComparison:
-    """A result to be compared with (``a``), and the rule; the new policy is ``b``.
+    """A baseline ``a``, the rule, and the protocol of the new policy ``b``.
 
     Attributes:
-        baseline: the earlier result.
-        protocol: of the new measurement.
-        rule: the sequential test.
-        order: the protocol's episodes in the order of the comparison.
-        baseline_order: the earlier result's; each is compared with the one at its place in ``order``.
+        order: episodes of the new measurement in the order of the comparison.
+        baseline_order: episodes of the baseline; each is compared with the one at the same place in ``order``.
     """
 
     baseline: EvalResult
@@ -64,7 +60,7 @@ class SequentialComparison:
         return [spec for spec in self.order if spec.key in wanted]
 
     def decision(self, outcomes: Sequence[EpisodeOutcome]) -> Decision:
-        """Compare the episodes so far, up to the first in the order that is still missing."""
+        """Compare the episodes so far, up to the first missing one in the order."""
         ours: dict[Key, bool] = {outcome.spec.key: outcome.success_once for outcome in outcomes}
         theirs: dict[Key, bool] = {o.spec.key: o.success_once for o in self.baseline.outcomes}
         a: list[bool] = []
@@ -77,30 +73,20 @@ class SequentialComparison:
         return decide(a, b, self.rule)
 
     def check(self, outcomes: Sequence[EpisodeOutcome]) -> None:
-        """End the measurement where the comparison is decided.
-
-        Raises:
-            ComparisonDecided: it is.
-        """
+        """Raise :class:`ComparisonDecided` where the comparison is decided."""
         decision = self.decision(outcomes)
         if decision["verdict"] != "not decided":
             raise ComparisonDecided(self, decision)
 
     def metrics(self, decision: Decision) -> dict[str, Any]:
-        """What ``result.json`` holds of the comparison."""
+        """Part of ``result.json`` about the comparison."""
         return {"against": self.baseline.policy, "against_hash": self.baseline.policy_hash, **decision}
 
 
 def sequential_against(
     baseline: EvalResult, protocol: EvalProtocol, *, alpha: float = 0.05, rule: str = Boundary.name
 ) -> SequentialComparison:
-    """Prepare a comparison with a finished result.
-
-    Args:
-        baseline: the earlier result.
-        protocol: of the new measurement.
-        alpha: probability of a verdict where neither policy is better.
-        rule: a key of :data:`RULES`.
+    """Prepare a comparison with a finished result; ``alpha`` is the probability of a verdict where neither policy is better.
 
     Raises:
         ProtocolError: the protocols differ; for STEP, in more than their initial states, or they share some.

@@ -1,4 +1,4 @@
-"""Protocols of foreign suites, their conventions written down where they are hashed, and the measurement under them."""
+"""Protocols of external suites with their hashed conventions, and the measurement under them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,9 @@ Conventions = dict[str, str | int | float | bool]
 def suite_protocol(
     suite: str, described: dict[str, Any], *, shadows: bool, assets_note: str, **fields: Any
 ) -> EvalProtocol:
-    """Build the protocol of any foreign suite.
+    """Build the protocol of an external suite from the description ``described`` of its worker; ``fields`` as in :func:`libero_protocol`.
 
-    Args:
-        suite: its name.
-        described: what its worker says about it.
-        shadows: LIBERO's.
-        assets_note: what every result must say about LIBERO's assets.
-        **fields: see :func:`libero_protocol`.
+    ``shadows`` and ``assets_note`` (stated with every result) are LIBERO's.
 
     Raises:
         SettingError: an unknown task, more episodes than initial states, or a field out of range.
@@ -54,15 +49,10 @@ def evaluate_in_suite(
     account: EpisodeTiming | None = None,
     **recording: Any,
 ) -> EvalResult:
-    """Measure whoever acts in a foreign suite's workers.
+    """Measure a policy, an agent on vectors or an expert in started workers of an external suite.
 
-    Args:
-        pool: the workers, started.
-        actor: a policy, an agent on vectors, or the suite's expert.
-        protocol: what to measure; each of its episodes is run exactly once.
-        cameras: names of the launched cameras, in the order of an episode's frames.
-        account: where the time is added up.
-        **recording: of :func:`~worldrl.evaluation.policy.evaluate.evaluate_with`: names, files, videos and race.
+    ``cameras`` are in the order of an episode's frames; ``account`` adds up the time; ``recording`` are arguments of
+    :func:`~worldrl.evaluation.policy.evaluate.evaluate_with`.
     """
 
     def run(specs: Sequence[EpisodeSpec], record: Sequence[int]) -> Iterator[Episode | EpisodeOutcome]:
@@ -85,21 +75,10 @@ def libero_protocol(
     assets_note: str = "",
     **fields: Any,
 ) -> EvalProtocol:
-    """Build the protocol of a LIBERO suite.
+    """Build the protocol of a LIBERO suite, with or without a variant such as ``@lerobot``.
 
-    Args:
-        suite: name, with or without a variant such as ``@lerobot``.
-        described: what its worker says about it.
-        tasks: names; empty takes all.
-        episodes_per_task: stored initial states of each task.
-        seed: root of sampling; the initial states are stored and do not depend on it.
-        chunk_length: of the policy.
-        shadows: the vendor's shadows and anti-aliasing.
-        assets_note: what every result must say about these assets.
-        **fields: any further field of :class:`EvalProtocol`.
-
-    Raises:
-        SettingError: an unknown task, more episodes than stored states, or a field out of range.
+    Without ``tasks`` all are taken. The initial states are stored; ``seed`` affects only sampling. ``fields`` are further fields of
+    :class:`EvalProtocol`. Errors as in :func:`suite_protocol`.
     """
     chosen = choose(tasks, described)
     first = int(fields.get("first_index", 0))
@@ -127,16 +106,14 @@ def libero_protocol(
     )
 
 
-def conventions(
-    suite: str, described: dict[str, Any], *, shadows: bool, assets_note: str
-) -> dict[str, str | int | float | bool]:
-    """LIBERO's conventions as a protocol holds them."""
+def conventions(suite: str, described: dict[str, Any], *, shadows: bool, assets_note: str) -> Conventions:
+    """LIBERO's conventions as a protocol stores them."""
     base, _ = facts.split_suite(suite)
     return {
         "settle_steps": facts.SETTLE_STEPS,
         "settle_action": " ".join(f"{number:g}" for number in facts.NO_OP),
         "fixture_seed": facts.FIXTURE_SEED,
-        # hf-libero draws them once more with each reset, and results until 2026-11-23 are of that.
+        # hf-libero draws them again at each reset; results until 2026-11-23 did the same.
         **({"initial_properties": "drawn once"} if facts.SUITES[base].properties else {}),
         "image": f"turned by {facts.IMAGE_TURN}",
         "shadows": shadows,
@@ -148,11 +125,7 @@ def conventions(
 
 
 def choose(tasks: Sequence[str], described: dict[str, Any]) -> tuple[str, ...]:
-    """Return the named tasks, or all of a suite.
-
-    Raises:
-        SettingError: a name that the suite does not have.
-    """
+    """Named tasks, or all of a suite; SettingError for an unknown one."""
     names = [task["name"] for task in described["tasks"]]
     for task in tasks:
         if task not in names:
@@ -170,19 +143,9 @@ def described_protocol(
     chunk_length: int,
     **fields: Any,
 ) -> EvalProtocol:
-    """Build the protocol of a suite whose worker says each task's time limit: ManiSkill, RoboTwin, Isaac Lab.
+    """Build the protocol of a suite whose worker describes time limits: ManiSkill, RoboTwin, Isaac Lab.
 
-    Args:
-        suite: its name.
-        described: what its worker says about it.
-        tasks: names; empty takes all.
-        episodes_per_task: initial states of each task.
-        seed: root of the initial states and of sampling.
-        chunk_length: of the policy.
-        **fields: any further field of :class:`EvalProtocol`.
-
-    Raises:
-        SettingError: an unknown task, more episodes than initial states, or a field out of range.
+    Arguments and errors as in :func:`libero_protocol`; ``seed`` also draws the initial states.
     """
     chosen, most = choose(tasks, described), int(described["stored_states"])
     last = int(fields.get("first_index", 0)) + episodes_per_task
@@ -213,7 +176,7 @@ def described_protocol(
 
 
 def described_conventions(suite: str, described: dict[str, Any]) -> tuple[str, Conventions]:
-    """Version of a suite, and its conventions as a protocol holds them."""
+    """Version of a suite, and its conventions as a protocol stores them."""
     if suite in maniskill_facts.SUITES:
         scales = f"1 = {maniskill_facts.POSITION_SCALE} m and {maniskill_facts.ROTATION_SCALE} rad"
         return maniskill_facts.VERSION, {

@@ -1,9 +1,8 @@
-"""What a policy was trained on, as its folder says it, and what that means for a measurement.
+"""What a policy was trained on, according to its folder, and the consequences for a measurement.
 
-Datasets name their suite; a policy that is cloned from them keeps, by suite and task, the initial states its episodes began
-at. A benchmark tells how many of its own episodes begin at those: practice and examination on the same states are two
-different numbers. A policy also keeps its suites' conventions: seven numbers fit every suite of one arm, and mean another
-motion on each. What a dataset's numbers mean is read from its own robot, never guessed from a suite that is not known.
+A policy stores the initial states of its training episodes by suite and task, and the conventions of its suites. A benchmark counts
+its own episodes from the same states. Seven numbers fit every suite of one arm, but mean another motion on each: the meaning is read
+from the dataset's robot, never guessed from an unknown suite.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from worldrl.workers.maniskill import facts as maniskill_facts
 from worldrl.workers.robotwin import facts as robotwin_facts
 
 TrainedOn = Mapping[str, Any]
-"""``states``: suite → task → initial states, each a list of numbers that names it; None where a dataset names no suite.
-``conventions``: suite → field → value. ``recorded``: how external recordings were turned into the robot's numbers."""
+"""``states``: suite → task → initial states, each a list of numbers; None where a dataset names no suite.
+``conventions``: suite → field → value. ``recorded``: how external recordings became the robot's numbers."""
 _Seen = dict[str, dict[str, dict[tuple[int, ...], None]]]
 """The same states as sets that keep their order."""
 EMBODIMENT, UNKNOWN, UNNAMED = "embodiment", "unknown", "unnamed suite"
@@ -38,13 +37,7 @@ WORDS = ("frame", "counted_from", "picture")
 
 
 def suite_conventions(suite: str, tasks: Sequence[str], control_hz: float) -> dict[str, Any]:
-    """What a suite's actions and pictures mean, field by field; ``unknown`` where the suite is.
-
-    Args:
-        suite: as a protocol names it.
-        tasks: of it; the embedded suite has one- and two-armed ones.
-        control_hz: control steps per second.
-    """
+    """Meaning of a suite's actions and images, field by field; ``unknown`` where the suite is."""
     if suite == EMBEDDED_SUITE:
         return _robots_conventions(embedded_embodiment(tasks), control_hz, (WORLD, "the commanded pose", "upright"))
     if suite in robotwin_facts.CONFIGS:
@@ -60,7 +53,7 @@ def suite_conventions(suite: str, tasks: Sequence[str], control_hz: float) -> di
 
 
 def recorded_conventions(header: DatasetHeader, tasks: Sequence[str]) -> dict[str, Any]:
-    """What a dataset's actions and pictures mean: its robot's constants, and its suite's words where the suite is known."""
+    """Meaning of a dataset's actions and images: its robot's constants, and the words of a known suite."""
     known = suite_conventions(header.suite, tasks, float(header.fps))
     words = tuple(str(known.get(name, UNKNOWN)) for name in WORDS)
     return _robots_conventions(header.embodiment, float(header.fps), words)
@@ -84,7 +77,7 @@ def _tool_conventions(position: float, rotation: float, control_hz: float, words
 
 
 def state_of(suite: str, spec: EpisodeSpec) -> list[int] | None:
-    """Name an episode's initial state; None where it is none of the suite's (a demonstration file's own)."""
+    """Name of an episode's initial state; None where it is not one of the suite's (a demonstration file's own)."""
     if is_libero(suite):
         return None if spec.init_id is None else [spec.init_id]  # whatever the seed: the state is stored
     return [spec.index, -1 if spec.init_id is None else spec.init_id, spec.seed]
@@ -96,12 +89,12 @@ def is_libero(suite: str) -> bool:
 
 
 def states_owner(suite: str) -> str:
-    """The suite whose initial states these are: a variant has its suite's own."""
+    """Suite of the initial states: a variant has those of its suite."""
     return libero_facts.split_suite(suite)[0]
 
 
 def trained_on(datasets: Sequence[EpisodeDataset]) -> dict[str, Any]:
-    """Say what a policy learns from these datasets."""
+    """What a policy learns from these datasets."""
     states: _Seen = {}
     conventions: dict[str, dict[str, Any]] = {}
     recorded: list[dict[str, Any]] = []
@@ -112,25 +105,23 @@ def trained_on(datasets: Sequence[EpisodeDataset]) -> dict[str, Any]:
             seen = states.setdefault(states_owner(suite), {}).setdefault(record.task, {})
             if state is not None:
                 seen[tuple(state)] = None
-        told = recorded_conventions(dataset.header, dataset.tasks())
-        conventions[_free_name(suite or UNNAMED, told, conventions)] = told
-        recorded += [told for told in _recorded(dataset) if told not in recorded]
+        meaning = recorded_conventions(dataset.header, dataset.tasks())
+        conventions[_free_name(suite or UNNAMED, meaning, conventions)] = meaning
+        recorded += [row for row in _recorded(dataset) if row not in recorded]
     named = all(dataset.header.suite for dataset in datasets)
     found = {"states": _listed(states) if named else None, "conventions": conventions}
     return {**found, RECORDED: recorded} if recorded else found
 
 
-def _free_name(name: str, told: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]) -> str:
-    """The name, or a numbered one where others of this name have other conventions."""
+def _free_name(name: str, meaning: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]) -> str:
     numbered = (name if number == 1 else f"{name} {number}" for number in count(1))
-    return next(free for free in numbered if others.get(free, told) == told)
+    return next(free for free in numbered if others.get(free, meaning) == meaning)
 
 
 def _recorded(dataset: EpisodeDataset) -> list[dict[str, Any]]:
-    """How an external dataset's numbers and images were turned into the robot's own, once; nothing of worldrl's own."""
-    told = [record.meta[SOURCE] for record in dataset.records if SOURCE in record.meta]
+    """How the numbers and images of an external dataset became the robot's own; empty for worldrl's own datasets."""
     actions, rows = dataset.embodiment.actions, list[dict[str, Any]]()
-    for entry in told:
+    for entry in (record.meta[SOURCE] for record in dataset.records if SOURCE in record.meta):
         pairs = entry["gripper"] or []
         pairs = [pairs] * len(actions.grippers) if pairs and not isinstance(pairs[0], list) else pairs
         names = [actions.names[place] for place in actions.grippers]
@@ -148,12 +139,11 @@ def _recorded(dataset: EpisodeDataset) -> list[dict[str, Any]]:
 
 
 def _listed(states: _Seen) -> dict[str, dict[str, list[list[int]]]]:
-    """Write sets of initial states as JSON has them."""
     return {suite: {task: list(map(list, seen)) for task, seen in tasks.items()} for suite, tasks in states.items()}
 
 
 def merged(a: TrainedOn | None, b: TrainedOn | None) -> dict[str, Any] | None:
-    """What a policy has seen that learned from one after the other; None where one of them is not known."""
+    """Training of a policy that learned from one after the other; None where one of them is unknown."""
     if a is None or b is None:
         return None
     states: _Seen = {}
@@ -162,13 +152,13 @@ def merged(a: TrainedOn | None, b: TrainedOn | None) -> dict[str, Any] | None:
             for task, seen in tasks.items():
                 states.setdefault(suite, {}).setdefault(task, {}).update(dict.fromkeys(map(tuple, seen)))
     known = a["states"] is not None and b["states"] is not None
-    recorded = [*a.get(RECORDED, ()), *(told for told in b.get(RECORDED, ()) if told not in a.get(RECORDED, ()))]
+    recorded = [*a.get(RECORDED, ()), *(row for row in b.get(RECORDED, ()) if row not in a.get(RECORDED, ()))]
     found = {"states": _listed(states) if known else None, "conventions": {**a["conventions"], **b["conventions"]}}
     return {**found, RECORDED: recorded} if recorded else found
 
 
 def seen_states(protocol: EvalProtocol, trained: TrainedOn) -> dict[str, int] | None:
-    """Count a protocol's episodes that begin at states the policy was trained on: ``k`` of ``n``; None where nobody knows."""
+    """Count episodes of a protocol from initial states of the training: ``k`` of ``n``; None where unknown."""
     if trained["states"] is None:
         return None
     tasks: Mapping[str, list[list[int]]] = trained["states"].get(states_owner(protocol.suite), {})
@@ -179,37 +169,35 @@ def seen_states(protocol: EvalProtocol, trained: TrainedOn) -> dict[str, int] | 
 
 
 def examine(protocol: EvalProtocol, trained: TrainedOn | None, *, refuse: bool) -> dict[str, Any]:
-    """Return what a result says about the policy's training: ``training_states``, ``conventions`` and ``warnings``.
-
-    Args:
-        protocol: what is measured.
-        trained: what the policy's folder says; None where it says nothing.
-        refuse: make episodes from training states an error.
+    """Report of a policy's training for a result: ``training_states``, ``conventions`` and ``warnings``.
 
     Raises:
-        SettingError: the policy is of another embodiment; or ``refuse``, and there are such episodes, or nobody knows.
+        SettingError: the policy is of another embodiment; or ``refuse``, and episodes begin at training states or these are unknown.
     """
     if trained is None:
-        silent = (
-            "the policy does not say what it was trained on: neither its initial states nor its conventions are known"
+        missing = (
+            "the policy does not state what it was trained on: neither its initial states nor its conventions are known"
         )
         if refuse:
-            raise SettingError(f"refuse_training_states: {silent}; train it again from datasets that name their suite")
-        return {"training_states": None, "conventions": None, "warnings": [silent]}
+            raise SettingError(f"refuse_training_states: {missing}; train it again from datasets that name their suite")
+        return {"training_states": None, "conventions": None, "warnings": [missing]}
     differing, unknown = differing_conventions(protocol, trained["conventions"])
     seen = seen_states(protocol, trained)
-    told = "the initial states that the policy was trained on are unknown: one of its datasets names no suite"
+    states = "the initial states that the policy was trained on are unknown: one of its datasets names no suite"
     if seen is not None:
-        told = f"{seen['k']} of {seen['n']} episodes begin at initial states that the policy was trained on"
+        states = f"{seen['k']} of {seen['n']} episodes begin at initial states that the policy was trained on"
     if refuse and (seen is None or seen["k"]):
         mend = (
             "train it from datasets that name their suite"
             if seen is None
             else "choose others with first_index= and episodes="
         )
-        raise SettingError(f"refuse_training_states: {told}; {mend}")
+        raise SettingError(f"refuse_training_states: {states}; {mend}")
     suites = list(trained["conventions"])
-    warnings = [*([told] if seen is None or seen["k"] else []), *_told(protocol.suite, suites, differing, unknown)]
+    warnings = [
+        *([states] if seen is None or seen["k"] else []),
+        *_warnings(protocol.suite, suites, differing, unknown),
+    ]
     found = {"trained_on": suites, "differing": differing}
     return {"training_states": seen, "conventions": found, "warnings": warnings}
 
@@ -217,7 +205,7 @@ def examine(protocol: EvalProtocol, trained: TrainedOn | None, *, refuse: bool) 
 def differing_conventions(
     protocol: EvalProtocol, known: Mapping[str, Mapping[str, Any]]
 ) -> tuple[dict[str, list[Any]], list[str]]:
-    """Fields in which a protocol's suite differs from the nearest one of the training: ``[there, here]``; and unknown fields.
+    """Fields in which a protocol's suite differs from the nearest one of the training, ``[there, here]``; and unknown fields.
 
     Raises:
         SettingError: the embodiment differs from all of them.
@@ -243,7 +231,7 @@ def _compared(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[dict[s
     return {name: [there.get(name), here.get(name)] for name in names}, unknown
 
 
-def _told(
+def _warnings(
     suite: str, trained: Sequence[str], differing: Mapping[str, Sequence[Any]], unknown: Sequence[str]
 ) -> Iterator[str]:
     if differing:

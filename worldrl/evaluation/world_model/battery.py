@@ -1,8 +1,7 @@
 """The evaluation battery of a world model: from raw measures to named numbers with intervals.
 
-Every number is defined in ``docs/reference/metrics.md``. Rates carry Wilson intervals, the Fréchet video
-distance a jackknife over episodes, everything else a bootstrap over them.
-Where nothing could be computed, a reason stands in ``not_computed`` instead of a number.
+``docs/reference/metrics.md`` defines every number. Rates have Wilson intervals, the Fréchet video distance a jackknife over episodes,
+all others a bootstrap over episodes. ``not_computed`` holds a reason for each missing number.
 
 Shapes legend: ``E`` episodes, ``F`` predicted frames, ``P`` points.
 """
@@ -11,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,15 +29,10 @@ from worldrl.rewards.success import precision_recall
 HORIZONS = (8, 32, 64, 128, 256)
 """Control steps at which the drift is reported."""
 WITH_GRASP = ".with_grasp"
-"""End of the names of what score and grasp tell together."""
+"""Suffix of the names of outcomes predicted from score and grasp."""
 
 
 # --- statistics of some episodes ------------------------------------------------------------------------------------
-
-
-def mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean over episodes: ``[E, ...]`` to ``[...]``."""
-    return values.mean(axis=0)
 
 
 def psnr_of_mean(error: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -46,10 +41,8 @@ def psnr_of_mean(error: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def median_of_points(distance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Median over episodes and points, leaving out NaN: ``[E, ..., P]`` to ``[...]``; NaN where nothing is left.
-
-    ``numpy.nanmedian`` takes a hundred times as long, and the bootstrap asks a thousand times.
-    """
+    """Median over episodes and points without NaN: ``[E, ..., P]`` to ``[...]``; NaN where none is left."""
+    # Not numpy.nanmedian, which is a hundred times slower.
     together = np.moveaxis(distance, 0, -2)
     flat = np.sort(together.reshape(*together.shape[:-2], -1), axis=-1)  # NaN comes last
     count = np.isfinite(flat).sum(axis=-1, keepdims=True)
@@ -69,15 +62,7 @@ def ratio_of_sums(pair: NDArray[np.float64]) -> float:
 
 @dataclass(frozen=True)
 class Drift:
-    """One quantity at every predicted frame, over all episodes.
-
-    Attributes:
-        step: int64 ``[F]``, control steps.
-        value: ``[F]``.
-        lo: lower end of the 95 % interval.
-        hi: its upper end.
-        n: episodes.
-    """
+    """One quantity ``[F]`` at every predicted frame (control steps ``step``), over ``n`` episodes, with its 95 % interval."""
 
     step: NDArray[np.int64]
     value: NDArray[np.float64]
@@ -86,30 +71,30 @@ class Drift:
     n: int
 
     def at(self, horizon: int) -> Bootstrap:
-        """Return the number at one horizon (control steps, a multiple of the frame stride)."""
+        """Number at one horizon (control steps, a multiple of the frame stride)."""
         frame = int(np.flatnonzero(self.step == horizon)[0])
         value, lo, hi = (float(part[frame]) for part in (self.value, self.lo, self.hi))
         return {"n": self.n, "value": value, "lo": lo, "hi": hi, "method": "bootstrap"}
 
     def to_json(self) -> dict[str, list[float]]:
-        """Return plain JSON values."""
+        """Plain JSON values."""
         return {name: getattr(self, name).tolist() for name in ("step", "value", "lo", "hi")}
 
 
 QUANTITIES: Mapping[str, tuple[str, str, Statistic]] = {
     "psnr": ("closed_loop.psnr", "error", psnr_of_mean),
-    "ssim": ("closed_loop.ssim", "ssim", mean),
-    "lpips": ("closed_loop.lpips", "lpips", mean),
+    "ssim": ("closed_loop.ssim", "ssim", partial(np.mean, axis=0)),
+    "lpips": ("closed_loop.lpips", "lpips", partial(np.mean, axis=0)),
     "probe_error_cm": ("probe_error_cm", "probe_cm", median_of_points),
     "probe_error_cm_real": ("probe_error_cm_real", "real_cm", median_of_points),
     "probe_across_cm": ("probe_across_cm", "across_cm", median_of_points),
     "probe_across_cm_real": ("probe_across_cm_real", "real_across_cm", median_of_points),
 }
-"""Name of the drift, of the numbers at the horizons, the field of :class:`Measures`, and its statistic."""
+"""Drift → name at the horizons, field of :class:`Measures`, statistic."""
 
 
 def drifts(measures: Measures, *, frame_stride: int, seed: int) -> dict[str, Drift]:
-    """Follow each quantity that was measured over the predicted frames."""
+    """Each measured quantity over the predicted frames."""
     step = frame_stride * (1 + np.arange(measures.error.shape[1]))
     found: dict[str, Drift] = {}
     for name, (_, source, statistic) in QUANTITIES.items():
@@ -121,11 +106,7 @@ def drifts(measures: Measures, *, frame_stride: int, seed: int) -> dict[str, Dri
 
 
 def check_horizons(horizons: Sequence[int], frame_stride: int) -> None:
-    """Refuse horizons at which the model predicts no frame.
-
-    Raises:
-        SettingError: one is not a positive multiple of the frame stride.
-    """
+    """Refuse horizons without a predicted frame; SettingError."""
     for horizon in horizons:
         if horizon < 1 or horizon % frame_stride:
             raise SettingError(
@@ -145,18 +126,9 @@ def summarise(
     seed: int,
     rule: GraspRule | None = None,
 ) -> dict[str, Any]:
-    """Put the battery's numbers together.
+    """Metrics by name, as in ``result.json``.
 
-    Args:
-        measures: of all episodes.
-        drift: of :func:`drifts`.
-        horizons: control steps.
-        names: of the points that the probe reads; empty without one.
-        seed: of the resampling.
-        rule: tells outcomes by score and grasp together as well, under names of their own; None tells none.
-
-    Returns:
-        Metrics by name, as ``result.json`` holds them.
+    ``names`` are the points that the probe reads, ``rule`` predicts outcomes from score and grasp together, under names of their own.
     """
     at_horizons = {
         f"{QUANTITIES[name][0]}@{horizon}": curve.at(horizon) for name, curve in drift.items() for horizon in horizons
@@ -165,15 +137,20 @@ def summarise(
     # A single episode has no other's actions.
     pairs = measures.swapped if len(measures) > 1 else np.full_like(measures.swapped, np.nan)
     swap = bootstrap(pairs, ratio_of_sums, generator=numpy_stream(seed, "swap"))
+    together: dict[str, Any] = {}
+    if rule is not None:
+        counts = rule.counts(measures.score, measures.agreement)
+        numbers = outcome_numbers(counts, measures.actual, seed=seed)
+        together = {f"{name}{WITH_GRASP}": number for name, number in numbers.items()}
     return {
         "episodes": len(measures),
         **at_horizons,
         **probe_numbers(measures, names, seed=seed),
-        **clip_numbers(measures),
+        **({} if 0 in measures.real_clips.shape else {"fvd": fvd_report(measures.real_clips, measures.imagined_clips)}),
         "action_swap_ratio": swap,
         "static_psnr": static,
         **outcome_numbers(measures.predicted, measures.actual, seed=seed),
-        **({} if rule is None else with_grasp(measures, rule, seed=seed)),
+        **together,
         "tasks": {
             str(task): task_numbers(measures.select(measures.task == task), seed=seed)
             for task in np.unique(measures.task)
@@ -191,21 +168,8 @@ def outcome_numbers(predicted: NDArray[np.bool_], actual: NDArray[np.bool_], *, 
     return {**outcome_report(predicted, actual), "f1": f1, "confusion": precision_recall(predicted, actual)}
 
 
-def with_grasp(measures: Measures, rule: GraspRule, *, seed: int) -> dict[str, Any]:
-    """The same of outcomes told by score and grasp together, each name with :data:`WITH_GRASP`."""
-    counts = rule.counts(measures.score, measures.agreement)
-    return {f"{name}{WITH_GRASP}": found for name, found in outcome_numbers(counts, measures.actual, seed=seed).items()}
-
-
-def clip_numbers(measures: Measures) -> dict[str, Any]:
-    """The Fréchet video distance of all clips, where they were described."""
-    if 0 in measures.real_clips.shape:
-        return {}
-    return {"fvd": fvd_report(measures.real_clips, measures.imagined_clips)}
-
-
 def probe_numbers(measures: Measures, names: Sequence[str], *, seed: int) -> dict[str, Any]:
-    """The probe's own error on the real frames of the evaluated episodes, over all points and point by point."""
+    """The probe's own error on real frames of the evaluated episodes, over all points and point by point."""
     if 0 in measures.real_cm.shape:
         return {}
     own = {"probe_error_cm@real": measures.real_cm, "probe_across_cm@real": measures.real_across_cm}
@@ -231,7 +195,7 @@ def _median_of_frames(distance: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def task_numbers(measures: Measures, *, seed: int) -> dict[str, Any]:
-    """What is told of one task: its outcomes, and the pixel error over the recorded and continued frames."""
+    """Outcomes of one task, and its pixel error over recorded and continued frames."""
     return {
         "episodes": len(measures),
         "psnr": float(psnr_of_mean(measures.error.mean(axis=1))),

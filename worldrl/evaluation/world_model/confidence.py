@@ -1,12 +1,10 @@
-"""Whom to believe: which sign of a dream tells whether its imagined success would come true?
+"""Quality of confidence scores: which score ranks confirmed successes above false positives?
 
-What a sign (``rollout.trust.confidence``) is worth is the area under its ROC curve among the dreams that were imagined to succeed:
-the probability that it ranks a dream that came true above one that did not (Hanley and McNeil 1982). 0.5 knows nothing, 1
-everything.
+The measure of a score (``rollout.trust.confidence``) is the area under its ROC curve among imagined successes: the probability that a
+confirmed success has a higher score than a false positive (Hanley and McNeil 1982). 0.5 is chance, 1 is perfect. Areas of the same
+rollouts differ by less than their own intervals, so scores are compared in pairs.
 
-Which sign predicts best is a matter of pairs: areas of the same dreams differ by less than their own intervals are wide.
-
-Shapes legend: ``E`` dreams.
+Shapes legend: ``E`` imagined rollouts.
 """
 
 from __future__ import annotations
@@ -21,27 +19,27 @@ from worldrl.core.statistics.intervals import auroc
 
 
 def area_under_roc(pairs: NDArray[np.float64]) -> float:
-    """Area under the ROC curve of pairs (sign, 0 or 1) ``[E, 2]``; ties count half, and 0.5 where one class is missing."""
-    sign, true = pairs[:, 0], pairs[:, 1] > 0
-    return auroc(sign[true], sign[~true])
+    """Area under the ROC curve of pairs (score, 0 or 1) ``[E, 2]``; ties count half, 0.5 where one class is missing."""
+    score, true = pairs[:, 0], pairs[:, 1] > 0
+    return auroc(score[true], score[~true])
 
 
-def worth(sign: NDArray[np.float64], confirmed_by_execution: NDArray[np.bool_], *, seed: int, name: str) -> Bootstrap:
-    """Return the area under the ROC curve with its interval over dreams."""
-    pairs = np.stack([sign, confirmed_by_execution.astype(np.float64)], axis=1)
+def worth(score: NDArray[np.float64], confirmed_by_execution: NDArray[np.bool_], *, seed: int, name: str) -> Bootstrap:
+    """Area under the ROC curve with its interval over rollouts."""
+    pairs = np.stack([score, confirmed_by_execution.astype(np.float64)], axis=1)
     return bootstrap(pairs, area_under_roc, generator=numpy_stream(seed, "trust", name))
 
 
 def advantage(
-    sign: NDArray[np.float64],
+    score: NDArray[np.float64],
     other: NDArray[np.float64],
     confirmed_by_execution: NDArray[np.bool_],
     *,
     seed: int,
     name: str,
 ) -> Bootstrap:
-    """Return how much larger a sign's area is than another's, with its interval over the same dreams."""
-    columns = np.stack([sign, other, confirmed_by_execution.astype(np.float64)], axis=1)
+    """How much larger a score's area is than another's, with its interval over the same rollouts."""
+    columns = np.stack([score, other, confirmed_by_execution.astype(np.float64)], axis=1)
 
     def above(some: NDArray[np.float64]) -> float:
         return area_under_roc(some[:, [0, 2]]) - area_under_roc(some[:, [1, 2]])
@@ -49,6 +47,6 @@ def advantage(
     return bootstrap(columns, above, generator=numpy_stream(seed, "trust", "advantage", name))
 
 
-def rank_sum(*signs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sum of the signs' ranks among these dreams ``[E]``; equal ones share theirs."""
-    return np.sum([rankdata(sign) for sign in signs], axis=0)
+def rank_sum(*scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sum of the scores' ranks among these rollouts ``[E]``; equal scores share a rank."""
+    return np.sum([rankdata(score) for score in scores], axis=0)

@@ -1,4 +1,4 @@
-"""Frames to an mp4 file that browsers play: H.264, yuv420p; the file appears whole or not at all."""
+"""Frames to an mp4 file for browsers: H.264, yuv420p; the file is written as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -18,14 +18,9 @@ QUALITY = "18"
 
 
 def enlarge(frames: NDArray[np.uint8], least: int) -> NDArray[np.uint8]:
-    """Repeat pixels by a whole factor until the shorter side has ``least`` pixels, and pad to even sides.
+    """Repeat pixels by a whole factor until the shorter side has ``least`` pixels, and pad to the even sides that yuv420p needs.
 
-    Args:
-        frames: uint8 ``[T, Y, X, 3]``.
-        least: pixels of the shorter side; smaller pictures are unpleasant to watch.
-
-    Returns:
-        uint8 ``[T, Y', X', 3]`` with even ``Y'`` and ``X'``, as yuv420p needs.
+    Maps uint8 ``[T, Y, X, 3]`` to uint8 ``[T, Y', X', 3]``.
     """
     factor = max(1, -(-least // min(frames.shape[1:3])))
     large = frames.repeat(factor, axis=1).repeat(factor, axis=2)
@@ -34,18 +29,10 @@ def enlarge(frames: NDArray[np.uint8], least: int) -> NDArray[np.uint8]:
 
 
 def encode_mp4(frames: NDArray[np.uint8], fps: float, *, least: int = 256) -> bytes:
-    """Encode a film.
-
-    Args:
-        frames: uint8 ``[T, Y, X, 3]`` with T at least 1.
-        fps: frames per second.
-        least: see :func:`enlarge`.
-
-    Returns:
-        The mp4 file's content.
+    """Encode frames uint8 ``[T, Y, X, 3]`` (T at least 1) as an mp4 file; ``least`` as in :func:`enlarge`.
 
     Raises:
-        SettingError: frames of another shape or dtype, or a rate that is not positive.
+        SettingError: another shape or dtype, or a rate that is not positive.
         MissingExtraError: PyAV was built without x264.
     """
     if frames.ndim != 4 or frames.shape[-1] != 3 or frames.dtype != np.uint8 or not len(frames):
@@ -71,5 +58,5 @@ def encode_mp4(frames: NDArray[np.uint8], fps: float, *, least: int = 256) -> by
 
 
 def write_mp4(frames: NDArray[np.uint8], path: Path, fps: float, *, least: int = 256) -> None:
-    """Write a film; arguments and errors as :func:`encode_mp4`."""
+    """Write a video file; arguments and errors as in :func:`encode_mp4`."""
     write_file(path, encode_mp4(frames, fps, least=least))

@@ -1,10 +1,10 @@
 """Fréchet video distance (FVD): how far the clips that a model imagines are, as a set, from real ones.
 
 T. Unterthiner, S. van Steenkiste, K. Kurach, R. Marinier, M. Michalski, S. Gelly, "Towards Accurate Generative Models of
-Video: A New Metric & Challenges", 2018: each clip is described by the 400 logits of I3D; both sets are taken for Gaussian,
-and ``|μ - ν|² + tr(Σ) + tr(Γ) - 2 tr((Σ Γ)^½)`` is reported.
+Video: A New Metric & Challenges", 2018: the features of a clip are the 400 logits of I3D. Both sets are treated as Gaussian:
+``|μ - ν|² + tr(Σ) + tr(Γ) - 2 tr((Σ Γ)^½)``.
 
-Too few clips make it too large, and by much: a covariance of 400 features has 80,200 numbers to be told.
+The estimate is much too large for few clips: a covariance of 400 features has 80,200 parameters.
 
 Shapes legend: ``E`` episodes, ``K`` clips of each, ``N`` clips, ``D`` features, ``F`` frames, ``Y X`` pixels.
 """
@@ -26,45 +26,29 @@ from worldrl.evaluation.world_model.i3d import CLASSES, load_i3d
 
 CLIP_FRAMES = 16
 SIDE = 224
-"""Pixels that the network sees; ours are brought to it bilinearly."""
+"""Pixels per side of the network's input; frames are resized bilinearly."""
 LEAST_VIDEOS = CLASSES + 1
-"""Clips without which a covariance of the features is singular, whatever they show."""
+"""With fewer clips the covariance of the features is always singular."""
 USUAL_VIDEOS = 2048
-"""Clips that published numbers are of."""
+"""Clips behind published numbers."""
 AT_ONCE = 4
-"""Clips in one pass of the network; it bounds the memory."""
+"""Clips per pass of the network; bounds the memory."""
 
 
 class Fvd:
-    """Describes clips.
-
-    Args:
-        network: clips ``[N, 3, 16, 224, 224]`` in [-1, 1] to features ``[N, 400]``.
-        device: where it is computed.
-    """
+    """Computes features: ``network`` maps clips ``[N, 3, 16, 224, 224]`` in [-1, 1] to ``[N, 400]``."""
 
     def __init__(self, network: nn.Module, device: torch.device | str = "cpu") -> None:
         self.network, self.device = network.to(device), torch.device(device)
 
     @classmethod
     def load(cls, file: Path, device: torch.device | str = "cpu") -> Fvd:
-        """Read the weights of I3D, see :mod:`worldrl.evaluation.world_model.i3d`.
-
-        Raises:
-            ArtefactError: the file is missing, is something else, or holds other tensors.
-        """
+        """Read the weights of I3D (:mod:`worldrl.evaluation.world_model.i3d`); ArtefactError where they are missing or wrong."""
         return cls(load_i3d(file), device)
 
     @torch.no_grad()
     def features(self, frames: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Describe a film's clips, one after the other without overlap; frames that fill no clip are left out.
-
-        Args:
-            frames: uint8 ``[F, Y, X, 3]``.
-
-        Returns:
-            float32 ``[K, 400]`` with ``K = F // 16``.
-        """
+        """Features float32 ``[F // 16, 400]`` of consecutive clips of frames uint8 ``[F, Y, X, 3]``; remaining frames are left out."""
         count = len(frames) // CLIP_FRAMES
         clips = torch.from_numpy(frames[: count * CLIP_FRAMES]).unflatten(0, (count, CLIP_FRAMES))
         found = [self.network(prepared(part.to(self.device))).float().cpu() for part in clips.split(AT_ONCE)]
@@ -72,21 +56,17 @@ class Fvd:
 
 
 def prepared(clips: Tensor) -> Tensor:
-    """Turn uint8 ``[N, 16, Y, X, 3]`` into what the network sees: ``[N, 3, 16, 224, 224]`` in [-1, 1]."""
-    pictures = clips.flatten(0, 1).permute(0, 3, 1, 2).float()
-    large = F.interpolate(pictures, (SIDE, SIDE), mode="bilinear", align_corners=False)
+    """Map uint8 ``[N, 16, Y, X, 3]`` to the input of the network: ``[N, 3, 16, 224, 224]`` in [-1, 1]."""
+    images = clips.flatten(0, 1).permute(0, 3, 1, 2).float()
+    large = F.interpolate(images, (SIDE, SIDE), mode="bilinear", align_corners=False)
     return (large / 127.5 - 1).unflatten(0, clips.shape[:2]).transpose(1, 2)
 
 
 def check_videos(episodes: int, frames: int) -> None:
-    """Refuse sets that are too small for a number.
-
-    Args:
-        episodes: how many.
-        frames: predicted of each.
+    """Refuse too small sets: episodes of ``frames`` predicted frames each.
 
     Raises:
-        SettingError: the frames fill no clip, or there are fewer than ``LEAST_VIDEOS`` clips.
+        SettingError: there are fewer than ``LEAST_VIDEOS`` clips.
     """
     each = frames // CLIP_FRAMES
     if episodes * each < LEAST_VIDEOS:
@@ -97,17 +77,12 @@ def check_videos(episodes: int, frames: int) -> None:
 
 
 def frechet_distance(a: NDArray[np.floating[Any]], b: NDArray[np.floating[Any]]) -> float:
-    """Return the squared Fréchet distance of two sets, each taken for Gaussian, in float64.
+    """Squared Fréchet distance of features ``[N, D]`` and ``[N', D]``, both treated as Gaussian, in float64.
 
-    ``tr((Σ Γ)^½)`` is the sum of the singular values of ``Σ^½ Γ^½``: no root of a product that is not symmetric, and
-    nothing breaks where a covariance is singular.
-
-    Args:
-        a: features ``[N, D]``, at least two rows.
-        b: features ``[N', D]``, likewise.
+    ``tr((Σ Γ)^½)`` is the sum of the singular values of ``Σ^½ Γ^½``, which exists for singular covariances, too.
 
     Raises:
-        SettingError: fewer than two rows, or other features in one than in the other.
+        SettingError: fewer than two rows, or different numbers of features.
     """
     if min(len(a), len(b)) < 2 or a.shape[1:] != b.shape[1:]:
         raise SettingError(
@@ -116,7 +91,7 @@ def frechet_distance(a: NDArray[np.floating[Any]], b: NDArray[np.floating[Any]])
     (mean_a, cov_a), (mean_b, cov_b) = _gaussian(a), _gaussian(b)
     shared = np.linalg.svd(_root(cov_a) @ _root(cov_b), compute_uv=False).sum()
     distance = np.square(mean_a - mean_b).sum() + np.trace(cov_a) + np.trace(cov_b) - 2 * shared
-    return max(0.0, float(distance))  # rounding alone makes it negative
+    return max(0.0, float(distance))  # rounding may make it negative
 
 
 def _gaussian(x: NDArray[np.floating[Any]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -125,20 +100,15 @@ def _gaussian(x: NDArray[np.floating[Any]]) -> tuple[NDArray[np.float64], NDArra
 
 
 def _root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Symmetric square root; what rounding made negative is 0."""
+    """Symmetric square root; eigenvalues that rounding made negative are 0."""
     values, vectors = np.linalg.eigh(covariance)
     return (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
 
 
 def fvd_report(real: NDArray[np.float32], imagined: NDArray[np.float32]) -> dict[str, Any]:
-    """Return the distance with its jackknife interval over episodes, and how many clips it is of.
+    """Distance of features ``[E, K, D]`` with its jackknife interval over episodes, and the number of clips.
 
-    An episode drawn twice tells nothing new, so a bootstrap's sets are smaller than the real ones and its distances larger:
-    its interval would often not hold the number. Each episode is left out once instead.
-
-    Args:
-        real: features ``[E, K, D]`` of the true clips.
-        imagined: likewise, of the same episodes.
+    A bootstrap draws episodes twice, so its sets are smaller, its distances larger, and its interval often misses the number.
     """
     pair = np.stack([real, imagined], axis=1)
     return {**jackknife(pair, _distance), "videos": real.shape[0] * real.shape[1], "clip_frames": CLIP_FRAMES}

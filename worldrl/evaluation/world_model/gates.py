@@ -1,8 +1,7 @@
-"""Validation gates: numbers a world model must reach before a policy may practise in it.
+"""Validation gates: numbers that a world model must reach before a policy may train in it.
 
-Reinforcement learning finds every error of its simulator, so a model that fails here is not worth a minute of it. A
-gate on a rate fails when the rate's whole 95 % interval lies below what is needed: from a handful of episodes a good
-model and a fair one look alike, and a gate that fails by chance only teaches its users to switch it off.
+Reinforcement learning exploits every error of its simulator. A gate on a rate fails only where the whole 95 % interval is below the
+threshold: from few episodes, good and fair models are indistinguishable, and gates that fail by chance get switched off.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from worldrl.world_models.loading import AnyVideoModel
 
 @dataclass
 class GateThresholds:
-    """Least values; the rates (recall, precision) must lie below with their whole interval to fail.
+    """Least values; a rate (recall, precision) fails only with its whole interval below.
 
     Attributes:
         psnr: closed-loop PSNR (dB) after 32 control steps.
@@ -51,7 +50,6 @@ class GateThresholds:
     precision: float = 0.85
 
     def __post_init__(self) -> None:
-        """Reject rates that no model can reach."""
         for name in ("recall", "precision"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingError(f"thresholds.{name} must be in [0, 1], got {getattr(self, name)}")
@@ -62,14 +60,11 @@ class Gate:
     """One measured gate.
 
     Attributes:
-        name: for example ``"recall"``.
-        value: measured; NaN where it could not be.
+        value: NaN where it could not be measured.
         threshold: least value that passes.
         passed: ``value >= threshold``, of a rate ``hi >= threshold``; NaN fails.
-        meaning: what the number says.
-        advice: what to do when it fails.
-        lo: lower end of a rate's 95 % interval.
-        hi: its upper end.
+        advice: what to do after a failure.
+        lo: lower end of a rate's 95 % interval; ``hi`` its upper end.
     """
 
     name: str
@@ -82,7 +77,6 @@ class Gate:
     hi: float | None = None
 
     def __str__(self) -> str:
-        """Return the value, of a rate with its interval; words where there was nothing to measure."""
         if math.isnan(self.value):
             return "not measurable"
         interval = "" if self.lo is None or self.hi is None else f" [{self.lo:.2f}, {self.hi:.2f}]"
@@ -112,23 +106,16 @@ ELSEWHERE = (
     "training.* is scratch.training.* in the first round of train-vla start=scratch; with backbone=wan training.* and model.* "
     "are wan.training.* and wan.model.*"
 )
-"""Where else the settings of :data:`ADVICE` stand; what is named goes for ``train-world-model`` unless it says ``train-vla``."""
+"""Other places of the settings in :data:`ADVICE`; these are of ``train-world-model`` unless marked ``train-vla``."""
 
 
 def measure_gates(
     model: AnyVideoModel, episodes: Sequence[Episode], rule: SuccessRule, thresholds: GateThresholds, *, seed: int
 ) -> tuple[list[Gate], dict[str, Any]]:
-    """Measure every gate on held-out episodes.
-
-    Args:
-        model: the world model.
-        episodes: held out from its training, successes and failures.
-        rule: when imagined frames count as success.
-        thresholds: least values.
-        seed: of the model's noise.
+    """Measure every gate on episodes that are held out from training, successes and failures; ``seed`` is of the model's noise.
 
     Returns:
-        The gates and all metrics, with intervals where they are rates.
+        The gates and all metrics; rates have intervals.
 
     Raises:
         SettingError: there is no episode.
@@ -151,12 +138,12 @@ def measure_gates(
 
 
 def make_gates(measured: Mapping[str, float | Rate | None], thresholds: GateThresholds) -> list[Gate]:
-    """Compare what was measured with thresholds."""
+    """Compare measured values with thresholds."""
     return [judge(name, measured[name], limit) for name, limit in asdict(thresholds).items()]
 
 
 def judge(name: str, measured: float | Rate | None, threshold: float) -> Gate:
-    """Compare a number or a rate with a threshold; what could not be measured (NaN, None) fails."""
+    """Compare a number or a rate with a threshold; an unmeasured value (NaN, None) fails."""
     if measured is None or isinstance(measured, (int, float)):
         value = math.nan if measured is None else measured
         return Gate(name, value, threshold, value >= threshold, MEANING[name], ADVICE[name])
@@ -165,10 +152,10 @@ def judge(name: str, measured: float | Rate | None, threshold: float) -> Gate:
 
 
 def confirmed_gate(precision: Rate | None, threshold: float) -> Gate:
-    """Judge imagined successes of the policy that is about to practise, replayed action by action in the simulator.
+    """Gate on imagined successes of the policy to be trained, replayed action by action in the simulator.
 
-    The other gates replay recorded actions, whose later part may tell the model how the earlier ended; here the policy
-    acted on the model's own pictures. Nothing imagined to succeed is not measurable and fails.
+    The other gates replay recorded actions, whose later part may reveal the outcome of the earlier; here the policy acts on imagined
+    images. Without any imagined success the gate is not measurable and fails.
     """
     return judge("confirmed", precision, threshold)
 

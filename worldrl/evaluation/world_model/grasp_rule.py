@@ -1,15 +1,14 @@
-"""Outcomes told by score and grasp together: the odds of a true success, from how sure a dream is and whether the hand closed well.
+"""Outcomes predicted from score and grasp: the odds of a true success, from the model's score and the plausibility of the grasp.
 
-A dream's own score p is high for false successes, too; inverse dynamics of the grasp looks at the picture at the beginning and at the
-commands instead, and is surprised by d², a squared distance with a long tail, whose logarithm is tame. With both, by logistic
-regression on tuning episodes::
+The score p of an imagined rollout is also high for false positives. An inverse dynamics of the grasp sees the first image and the
+commands, and gives a normalised error d², a squared distance with a long tail. Logistic regression on tuning episodes combines them::
 
     η = β₀ + β₁ log(p / (1 - p)) - β₂ log(1 + d²)
     counts  <=>  η >= threshold
 
-The threshold is the one that tells most tuning episodes right among those by which at most :data:`LEVEL` of the failures count, the
-highest of equals. A success that needs a closing and had none (infinite surprise) never counts. What was fitted is kept in a file,
-and judges other episodes.
+The threshold predicts most tuning episodes correctly among those by which at most :data:`LEVEL` of the failures count; of equal
+ones the highest. A success without its required closing (infinite error) never counts. The fitted rule is stored in a file and applied
+to other episodes.
 
 Shapes legend: ``E`` episodes.
 """
@@ -28,13 +27,13 @@ from worldrl.core.storage.jsonfile import read_json, read_record, write_json
 
 SCHEMA = 2
 LEVEL = 0.04
-"""Share of the tuning failures that may count: 5 % are asked of a world model, and a few hundred failures say it to a point."""
+"""Share of the tuning failures that may count: 5 % are required of a world model, a few hundred failures give 1 % accuracy."""
 RIDGE = 1e-2
-"""Of the logistic regression, on standardised signs: enough for signs that part the outcomes without an error."""
+"""Of the logistic regression on standardised scores: enough for scores that separate the outcomes perfectly."""
 EDGE = 1e-6
 """Keeps logarithms and quotients finite."""
 STEPS = 50
-"""Newton's; a dozen are enough."""
+"""Of Newton's method; a dozen are enough."""
 Key = tuple[str, int, int, int]
 """Identity of an initial state (``EpisodeSpec.key``)."""
 
@@ -47,7 +46,7 @@ class GraspRule:
         weights: β₀, β₁ and β₂.
         threshold: least η.
         made_for: hashes of the world model and of the inverse dynamics, and the sampler.
-        tuned: initial states of the tuning episodes, which it must not judge.
+        tuned: initial states of the tuning episodes, to which it must not be applied.
     """
 
     weights: tuple[float, float, float]
@@ -57,7 +56,7 @@ class GraspRule:
 
     def odds(self, score: NDArray[np.float64], agreement: NDArray[np.float64]) -> NDArray[np.float64]:
         """η ``[E]`` of scores p and agreements -d²."""
-        return np.column_stack([np.ones(len(score)), signs(score, agreement)]) @ np.array(self.weights)
+        return np.column_stack([np.ones(len(score)), features(score, agreement)]) @ np.array(self.weights)
 
     def counts(self, score: NDArray[np.float64], agreement: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Which episodes count ``[E]``."""
@@ -69,25 +68,21 @@ class GraspRule:
 
     @classmethod
     def load(cls, file: Path) -> GraspRule:
-        """Read :meth:`save`'s file.
-
-        Raises:
-            ArtefactError: it is missing, damaged or something else.
-        """
+        """Read the file of :meth:`save`; ArtefactError where it is missing, damaged or something else."""
         schema = read_json(file, error=ArtefactError).get("schema")
         if schema != SCHEMA:
             raise ArtefactError(f"{file}: schema {schema}, this version reads {SCHEMA}; fit the rule again")
         return read_record(file, cls, error=ArtefactError, mend="fit the rule again with grasp_rule=fit")
 
 
-def signs(score: NDArray[np.float64], agreement: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return log(p / (1 - p)) and -log(1 + d²), ``[E, 2]``."""
+def features(score: NDArray[np.float64], agreement: NDArray[np.float64]) -> NDArray[np.float64]:
+    """log(p / (1 - p)) and -log(1 + d²), ``[E, 2]``."""
     p = np.clip(score, EDGE, 1 - EDGE)
     return np.column_stack([np.log(p / (1 - p)), -np.log1p(-agreement)])
 
 
 def unheld(agreement: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Mark infinite surprises ``[E]``; files hold the largest number instead."""
+    """Mark infinite errors ``[E]``; files hold the largest number instead."""
     return agreement <= -np.finfo(np.float64).max
 
 
@@ -99,17 +94,10 @@ def fit_rule(
     made_for: dict[str, Any],
     tuned: frozenset[Key],
 ) -> GraspRule:
-    """Fit weights and threshold.
-
-    Args:
-        actual: bool ``[E]``, really succeeded with the same actions.
-        score: ``[E]``, debounced.
-        agreement: ``[E]``, minus the surprise at the closing.
-        made_for: what the rule is of.
-        tuned: the episodes.
+    """Fit weights and threshold to real outcomes ``actual``, debounced scores and agreements (minus d²), each ``[E]``.
 
     Raises:
-        SettingError: all episodes succeeded, or none did with the closing that it needs.
+        SettingError: all episodes succeeded, or none did with the required closing.
     """
     held = ~unheld(agreement)
     if not actual[held].any() or actual.all():
@@ -117,15 +105,15 @@ def fit_rule(
             f"grasp_rule=fit: of {len(actual)} tuning episodes {actual.sum()} really succeeded; a rule needs successes and "
             "failures: give other episodes"
         )
-    free = GraspRule(logistic(signs(score, agreement)[held], actual[held]), -np.inf, made_for, tuned)
+    free = GraspRule(logistic(features(score, agreement)[held], actual[held]), -np.inf, made_for, tuned)
     return replace(
         free, threshold=best_threshold(free.odds(score, agreement)[held], actual[held], int((~actual).sum()))
     )
 
 
 def best_threshold(odds: NDArray[np.float64], actual: NDArray[np.bool_], failures: int) -> float:
-    """Return the η that tells most right among those by which at most :data:`LEVEL` of the failures count, the highest of equals."""
-    candidates = np.append(np.unique(odds), np.finfo(np.float64).max)  # by the last one nothing counts
+    """Highest η among the best predictors by which at most :data:`LEVEL` of the failures count."""
+    candidates = np.append(np.unique(odds), np.finfo(np.float64).max)  # with the last one nothing counts
     false = np.array([(odds[~actual] >= least).sum() for least in candidates])
     right = np.array([(odds[actual] >= least).sum() for least in candidates]) - false
     allowed = candidates[false <= LEVEL * failures], right[false <= LEVEL * failures]
@@ -139,7 +127,7 @@ def logistic(x: NDArray[np.float64], y: NDArray[np.bool_]) -> tuple[float, float
     beta, ridge = np.zeros(3), RIDGE * np.diag([0.0, 1.0, 1.0])
     for _ in range(STEPS):
         p = 1 / (1 + np.exp(-z @ beta))
-        slope = z.T @ (p - y) + ridge @ beta
-        beta = beta - np.linalg.solve((z.T * (p * (1 - p) + EDGE)) @ z + ridge, slope)
-    of_signs = beta[1:] / deviation
-    return float(beta[0] - of_signs @ mean), float(of_signs[0]), float(of_signs[1])
+        gradient = z.T @ (p - y) + ridge @ beta
+        beta = beta - np.linalg.solve((z.T * (p * (1 - p) + EDGE)) @ z + ridge, gradient)
+    slopes = beta[1:] / deviation
+    return float(beta[0] - slopes @ mean), float(slopes[0]), float(slopes[1])

@@ -1,4 +1,4 @@
-"""Inflated Inception-v1 (I3D) on Kinetics-400: what a clip is described by where videos are compared.
+"""Inflated Inception-v1 (I3D) on Kinetics-400: the features by which videos are compared.
 
 J. Carreira, A. Zisserman, "Quo Vadis, Action Recognition? A New Model and the Kinetics Dataset", CVPR 2017: Inception-v1
 with its convolutions and poolings inflated in time, batch normalisation after each convolution, padding as TensorFlow's
@@ -47,7 +47,7 @@ WIDTHS = {
 """Channels of each mixed block's branches: b0, b1a, b1b, b2a, b2b, b3b."""
 TRACKED = "num_batches_tracked"
 SHOWN = 4
-"""Tensors that an error names; of more it says how many."""
+"""Tensors that an error names; of more it gives the number."""
 
 Size = tuple[int, int, int]
 """Frames, rows, columns."""
@@ -60,7 +60,7 @@ def same_padded(x: Tensor, kernel: Size, stride: Size) -> Tensor:
 
 
 class Pool(nn.Module):
-    """Largest of each window; its input is never negative, so padding with zeros adds nothing."""
+    """Largest of each window; the input is never negative, so zero padding changes nothing."""
 
     def __init__(self, kernel: Size, stride: Size):
         super().__init__()
@@ -86,12 +86,7 @@ class Unit(nn.Module):
 
 
 class Mixed(nn.Module):
-    """Four branches side by side: 1×1×1; two reduced ones of 3×3×3; a pooled one.
-
-    Args:
-        channels: of the input.
-        widths: as in :data:`WIDTHS`.
-    """
+    """Four branches side by side: 1×1×1; two reduced ones of 3×3×3; a pooled one. ``widths`` as in :data:`WIDTHS`."""
 
     def __init__(self, channels: int, widths: tuple[int, ...]):
         super().__init__()
@@ -108,7 +103,7 @@ class Mixed(nn.Module):
 
 
 class Logits(nn.Module):
-    """Averages over two frames and seven by seven cells, a linear map, and the mean over the frames left."""
+    """Averages over two frames and seven by seven cells, a linear map, and the mean over the remaining frames."""
 
     def __init__(self, channels: int, classes: int):
         super().__init__()
@@ -139,7 +134,7 @@ class I3d(nn.Sequential):
 
 
 def _mixed(layers: OrderedDict[str, nn.Module], stage: str, channels: int) -> int:
-    """Add a stage's mixed blocks; return how many channels leave the last one."""
+    """Add a stage's mixed blocks; return the number of output channels."""
     for name, widths in WIDTHS.items():
         if name.startswith(stage):
             block = Mixed(channels, widths)
@@ -148,20 +143,16 @@ def _mixed(layers: OrderedDict[str, nn.Module], stage: str, channels: int) -> in
 
 
 def load_i3d(file: Path) -> I3d:
-    """Read the network from a safetensors file; it is returned ready to be asked, not to be trained.
-
-    Raises:
-        ArtefactError: the file is missing, is something else, or holds other tensors than the module's docstring says.
-    """
+    """Read the network from a safetensors file, in evaluation mode; ArtefactError where it does not hold the tensors above."""
     network, tensors = I3d(), load_tensors(file)
     tensors = {name: tensor.float() for name, tensor in tensors.items() if not name.endswith(TRACKED)}
     _check(file, expected_shapes(network), tensors)
-    network.load_state_dict(tensors, strict=False)  # strict it was: only the counters are left out
+    network.load_state_dict(tensors, strict=False)  # checked above: only the counters are left out
     return network.eval().requires_grad_(False)
 
 
 def expected_shapes(network: I3d) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor that is needed."""
+    """Name and shape of every required tensor."""
     return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items() if not name.endswith(TRACKED)}
 
 
@@ -175,8 +166,8 @@ def _check(file: Path, expected: Mapping[str, tuple[int, ...]], tensors: Mapping
     found = [f"{what}: {_some(names)}" for what, names in faults.items() if names]
     if found:
         raise ArtefactError(
-            f"{file}: not the state dict of I3D with {CLASSES} classes ({'; '.join(found)}); docs/reference/video-metrics.md says which "
-            "weights are meant and how to write the file"
+            f"{file}: not the state dict of I3D with {CLASSES} classes ({'; '.join(found)}); docs/reference/video-metrics.md describes the "
+            "weights and how to write the file"
         )
 
 

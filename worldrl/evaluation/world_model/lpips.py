@@ -1,8 +1,8 @@
-"""Learned perceptual distance of two pictures (LPIPS), the AlexNet variant 0.1, from a file of weights.
+"""Learned perceptual distance of two images (LPIPS), the AlexNet variant 0.1, from a file of weights.
 
 R. Zhang, P. Isola, A. A. Efros, E. Shechtman, O. Wang, "The Unreasonable Effectiveness of Deep Features as a
-Perceptual Metric", CVPR 2018: the activations after each of AlexNet's five convolutions, brought to unit length over the
-channels; their squared differences, weighted per channel and averaged over the picture, summed over the five.
+Perceptual Metric", CVPR 2018: the activations after each of AlexNet's five convolutions, scaled to unit length over the
+channels; their squared differences are weighted per channel, averaged over the image and summed over the five layers.
 
 The weights come with the authors' package, not with worldrl. The file is a safetensors state dict under that package's
 own names, all float32 (further tensors are ignored)::
@@ -18,7 +18,7 @@ own names, all float32 (further tensors are ignored)::
 which ``safetensors.torch.save_file({k: v.clone() for k, v in net.state_dict().items()}, file)`` writes, with
 ``net = lpips.LPIPS(net="alex")``.
 
-Shapes legend: ``B`` pictures, ``C`` channels, ``h w`` cells.
+Shapes legend: ``B`` images, ``C`` channels, ``h w`` cells.
 """
 
 from __future__ import annotations
@@ -45,20 +45,12 @@ LAYERS = (
 POOLED = (1, 2)
 """Convolutions whose input is max-pooled (3×3, stride 2)."""
 LEAST_SIDE = 31
-"""Pixels below which the second pooling has nothing left to pool."""
+"""Least pixels per side for the second pooling."""
 EPS = 1e-10
 
 
 class Lpips:
-    """The metric with its weights.
-
-    Args:
-        weights: name to tensor, as in the module's docstring.
-        device: where it is computed.
-
-    Raises:
-        ArtefactError: a tensor is missing or has another shape.
-    """
+    """The metric with its weights, named as above; ArtefactError where a tensor is missing or has another shape."""
 
     def __init__(self, weights: dict[str, Tensor], device: torch.device | str = "cpu") -> None:
         self._weights = {name: _checked(weights, name, shape).to(device) for name, shape in expected_shapes().items()}
@@ -66,19 +58,15 @@ class Lpips:
 
     @classmethod
     def load(cls, file: Path, device: torch.device | str = "cpu") -> Lpips:
-        """Read a safetensors file.
-
-        Raises:
-            ArtefactError: the file is missing, is something else, or holds other tensors.
-        """
+        """Read a safetensors file; ArtefactError where it is missing or holds other tensors."""
         return cls(load_tensors(file), device)
 
     @torch.no_grad()
     def distance(self, a: NDArray[np.uint8], b: NDArray[np.uint8]) -> NDArray[np.float64]:
-        """Return the distance of each pair of pictures, ``[B]`` from uint8 ``[B, Y, X, 3]``; 0 for identical ones.
+        """Distance ``[B]`` of each pair of images uint8 ``[B, Y, X, 3]``; 0 for identical ones.
 
         Raises:
-            SettingError: different shapes, or pictures smaller than the network needs.
+            SettingError: different shapes, or images smaller than the network needs.
         """
         if a.shape != b.shape or min(a.shape[1:3]) < LEAST_SIDE:
             raise SettingError(
@@ -92,9 +80,9 @@ class Lpips:
             total += F.conv2d(difference, weight).mean(dim=(1, 2, 3)).double().cpu()
         return total.numpy()
 
-    def activations(self, picture: NDArray[np.uint8]) -> list[Tensor]:
-        """Return the activations ``[B, C, h, w]`` after each of the five convolutions."""
-        x = torch.from_numpy(picture).to(self.device).permute(0, 3, 1, 2).float() / 127.5 - 1
+    def activations(self, image: NDArray[np.uint8]) -> list[Tensor]:
+        """Activations ``[B, C, h, w]`` after each of the five convolutions."""
+        x = torch.from_numpy(image).to(self.device).permute(0, 3, 1, 2).float() / 127.5 - 1
         x = (x - self._weights["scaling_layer.shift"]) / self._weights["scaling_layer.scale"]
         found: list[Tensor] = []
         for number, (name, _, stride, padding) in enumerate(LAYERS):
@@ -106,12 +94,12 @@ class Lpips:
 
 
 def unit_length(x: Tensor) -> Tensor:
-    """Scale ``[B, C, h, w]`` to length 1 over the channels; where all are 0 they stay so."""
+    """Scale ``[B, C, h, w]`` to length 1 over the channels; zeros stay zeros."""
     return x / (x.square().sum(dim=1, keepdim=True).sqrt() + EPS)
 
 
 def expected_shapes() -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor that is needed."""
+    """Name and shape of every required tensor."""
     shapes: dict[str, tuple[int, ...]] = {f"scaling_layer.{name}": (1, 3, 1, 1) for name in ("shift", "scale")}
     for number, (name, shape, _, _) in enumerate(LAYERS):
         shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}

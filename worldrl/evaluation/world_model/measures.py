@@ -1,10 +1,10 @@
-"""What is measured of each held-out episode, frame by frame: the evaluation battery's raw numbers.
+"""Raw numbers of the evaluation battery, measured for each held-out episode, frame by frame.
 
-A model gets an episode's first frame and its actions, recorded and continued (``rollout.real.execution``), and goes on from
-its own frames; the simulator executes the same actions. Parts of a long list are measured one by one and joined, and
-their numbers do not depend on how the list was cut.
+A model gets an episode's first frame and its actions, recorded and continued (``rollout.real.execution``), and continues from its own
+frames; the simulator executes the same actions. Parts of a long list are measured one by one and joined; the numbers do not depend
+on the division into parts.
 
-Shapes legend: ``E`` episodes, ``F`` predicted frames, ``P`` points, ``S`` pictures kept of each, ``K`` clips of each,
+Shapes legend: ``E`` episodes, ``F`` predicted frames, ``P`` points, ``S`` stored images of each, ``K`` clips of each,
 ``D`` features of a clip, ``Y X`` pixels.
 """
 
@@ -36,22 +36,22 @@ from worldrl.rollout.trust.shown_grasp import closings, counted_steps
 from worldrl.world_models.loading import AnyVideoModel
 
 IMAGES = 12
-"""Frames kept of each episode for filmstrips."""
+"""Frames of each episode stored for filmstrips."""
 STATIC_CHUNKS = 4
 """Chunks of holding still in the static test, as in the gates."""
 
 
 @dataclass(frozen=True)
 class Instruments:
-    """What measures.
+    """Measuring instruments; None leaves a quantity out.
 
     Attributes:
         rule: when imagined frames count as success.
-        probe: reads positions, or None.
-        lpips: perceptual distance, or None.
-        fvd: describes clips for the Fréchet video distance, or None.
+        probe: reads positions.
+        lpips: perceptual distance.
+        fvd: features of clips for the Fréchet video distance.
         seed: of the model's noise.
-        grasp: judges where the hand closes, or None.
+        grasp: inverse dynamics of the closing hand.
     """
 
     rule: SuccessRule
@@ -64,37 +64,27 @@ class Instruments:
 
 @dataclass(frozen=True)
 class Measures:
-    """Raw numbers of ``E`` episodes.
+    """Raw numbers of ``E`` episodes; arrays of quantities that were not computed have a size of 0 after ``E``.
 
     Attributes:
-        task: names ``[E]``.
-        name: of each episode, for people ``[E]``.
-        recorded: int64 ``[E]``, control steps that were recorded; what follows continues them.
+        task: names ``[E]``; ``name`` of each episode, for people ``[E]``.
+        recorded: recorded control steps, int64 ``[E]``; later steps continue them.
         repeated: bool ``[E]``, the simulator repeated the recording.
-        error: mean squared pixel error ``[E, F]`` on the [0, 1] scale.
-        ssim: ``[E, F]``.
-        lpips: ``[E, F]``, or ``[E, 0]`` where it is not computed.
-        real_clips: features ``[E, K, D]`` of the real frames' clips, or ``[E, 0]`` where they are not computed.
-        imagined_clips: likewise of the imagined frames.
-        probe_cm: position error ``[E, F, P]`` in imagined frames (cm); NaN for points a scene lacks; ``[E, F, 0]``
-            where it is not computed.
-        across_cm: the part of it across the line of sight.
-        real_cm: position error in the real frames: the probe's own.
-        real_across_cm: the part of it across the line of sight.
-        swapped: ``[E, 2]``, errors under another episode's actions and under the true ones, summed over the recorded
-            frames.
+        error: mean squared pixel error ``[E, F]`` on the [0, 1] scale; ``ssim`` and ``lpips`` also ``[E, F]``.
+        real_clips: features ``[E, K, D]`` of clips of the real frames; ``imagined_clips`` of the imagined ones.
+        probe_cm: position error ``[E, F, P]`` in imagined frames (cm), NaN for points that a scene lacks; ``across_cm`` its part
+            across the line of sight.
+        real_cm: the same in real frames, the probe's own error; ``real_across_cm`` its part across the line of sight.
+        swapped: errors under another episode's actions and under the true ones, summed over the recorded frames, ``[E, 2]``.
         static: mean squared error ``[E]`` after holding still.
         predicted: bool ``[E]``, imagined to succeed until ``HOLD_STEPS`` after the recorded actions.
         actual: bool ``[E]``, succeeded in the simulator within the same steps.
         score: debounced probability of success ``[E]`` within the same steps.
-        agreement: ``[E]``, minus the surprise at the last closing before the imagined success, or within the same steps where
-            there is none (``rollout.trust.shown_grasp``), the largest negative number where a closing was needed and there was none;
-            NaN where nothing judges the grasp.
-        real: uint8 ``[E, S, Y, X, 3]``, pictures spread over the whole run; ``imagined`` likewise.
-        imagined: see ``real``.
-        real_outcome: uint8 ``[E, S, Y, X, 3]``, pictures spread over the steps that decide the outcome;
-            ``imagined_outcome`` likewise.
-        imagined_outcome: see ``real_outcome``.
+        agreement: minus the normalised error of the last closing before the imagined success ``[E]``, or within the same steps
+            without one (``rollout.trust.shown_grasp``). The largest negative number where a required closing is missing; NaN without
+            ``grasp``.
+        real: images uint8 ``[E, S, Y, X, 3]`` spread over the whole run; ``imagined`` likewise.
+        real_outcome: images spread over the steps that decide the outcome; ``imagined_outcome`` likewise.
     """
 
     task: NDArray[np.str_]
@@ -122,31 +112,26 @@ class Measures:
     imagined_outcome: NDArray[np.uint8]
 
     def __len__(self) -> int:
-        """Return ``E``."""
         return len(self.task)
 
     def select(self, rows: NDArray[np.bool_]) -> Measures:
-        """Keep some episodes."""
+        """Some episodes."""
         return Measures(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
     @classmethod
     def join(cls, parts: Sequence[Measures]) -> Measures:
-        """Put the parts of a list together again."""
+        """Join the parts of a list."""
         return cls(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)})
 
     def save(self, file: Path) -> None:
-        """Write all arrays into one ``.npz`` file, whole or not at all."""
+        """Write all arrays into one ``.npz`` file, as a whole or not at all."""
         data = io.BytesIO()
         np.savez_compressed(data, **{field.name: getattr(self, field.name) for field in fields(self)})
         write_file(file, data.getvalue())
 
     @classmethod
     def load(cls, file: Path) -> Measures:
-        """Read :meth:`save`'s file.
-
-        Raises:
-            ArtefactError: the file is missing, truncated or something else.
-        """
+        """Read the file of :meth:`save`; ArtefactError where it is missing, truncated or something else."""
         try:
             with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as data:
                 return cls(**{field.name: data[field.name] for field in fields(cls)})
@@ -162,22 +147,19 @@ def measure(
     *,
     row: int = 0,
 ) -> Measures:
-    """Imagine some true runs and measure.
+    """Imagine true runs of one length (whole chunks of the model) and measure.
 
-    Args:
-        model: the world model.
-        runs: of one length, a whole number of the model's chunks.
-        swapped_actions: float32 ``[E, T', A]``, other episodes' actions, whole chunks of them.
-        instruments: what measures.
-        row: number of the first run in the list that this is a part of.
+    ``swapped_actions`` float32 ``[E, T', A]`` are other episodes' actions in whole chunks; ``row`` is the number of the first run in the
+    whole list.
     """
     episodes, seed = [run.episode for run in runs], instruments.seed
     result = replay(model, episodes, np.stack([e.action for e in episodes]), seed=seed, batch=len(runs), row=row)
     error, window = squared_error(result), outcome_window(result, runs)
     positions = _positions(result, runs, instruments.probe)
     swapped = replay(model, episodes, swapped_actions, seed=seed, batch=len(runs), row=row)
-    judged = replace(result, probability=np.where(window, result.probability, 0))
-    success = success_steps(judged, instruments.rule)
+    counted = replace(result, probability=np.where(window, result.probability, 0))
+    success = success_steps(counted, instruments.rule)
+    whole = np.full(len(runs), result.real.shape[1])
     return Measures(
         task=np.array([episode.task for episode in episodes]),
         name=np.array([spec_of(episode.meta).describe() for episode in episodes]),
@@ -196,14 +178,12 @@ def measure(
         static=static_error(model, episodes, STATIC_CHUNKS * model.chunk_length, seed=seed, row=row),
         predicted=success >= 0,
         actual=np.array([run.succeeds_within(run.recorded + HOLD_STEPS) for run in runs]),
-        score=debounced_score(judged.probability, instruments.rule.debounce).astype(np.float64),
+        score=debounced_score(counted.probability, instruments.rule.debounce).astype(np.float64),
         agreement=_agreement(runs, instruments.grasp, success),
-        real=np.stack([spaced(frames, len(frames)) for frames in result.real]),
-        imagined=np.stack([spaced(frames, len(frames)) for frames in result.imagined]),
-        real_outcome=np.stack([spaced(f, int(n)) for f, n in zip(result.real, window.sum(axis=1), strict=True)]),
-        imagined_outcome=np.stack(
-            [spaced(f, int(n)) for f, n in zip(result.imagined, window.sum(axis=1), strict=True)]
-        ),
+        real=spaced(result.real, whole),
+        imagined=spaced(result.imagined, whole),
+        real_outcome=spaced(result.real, window.sum(axis=1)),
+        imagined_outcome=spaced(result.imagined, window.sum(axis=1)),
     )
 
 
@@ -226,21 +206,21 @@ def _agreement(runs: Sequence[TrueRun], grasp: GraspDynamics | None, success: ND
         torch.from_numpy(np.stack(part)) for part in ([e.main_view[0] for e in episodes], [e.command for e in episodes])
     )
     until = counted_steps(success, np.array([run.recorded + HOLD_STEPS for run in runs]))
-    # Judged as if all claimed a success: a rule may count what the score alone does not.
+    # Every episode is read as an imagined success: a rule may count it where the score alone does not.
     every = np.ones(len(runs), dtype=np.bool_)
     normalised_error = closings(grasp, frame, [e.instruction for e in episodes], command, until, every)[1]
-    # An infinite doubt as the largest number: files hold no infinity.
+    # Infinite errors become the largest number, since files hold no infinity.
     return -np.nan_to_num(normalised_error.astype(np.float64), nan=np.nan)
 
 
 def image_frames(frames: int) -> NDArray[np.int64]:
-    """Choose ``IMAGES`` of ``frames`` frames, evenly, the last one among them."""
+    """Choose ``IMAGES`` of ``frames`` frames evenly, including the last one."""
     return np.ceil(np.arange(1, IMAGES + 1) * frames / IMAGES).astype(np.int64) - 1
 
 
-def spaced(frames: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:
-    """Keep ``IMAGES`` of the first ``count`` frames."""
-    return frames[image_frames(count)]
+def spaced(films: NDArray[np.uint8], counts: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Select ``IMAGES`` of the first frames of each video, ``counts`` of them."""
+    return np.stack([film[image_frames(int(count))] for film, count in zip(films, counts, strict=True)])
 
 
 def _perceptual(result: Replay, lpips: Lpips | None) -> NDArray[np.float64]:

@@ -1,10 +1,10 @@
-"""Does a video model still move after alignment? Judged plan by plan, each with the prompt and the noise of its counterpart.
+"""Whether a video model still moves after alignment, compared plan by plan with the same prompt and noise.
 
-What alignment may take away is a tenth (``rewards.motion.basis.REAL_SHARE``). Of plan n that moved m_n before and m'_n after::
+Alignment may remove a tenth of the motion (``rewards.motion.basis.REAL_SHARE``). For plan n with motion m_n before and m'_n after::
 
-    d_n = m'_n - 0.9 m_n,     kept: the interval of mean d lies above 0,     lost: below
+    d_n = m'_n - 0.9 m_n,     kept: the interval of mean d is above 0,     lost: below
 
-Plans differ in motion by far more than alignment changes it, so two means with intervals of their own say little.
+Plans differ in motion by far more than alignment changes it, so separate intervals of two means would decide little.
 
 Shapes legend: ``N`` plans.
 """
@@ -20,7 +20,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.statistics.bootstrap import bootstrap
 from worldrl.rewards.motion.basis import REAL_SHARE
 
-LoopCheckpoints = Literal["kept", "lost", "not decided"]
+MotionVerdict = Literal["kept", "lost", "not decided"]
 
 
 class MotionRatio(TypedDict):
@@ -33,19 +33,11 @@ class MotionRatio(TypedDict):
     value: float
     lo: float
     hi: float
-    verdict: LoopCheckpoints
+    verdict: MotionVerdict
 
 
 def motion_ratio(before: Sequence[float], after: Sequence[float], *, generator: np.random.Generator) -> MotionRatio:
-    """Judge whether motion was kept.
-
-    Args:
-        before: motion of each plan ``[N]``.
-        after: of the same prompts with the same noise ``[N]``.
-        generator: of the resampling.
-
-    Returns:
-        The counts and the verdict; a single plan decides nothing, and both ends are NaN.
+    """Verdict on the motion of plans ``[N]`` before and after, paired by prompt and noise; a single plan decides nothing.
 
     Raises:
         SettingError: different numbers of plans, or none.
@@ -54,7 +46,7 @@ def motion_ratio(before: Sequence[float], after: Sequence[float], *, generator: 
         raise SettingError(f"motion: {len(before)} plans before and {len(after)} after; pair them by prompt first")
     was, now = np.asarray(before, np.float64), np.asarray(after, np.float64)
     found = bootstrap(now - REAL_SHARE * was, np.mean, generator=generator)
-    verdict: LoopCheckpoints = "kept" if found["lo"] > 0 else "lost" if found["hi"] < 0 else "not decided"
+    verdict: MotionVerdict = "kept" if found["lo"] > 0 else "lost" if found["hi"] < 0 else "not decided"
     return {
         "n": found["n"],
         "before": float(was.mean()),

@@ -1,17 +1,15 @@
-"""A position probe: where are gripper and objects in a picture, in metres?
+"""A position probe: reads the positions of gripper and objects in an image, in metres.
 
-Pixel error hardly sees a cube of nine pixels. The probe is trained on *real* frames: of other episodes than those that
-are evaluated, and of scenes drawn at random, with the simulator's own positions. Then it reads imagined frames. Its error
-there is the world model's and its own together, so its error on real frames of the evaluated episodes always stands beside
-it.
+Pixel error hardly measures a cube of nine pixels. The probe is trained on *real* frames of other episodes than the evaluated ones,
+and of random scenes, with the simulator's positions. Then it reads imagined frames. Its error there contains its own error, so its
+error on real frames of the evaluated episodes is reported beside it.
 
-It reads sights (``rollout.camera``): where the picture shows a point, and how high that is. Each point has a keypoint of
-its own: the cells vote for where it is, each with its own correction (``nn.vision``), so that pixels are told apart
-finer than a cell. What stands on the table is at one height, so a pixel tells all. The height of the hand, and of what it
-holds, it can only guess: the camera looks down from afar, and five centimetres nearer along the line of sight show the
-gripper not one pixel wider. So the error across the line of sight is told apart.
+It reads sights (``rollout.camera``): the image coordinates of a point, and its height. Each point has a keypoint: the cells vote for
+its place with corrections (``nn.vision``), which resolves less than a cell. Objects on the table have one height, so the pixel is
+enough. The height of the hand and of a held object is ambiguous: five centimetres along the line of sight change the gripper by less
+than a pixel. The error across the line of sight is therefore reported separately.
 
-Shapes legend: ``N`` frames, ``P`` points (all that any task has), ``Y X`` pixels.
+Shapes legend: ``N`` frames, ``P`` points (of all tasks), ``Y X`` pixels.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ Key = tuple[str, int, int, int]
 KIND = "position-probe"
 TASK_WIDTH = 16
 KNEE = 0.2
-"""Error (cm) beyond which the loss is linear: the heights that no picture tells shall not drown the millimetres."""
+"""Error (cm) beyond which the loss is linear, so that ambiguous heights do not dominate the millimetres."""
 
 
 @dataclass
@@ -53,8 +51,8 @@ class ProbeSettings:
     Attributes:
         episodes: other episodes per task at most that are executed again to train it.
         horizon: control steps of each, continued like the evaluated ones.
-        every: control steps between the frames that it learns from.
-        scattered: random scenes per task, which are training data, too.
+        every: control steps between training frames.
+        scattered: random scenes per task, also training data.
         steps: of its training; 0 trains none, and no position error is computed.
         batch: frames per step.
         learning_rate: peak, warm-up cosine.
@@ -87,7 +85,6 @@ class ProbeSettings:
     checkpoint_every: int = 500
 
     def __post_init__(self) -> None:
-        """Check the ranges that the rooms below do not check."""
         require_at_least_one(self, ("episodes", "horizon", "every", "batch"), of="probe")
         for name in ("scattered", "steps", "weight_decay", "jitter"):
             if getattr(self, name) < 0:
@@ -99,7 +96,7 @@ class ProbeSettings:
 
 
 class Reader(Protocol):
-    """Whoever reads sights from pictures."""
+    """Reads sights from images."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -112,20 +109,16 @@ class Reader(Protocol):
 
 
 class PositionProbe(nn.Module):
-    """An image encoder that knows the task, with a keypoint per point, and a small head for heights and corrections.
+    """A task-conditioned image encoder with a keypoint per point, and a small head for heights and corrections.
 
-    Args:
-        config: sizes.
-        tasks: names of the tasks it is trained on.
-        names: of the points it reads.
-        learned: initial states of the episodes it is trained on (``EpisodeSpec.key``), which it must not judge.
+    ``names`` are the points; ``learned`` the initial states of its training episodes, which it must not evaluate.
     """
 
     def __init__(
         self, config: ProbeSettings, tasks: Sequence[str], names: Sequence[str], learned: Iterable[Key] = ()
     ) -> None:
         super().__init__()
-        self.config, self.tasks, self._names = config, tuple(tasks), tuple(names)
+        self.config, self.tasks, self.names = config, tuple(tasks), tuple(names)
         self.learned = frozenset(learned)
         self.task = nn.Embedding(len(tasks), TASK_WIDTH)
         keypoints = len(names) + config.keypoints
@@ -134,34 +127,25 @@ class PositionProbe(nn.Module):
         self.head = Mlp(self.encoder.out_width, config.hidden, 3 * len(names))
         self.register_buffer("mean", torch.zeros(len(names), 3))
         self.register_buffer("deviation", torch.ones(len(names), 3))
-        # The votes come first; what the head adds to them starts at nothing.
+        # Training starts from the votes alone: the head's corrections are 0.
         for parameter in self.head[-1].parameters():
             nn.init.zeros_(parameter)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the points."""
-        return self._names
 
     def forward(self, frame: Tensor, task: Tensor) -> Tensor:
         """Map uint8 ``[N, Y, X, 3]`` and task numbers ``[N]`` to sights ``[N, P, 3]``."""
         found = self.encoder(frame, self.task(task))
-        count, points = self.encoder.keypoints, len(self._names)
+        count, points = self.encoder.keypoints, len(self.names)
         place = found[:, : 2 * count].unflatten(1, (count, 2))[:, :points]
         value = found[:, 2 * count :].unflatten(1, (count, -1))[:, :points]
-        # The mean of the cells' votes: linear, so the mean of what they say is what their mean says.
-        seen = place + self.vote(value)
+        # The mean of the cells' votes: the vote is linear, so it is the vote of their mean.
+        voted = place + self.vote(value)
         height = self.get_buffer("mean")[:, 2:].expand(len(frame), -1, -1)
         correction = self.head(found).unflatten(1, (-1, 3))
-        return torch.cat([seen, height], dim=2) + self.get_buffer("deviation") * correction
+        return torch.cat([voted, height], dim=2) + self.get_buffer("deviation") * correction
 
     @torch.no_grad()
     def read(self, frames: NDArray[np.uint8], task: str, *, batch: int = 256) -> NDArray[np.float32]:
-        """Read sights; see :class:`Reader`.
-
-        Raises:
-            SettingError: it was not trained on that task.
-        """
+        """Read sights as :class:`Reader`; SettingError where it was not trained on that task."""
         device = self.get_buffer("mean").device
         number = torch.tensor([self.number(task)], device=device)
         parts = torch.from_numpy(frames).split(batch)
@@ -169,7 +153,7 @@ class PositionProbe(nn.Module):
         return torch.cat(read).numpy()
 
     def number(self, task: str) -> int:
-        """Return a task's number; SettingError when it was not trained on it."""
+        """A task's number; SettingError where it was not trained on it."""
         if task not in self.tasks:
             raise SettingError(f"probe: was trained on {', '.join(self.tasks)}, not on {task}; record episodes of it")
         return self.tasks.index(task)
@@ -182,7 +166,7 @@ class PositionProbe(nn.Module):
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | str) -> PositionProbe:
-        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
+        """Read the folder of :meth:`save`; ArtefactError where it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
         with fitting(artefact):
             config = artefact.config
@@ -193,23 +177,20 @@ class PositionProbe(nn.Module):
 
 
 def new_probe(config: ProbeSettings, frames: ProbeFrames, *, seed: int, learned: Iterable[Key] = ()) -> PositionProbe:
-    """Make an untrained probe: it answers with each point's mean height, somewhere in the picture."""
+    """Make an untrained probe: it predicts each point's mean height, somewhere in the image."""
     with initial_weights(seed, "probe"):
         probe = PositionProbe(config, frames.tasks, frames.names, learned)
     count = np.isfinite(frames.sight).sum(axis=0).clip(1)
     mean = np.nansum(frames.sight, axis=0) / count
     variance = np.nansum(np.square(frames.sight - mean), axis=0) / count
     probe.get_buffer("mean").copy_(torch.from_numpy(mean))
-    # What never changes keeps a thousandth to answer with.
+    # Constant coordinates need a deviation above 0.
     probe.get_buffer("deviation").copy_(torch.from_numpy(np.sqrt(variance)).clamp_min(1e-3))
     return probe
 
 
 def probe_loss(read: Tensor, true: Tensor, half_width: float) -> Tensor:
-    """Huber loss of sights ``[N, P, 3]`` in centimetres (linear beyond ``KNEE``), over the points that exist.
-
-    ``half_width`` turns u and v into metres.
-    """
+    """Huber loss of sights ``[N, P, 3]`` in centimetres (linear beyond ``KNEE``) over existing points; ``half_width`` maps u and v to metres."""
     exists = torch.isfinite(true)
     unit = CENTIMETRES * true.new_tensor([half_width, half_width, 1.0])
     target = torch.where(exists, true, read.detach())

@@ -1,6 +1,6 @@
-"""What the position probe learns from: frames with known sights, and what is done to them in training.
+"""Training data of the position probe: frames with known sights, and their augmentation.
 
-Shapes legend: ``N`` frames, ``P`` points (all that any task has), ``Y X`` pixels.
+Shapes legend: ``N`` frames, ``P`` points (of all tasks), ``Y X`` pixels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from worldrl.rollout.real.scenes import Views
 
 CENTIMETRES = 100.0
 FALLEN = -0.05
-"""Height (m) below which an object has fallen off the table, out of the picture."""
+"""Height (m) below which an object has fallen off the table, out of the image."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,11 @@ class ProbeFrames:
     """Frames with known sights.
 
     Attributes:
-        tasks: names, in the order of their numbers.
-        names: of the points.
+        tasks: names, in the order of their numbers; ``names`` of the points.
         frame: uint8 ``[N, Y, X, 3]``.
         task: int64 ``[N]``, number of each frame's task.
         sight: float32 ``[N, P, 3]``; NaN where a point is not in the scene or fell off the table.
-        half_width: half the picture's width at the points' mean depth (m).
+        half_width: half the image's width at the points' mean depth (m).
     """
 
     tasks: tuple[str, ...]
@@ -45,7 +44,7 @@ class ProbeFrames:
 
     @classmethod
     def of(cls, views: Sequence[Views]) -> ProbeFrames:
-        """Put views of several tasks together."""
+        """Join views of several tasks."""
         tasks = tuple(sorted({view.task for view in views}))
         names = tuple(dict.fromkeys(name for view in views for name in view.names))
         point = [spread(view, names) for view in views]
@@ -58,7 +57,7 @@ class ProbeFrames:
 
 
 def spread(seen: TrueRun | Views, names: Sequence[str]) -> NDArray[np.float32]:
-    """Return the points of a run or of views under all ``names``, ``[N, P, 3]`` (m); NaN for those it lacks or that fell off."""
+    """Points of a run or of views under all ``names``, ``[N, P, 3]`` (m); NaN for missing and fallen ones."""
     full = np.full((len(seen.point), len(names), 3), np.nan, np.float32)
     full[:, [names.index(name) for name in seen.names]] = seen.point
     full[full[..., 2] < FALLEN] = np.nan
@@ -68,15 +67,10 @@ def spread(seen: TrueRun | Views, names: Sequence[str]) -> NDArray[np.float32]:
 def position_errors(
     sight: NDArray[np.float32], true: NDArray[np.float32], run: TrueRun
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return how far sights are off.
-
-    Args:
-        sight: read, ``[N, P, 3]``.
-        true: positions in the world, ``[N, P, 3]`` (m); NaN where there is none.
-        run: whose camera took the pictures.
+    """Errors of sights ``[N, P, 3]`` against true positions ``[N, P, 3]`` (m), seen by the camera of a run.
 
     Returns:
-        ``[N, P]`` in centimetres, NaN where there is no point: the distance in space, and across the line of sight.
+        The distance in space and across the line of sight, ``[N, P]`` in centimetres; NaN where there is no point.
     """
     error = run.camera.unproject(sight) - true
     across = run.camera.across(error, true)
@@ -85,33 +79,26 @@ def position_errors(
 
 
 def shifted(frame: Tensor, sight: Tensor, fraction: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Shift pictures by whole pixels, and their sights with them.
+    """Shift images uint8 ``[N, Y, X, 3]`` and their sights ``[N, P, 3]`` by whole pixels, up to a fraction of the image's width.
 
-    Args:
-        frame: uint8 ``[N, Y, X, 3]``.
-        sight: ``[N, P, 3]``.
-        fraction: largest shift, of the picture's width.
-        generator: CPU stream; two integers per row are drawn.
+    Draws two integers per row from the CPU stream.
     """
     rows, height, width = frame.shape[:3]
     most = int(fraction * width)
     offset = torch.randint(-most, most + 1, (rows, 2), generator=generator).to(frame.device)
-    # A picture that begins further down shows everything further up; it spans 2 from edge to edge.
+    # Image coordinates span 2 from edge to edge; an image that starts lower shows all points higher.
     moved = torch.stack([offset[:, 1] * 2 / width, offset[:, 0] * 2 / height, torch.zeros_like(offset[:, 0])], dim=1)
     return shift(frame, offset), sight - moved[:, None]
 
 
 def softened(frame: Tensor, most: float, generator: torch.Generator) -> Tensor:
-    """Blur pictures a little, each by its own amount, as imagined ones are.
+    """Blur images uint8 ``[N, Y, X, 3]``: the mean over 3×3 pixels gets a random share up to ``most`` in each image.
 
-    Args:
-        frame: uint8 ``[N, Y, X, 3]``.
-        most: largest share, in [0, 1], that the mean over 3×3 pixels takes of a picture.
-        generator: CPU stream; one number per row is drawn.
+    Draws one number per row from the CPU stream.
     """
     share = (most * torch.rand(len(frame), generator=generator)).to(frame.device)[:, None, None, None]
     sharp = frame.float()
-    # Repeated borders, so that no edge darkens.
+    # Repeated borders keep the edges from darkening.
     padded = F.pad(sharp.permute(0, 3, 1, 2), (1, 1, 1, 1), mode="replicate")
     blurred = F.avg_pool2d(padded, 3, stride=1).permute(0, 2, 3, 1)
     return torch.lerp(sharp, blurred, share).round().to(torch.uint8)

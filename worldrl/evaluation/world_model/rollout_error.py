@@ -1,8 +1,7 @@
-"""What a world model is worth, measured on episodes it has never seen.
+"""Errors of a world model on unseen episodes.
 
-Everything is closed loop: the model gets the first frame and the true actions, and goes on from its own frames.
-Pixel error alone does not see a nine-pixel cube, so the outcome is asked for as well: does the model imagine
-success where, and only where, the same actions really succeeded?
+Everything is closed loop: the model gets the first frame and the true actions, and continues from its own frames. Pixel error hardly
+measures a nine-pixel cube, so outcomes are compared as well: is success imagined exactly where the same actions really succeed?
 
 Shapes legend: ``E`` episodes, ``T`` predicted frames, ``K`` chunks, ``L`` control steps per chunk, ``A`` numbers of an action.
 """
@@ -33,8 +32,7 @@ class Replay:
     """True and imagined frames of the same actions.
 
     Attributes:
-        real: uint8 ``[E, T, Y, X, 3]``; frames beyond an episode's end repeat its last.
-        imagined: uint8 ``[E, T, Y, X, 3]``.
+        real: uint8 ``[E, T, Y, X, 3]``, as ``imagined``; frames beyond an episode's end repeat its last.
         valid: bool ``[E, T]``, the real frame exists.
         probability: float32 ``[E, T]`` of success.
         frame_stride: control steps between frames.
@@ -53,7 +51,7 @@ def whole_chunks(steps: int, length: int) -> int:
 
 
 def padded_actions(episode: Episode, steps: int) -> NDArray[np.float32]:
-    """Return the episode's actions cut or extended to ``steps`` by holding what the last one told."""
+    """Actions of an episode cut or extended to ``steps`` by holding the last command."""
     still = np.tile(episode.actions.hold(episode.action[-1]), (max(steps - len(episode), 0), 1))
     return np.concatenate([episode.action[:steps], still])
 
@@ -69,7 +67,7 @@ def replay(
 ) -> Replay:
     """Imagine ``actions`` ``[E, K·L, A]`` from each episode's first frame, ``batch`` episodes at a time.
 
-    ``row`` is the first episode's number in a longer list, so that each part of the list draws noise of its own.
+    ``row`` is the first episode's number in a longer list, so that each part of the list has its own noise.
     """
     parts = [
         _replay_rows(model, episodes[i : i + batch], actions[i : i + batch], seed, row + i)
@@ -131,8 +129,7 @@ def action_swap_ratio(
 ) -> float:
     """Closed-loop error under the actions of *another* episode over the error under the true ones.
 
-    A model that ignores its actions scores 1; a single episode has no other's actions and scores NaN. ``true`` is the
-    replay of the true actions with the same ``seed``, where the caller has it already.
+    1 for a model that ignores its actions; NaN for a single episode. ``true`` is an existing replay of the true actions with this ``seed``.
     """
     if len(episodes) < 2:
         return float("nan")
@@ -145,7 +142,7 @@ def action_swap_ratio(
 def static_error(
     model: AnyVideoModel, episodes: Sequence[Episode], steps: int, *, seed: int, row: int = 0
 ) -> NDArray[np.float64]:
-    """Mean squared error ``[E]`` between the first frame and what the model shows after ``steps`` of holding still."""
+    """Mean squared error ``[E]`` between the first frame and the imagined frame after ``steps`` of holding still."""
     still = np.stack([np.tile(episode.null_action, (steps, 1)) for episode in episodes])
     result = replay(model, episodes, still, seed=seed, row=row)
     first = np.stack([episode.main_view[0] for episode in episodes]).astype(np.float32)
@@ -159,12 +156,12 @@ def static_psnr(model: AnyVideoModel, episodes: Sequence[Episode], steps: int, *
 
 
 def success_steps(result: Replay, rule: SuccessRule) -> NDArray[np.int64]:
-    """Control step at which each row was first imagined to succeed ``[E]``, -1 where it never was."""
+    """Control step of the first imagined success ``[E]``, -1 where there is none."""
     return success_step(torch.from_numpy(result.probability), rule, result.frame_stride)
 
 
 def outcomes(result: Replay, rule: SuccessRule) -> NDArray[np.bool_]:
-    """Whether each row was imagined to succeed."""
+    """Whether each row is an imagined success."""
     return success_steps(result, rule) >= 0
 
 
@@ -181,6 +178,6 @@ def outcome_report(predicted: NDArray[np.bool_], actual: NDArray[np.bool_]) -> d
 
 
 def f1_score(pairs: NDArray[np.float64]) -> float:
-    """Harmonic mean of precision and recall of pairs (imagined, real), each 0 or 1, ``[E, 2]``; 0 where both are always 0."""
+    """Harmonic mean of precision and recall of pairs (imagined, real), each 0 or 1, ``[E, 2]``; 0 where all are 0."""
     imagined, real = pairs.T > 0
     return float(2 * (imagined & real).sum() / max(imagined.sum() + real.sum(), 1))

@@ -1,4 +1,4 @@
-"""How fast a world model imagines, with and without turning its latents into pictures."""
+"""Speed of imagination with and without decoding of latents into images."""
 
 from __future__ import annotations
 
@@ -23,18 +23,11 @@ def imagined_frames_per_s(
     chunks: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
-    """Time some chunks of a batch; the first chunk, which warms up, does not count.
-
-    Args:
-        model: the world model.
-        record: a state from which every row starts.
-        rows: rollouts imagined at once.
-        chunks: how many are timed; the median counts.
-        clock: seconds.
+    """Median speed over ``chunks`` chunks of ``rows`` rollouts from one state; a first chunk for warm-up does not count.
 
     Returns:
-        Frames of all rows together per second: ``latent`` without decoding, ``decoded`` with every frame decoded. A Wan model
-        decodes while it imagines, so that both are the same.
+        Frames of all rows per second: ``latent`` without decoding, ``decoded`` with it. A Wan model decodes while it imagines, so both
+        are the same.
     """
     state: Any = model.start([record] * rows)
     first = first_frames([record] * rows)
@@ -58,7 +51,7 @@ def imagined_frames_per_s(
 
 
 def now(device: torch.device, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Read the clock once the device has done what it was told."""
+    """Read the clock after the device has finished its work."""
     if device.type == "cuda":  # kernels are queued: without waiting, only their launch would be timed
         torch.cuda.synchronize(device)
     return clock()

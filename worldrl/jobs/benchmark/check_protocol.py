@@ -173,7 +173,7 @@ def suite_names(dataset: EpisodeDataset, suite: str) -> list[str | None]:
 def suite_instructions(suite: str) -> dict[str, str]:
     """Task names of a suite by their sentences."""
     if suite in MANISKILL:
-        return {maniskill_facts.TASKS[name].sentence: name for name in maniskill_facts.SUITES[suite]}
+        return {maniskill_facts.TASKS[name].instruction: name for name in maniskill_facts.SUITES[suite]}
     if suite in LIBERO:
         return {task_instruction(name): name for name in libero_tasks(suite)}
     from worldrl_envs.tasks import BIMANUAL, get_task, task_names

@@ -150,7 +150,7 @@ class CandidateVideos(VideoImagination):
         drawing = Drawing(request.keys, request.group, start, request.iteration, state.memory[:, :0])
         for chunk in range(task.config.chunks):
             span = slice(chunk * model.chunk_length, (chunk + 1) * model.chunk_length)
-            condition, commands = model.told(state, None if action is None else action[:, span])
+            condition, commands = model.chunk_condition(state, None if action is None else action[:, span])
             finished = self._chunk(drawing, chunk, Surroundings(state.reference, state.memory, condition))
             state = model.remember(state, finished, commands)
             drawing.latent = torch.cat([drawing.latent, finished], dim=1)

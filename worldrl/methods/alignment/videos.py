@@ -201,7 +201,9 @@ class _Growing:
     def begin_chunk(self, chunk: int) -> None:
         model, self.chunk = self.task.model, chunk
         span = slice(chunk * model.chunk_length, (chunk + 1) * model.chunk_length)
-        condition, self.commands = model.told(self.state, None if self.action is None else self.action[:, span])
+        condition, self.commands = model.chunk_condition(
+            self.state, None if self.action is None else self.action[:, span]
+        )
         self.around = Surroundings(self.state.reference, self.state.memory, condition)
         self.x = self._noise(self._chunk_keys(), "chunk", chunk)
 

@@ -1,7 +1,7 @@
-"""Behaviour cloning: successful demonstrations to a :class:`TokenPolicy` by token cross-entropy.
+"""Behaviour cloning: a :class:`TokenPolicy` learns from successful demonstrations by token cross-entropy.
 
-Everything random at step ``k`` comes from the stream ``(seed, "behaviour-cloning", k)``, so a stopped and resumed
-training equals an uninterrupted one.
+All randomness of step ``k`` comes from the stream ``(seed, "behaviour-cloning", k)``, so a resumed training equals an
+uninterrupted one.
 
 Shapes legend: ``M`` samples, ``B`` rows, ``L`` chunk, ``A`` action, ``Y X`` pixels.
 """
@@ -71,7 +71,6 @@ class BehaviourCloning:
     checkpoint_every: int = 250
 
     def __post_init__(self) -> None:
-        """Check the ranges; lists from configuration files become tuples."""
         self.dimension_weights = tuple(self.dimension_weights)
         require_at_least_one(self, ("steps", "batch_size", "checkpoint_every"))
         for name in ("command_dropout", "ema_decay", "held_out_fraction", "jitter"):
@@ -87,11 +86,7 @@ class BehaviourCloning:
             raise SettingError(f"dimension_weights: numbers >= 0, not all 0, got {weights}")
 
     def weights(self, actions: ActionSpec) -> Tensor:
-        """Return the weight of each dimension of a robot's actions, ``[A]``.
-
-        Raises:
-            SettingError: there are others than the robot has dimensions.
-        """
+        """Return the weight of each action dimension, ``[A]``; SettingError: their number is not the robot's."""
         given = self.dimension_weights or (1.0,) * actions.size
         if len(given) != actions.size:
             raise SettingError(f"dimension_weights: one for each of {', '.join(actions.names)}, got {given}")
@@ -99,17 +94,14 @@ class BehaviourCloning:
 
 
 def token_loss(policy: TokenPolicy, logp: Tensor, chunk: Tensor, *, label_width: float, weights: Tensor) -> Tensor:
-    """Weighted cross-entropy of the (soft) labels, in nats per token.
+    """Weighted cross-entropy of the (soft) labels, a scalar in nats per token.
 
     Args:
-        policy: for its tokens' scale.
+        policy: gives the tokens' scale.
         logp: ``[B, L, A, bins]`` log-probabilities.
         chunk: float ``[B, L, A]``, the demonstrated actions.
         label_width: see :class:`BehaviourCloning`.
         weights: ``[A]``; dimensions that never move do not count.
-
-    Returns:
-        A scalar.
     """
     low, high = policy.action_low, policy.action_high
     target = soft_target(chunk, low, high, bins=policy.config.bins, width=label_width)
@@ -129,17 +121,17 @@ def train_policy(
     device: torch.device | str,
     paraphrases: Mapping[str, Sequence[str]] | None = None,
 ) -> ImitationReport:
-    """Train a policy in place; resumes from ``folder`` if a checkpoint lies there.
+    """Train a policy, built with the statistics of these episodes, in place; resumes from ``folder``.
 
     Args:
-        policy: built with the statistics of these episodes.
+        policy: stays on ``device`` afterwards.
         episodes: demonstrations; failed ones are left out and counted.
         config: the settings.
         seed: root of every stream.
         folder: for the resumable checkpoint.
         log: receives every step's scalars; None logs nothing.
-        device: where to train; the policy stays there.
-        paraphrases: task to training sentences, one drawn per sample; tasks without keep the recorded sentence.
+        device: where to train.
+        paraphrases: task to training instructions, one drawn per sample; other tasks keep the recorded instruction.
 
     Returns:
         The report, with :func:`measure`'s numbers of up to 1,024 training samples and of the held-out ones.
@@ -147,12 +139,12 @@ def train_policy(
     Raises:
         SettingError: no successful episode, or an empty list of paraphrases.
     """
-    shown = Demonstrations.split(episodes, config.held_out_fraction, policy.chunk_length, seed=seed)
-    source = Source(shown.samples, config.batch_size)
+    demonstrations = Demonstrations.split(episodes, config.held_out_fraction, policy.chunk_length, seed=seed)
+    source = Source(demonstrations.samples, config.batch_size)
     clone(policy.to(device), [source], config=config, seed=seed, folder=folder, log=log, paraphrases=paraphrases)
-    return shown.report(
-        train=measure(policy, shown.samples, config, limit=1024),
-        held_out={} if shown.held_out is None else measure(policy, shown.held_out, config),
+    return demonstrations.report(
+        train=measure(policy, demonstrations.samples, config, limit=1024),
+        held_out={} if demonstrations.held_out is None else measure(policy, demonstrations.held_out, config),
     )
 
 
@@ -161,9 +153,8 @@ class Source:
     """Samples, and how many of each batch's rows come from them.
 
     Attributes:
-        samples: ``M`` of them.
-        rows: drawn for each batch.
-        weight: float ``[M]``, how often each is drawn against the others; None draws all alike.
+        rows: number of rows in each batch.
+        weight: float ``[M]``, relative frequency of each sample; None draws all alike.
     """
 
     samples: Samples
@@ -188,7 +179,7 @@ def clone(
     paraphrases: Mapping[str, Sequence[str]] | None = None,
     series: str = "behaviour-cloning",
 ) -> None:
-    """Train a policy in place on samples, where it is, as in :func:`train_policy`; it ends in evaluation mode."""
+    """Train a policy in place on samples, on its device, as :func:`train_policy`; it ends in evaluation mode."""
     batches, weights = _Batches(sources, config, seed, _check_paraphrases(paraphrases)), config.weights(policy.actions)
 
     def loss(step: int) -> tuple[Tensor, Logs]:
@@ -220,16 +211,10 @@ def clone(
 def measure(
     policy: TokenPolicy, samples: Samples, config: BehaviourCloning, *, limit: int | None = None
 ) -> dict[str, float]:
-    """Measure loss, token accuracy and greedy action error without augmentation.
-
-    Args:
-        policy: the policy.
-        samples: what to measure on.
-        config: for the loss.
-        limit: use at most this many samples, evenly spaced.
+    """Measure without augmentation, on at most ``limit`` evenly spaced samples.
 
     Returns:
-        ``loss`` (nats per token), ``token_accuracy`` (moving dimensions) and ``action_error`` (mean absolute).
+        ``loss`` (nats per token), ``token_accuracy`` (moving dimensions) and ``action_error`` (greedy, mean absolute).
     """
     stride = 1 if limit is None else max(1, math.ceil(len(samples) / limit))
     parts: list[Tensor] = []
@@ -240,8 +225,8 @@ def measure(
 
 
 def _measure_rows(policy: TokenPolicy, samples: Samples, index: Tensor, config: BehaviourCloning) -> Tensor:
-    sentences = [samples.instruction[i] for i in index.tolist()]
-    logp = policy.log_softmax(PolicyObs(samples.image[index], samples.command[index], sentences))
+    instructions = [samples.instruction[i] for i in index.tolist()]
+    logp = policy.log_softmax(PolicyObs(samples.image[index], samples.command[index], instructions))
     chunk = samples.chunk[index].to(logp.device)
     token = logp.argmax(dim=-1)
     weights = config.weights(policy.actions)
@@ -283,7 +268,7 @@ class _Batches:
 
 
 def _check_paraphrases(paraphrases: Mapping[str, Sequence[str]] | None) -> Mapping[str, Sequence[str]]:
-    for task, sentences in (paraphrases or {}).items():
-        if isinstance(sentences, str) or not sentences:
-            raise SettingError(f"paraphrases[{task!r}]: must be a list of instructions, got {sentences!r}")
+    for task, instructions in (paraphrases or {}).items():
+        if isinstance(instructions, str) or not instructions:
+            raise SettingError(f"paraphrases[{task!r}]: must be a list of instructions, got {instructions!r}")
     return paraphrases or {}

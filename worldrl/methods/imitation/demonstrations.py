@@ -1,4 +1,4 @@
-"""What every supervised training begins and ends with: demonstrations laid out as samples, and a report of what came of them."""
+"""Demonstrations as samples, and the report of a supervised training."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from worldrl.rollout.real.motions import shuffled_motions
 
 @dataclass(frozen=True)
 class ImitationReport:
-    """What came of a training.
+    """Result of a training.
 
     Attributes:
-        episodes: trained on.
-        held_out_episodes: kept aside.
-        skipped_failures: left out because they did not succeed.
-        samples: trained on.
-        train: measured on samples that were trained on.
-        held_out: measured on the held-out ones.
+        episodes: number trained on.
+        held_out_episodes: number held out.
+        skipped_failures: number left out because they did not succeed.
+        samples: number trained on.
+        train: measurement on training samples.
+        held_out: measurement on held-out samples.
     """
 
     episodes: int
@@ -39,13 +39,7 @@ class ImitationReport:
 
 @dataclass(frozen=True)
 class Demonstrations:
-    """Successful episodes as samples, some of them held out.
-
-    Attributes:
-        samples: to train on.
-        held_out: to measure on; None without held-out episodes.
-        counts: episodes, held-out and failed ones, as in :class:`ImitationReport`.
-    """
+    """Successful episodes as samples; ``held_out`` is None without held-out episodes. ``counts`` are the report's."""
 
     samples: Samples
     held_out: Samples | None
@@ -53,13 +47,7 @@ class Demonstrations:
 
     @classmethod
     def split(cls, episodes: Sequence[Episode], fraction: float, chunk_length: int, *, seed: int) -> Demonstrations:
-        """Leave failures out, hold a share of the episodes out, and cut both parts into samples.
-
-        Args:
-            episodes: recorded ones.
-            fraction: share of the successful episodes to hold out.
-            chunk_length: control steps per chunk.
-            seed: of the draw.
+        """Leave failures out, hold a share of the episodes out, and cut both parts into samples of ``chunk_length`` steps.
 
         Raises:
             SettingError: no episode succeeded.
@@ -80,20 +68,15 @@ class Demonstrations:
         )
 
     def report(self, train: Any, held_out: Any) -> ImitationReport:
-        """Put what was measured beside what it was measured on."""
+        """Combine the measurements with the counts."""
         return ImitationReport(**self.counts, samples=len(self.samples), train=train, held_out=held_out)
 
 
 def split_episodes(episodes: Sequence[Episode], fraction: float, *, seed: int) -> tuple[list[Episode], list[Episode]]:
-    """Split by motion, never by frame: neighbouring frames are nearly equal, and so are copies in other visual styles.
+    """Split into training and held-out episodes by motion, never by frame.
 
-    Args:
-        episodes: all of them.
-        fraction: share of the motions to hold out, rounded; at least one stays for training.
-        seed: of the draw.
-
-    Returns:
-        Episodes for training and held-out ones.
+    Neighbouring frames are nearly equal, and so are copies in other visual styles. ``fraction`` is the share of held-out
+    motions, rounded; at least one motion stays for training.
     """
     motions = shuffled_motions(episodes, seed=seed, name="split-episodes")
     held_out = min(round(fraction * len(motions)), len(motions) - 1)

@@ -1,9 +1,9 @@
 """Supervised fine-tuning of a lerobot policy on worldrl's demonstrations, with the policy's own loss and processors.
 
-The loop is that of every training here (``core.training.fit``): resumable bit for bit, step ``k`` drawing from a stream named by ``k``.
-The loss is what the policy's ``forward`` returns of a batch of observations and chunks that its saved preprocessor has
-normalised; nothing is augmented, as in lerobot's own training. A policy that looks at several observations is shown the
-frames before too, and its chunk begins at the oldest one's step; what lies before an episode is its first frame and action.
+The loop is ``core.training.fit``: resumable bit for bit, step ``k`` draws from a stream named by ``k``. The policy's
+``forward`` computes the loss of a batch of observations and chunks, normalised by its saved preprocessor. As in lerobot's
+own training, nothing is augmented. A policy of several observations also reads earlier frames, and its chunk begins at
+the oldest one's step; before an episode its first frame and action are repeated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SERIES = "fine-tuning"
 
 @dataclass
 class FineTuning:
-    """Settings of :func:`fine_tune`; the learning rate, its shape and the clip are SmolVLA's own.
+    """Settings of :func:`fine_tune`; the learning rate, its schedule and the clip are SmolVLA's own.
 
     Attributes:
         steps: optimiser steps.
@@ -40,7 +40,7 @@ class FineTuning:
         warmup_steps: steps of linear warm-up.
         weight_decay: of AdamW.
         clip_norm: largest gradient norm.
-        held_out_fraction: share of the episodes kept for the held-out loss.
+        held_out_fraction: share of the episodes for the held-out loss.
         checkpoint_every: steps between checkpoints; each holds the trained weights and two moments of each.
     """
 
@@ -54,7 +54,6 @@ class FineTuning:
     checkpoint_every: int = 1000
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require_at_least_one(self, ("steps", "batch_size", "checkpoint_every"), of="fine_tuning")
         if not 0 <= self.warmup_steps < self.steps:
             raise SettingError(f"fine_tuning.warmup_steps: must be in [0, steps={self.steps}), got {self.warmup_steps}")
@@ -71,24 +70,18 @@ def fine_tune(
     folder: Path,
     log: MetricLog | None,
 ) -> ImitationReport:
-    """Train a policy in place; resumes from ``folder`` if a checkpoint lies there.
+    """Train a policy in place, resuming from ``folder``; its processors' statistics do not change.
 
-    Args:
-        policy: with its own processors, whose statistics stay as they are.
-        episodes: demonstrations; failed ones are left out and counted.
-        config: the settings.
-        seed: root of every stream.
-        folder: for the resumable checkpoint.
-        log: receives every step's scalars.
+    Failed demonstrations are left out and counted. ``log`` receives every step's scalars.
 
     Returns:
-        The report, with the mean loss of training samples and of the held-out ones (None where there are none).
+        The report, with the mean loss of training and held-out samples (None where there are none).
 
     Raises:
-        SettingError: no successful episode, or observations that the policy cannot take.
+        SettingError: no successful episode, or observations that do not fit the policy.
     """
-    shown = Demonstrations.split(episodes, config.held_out_fraction, policy.folder.chunk_size, seed=seed)
-    samples, held_out = shown.samples, shown.held_out
+    demonstrations = Demonstrations.split(episodes, config.held_out_fraction, policy.folder.chunk_size, seed=seed)
+    samples, held_out = demonstrations.samples, demonstrations.held_out
 
     def loss(step: int) -> tuple[Tensor, Logs]:
         index = torch.randint(len(samples), (config.batch_size,), generator=stream(seed, SERIES, step))
@@ -110,7 +103,7 @@ def fine_tune(
         folder=folder,
         log=log,
     )
-    return shown.report(
+    return demonstrations.report(
         train=measured_loss(policy, samples, config, seed=seed),
         held_out=None if held_out is None else measured_loss(policy, held_out, config, seed=seed),
     )

@@ -1,6 +1,4 @@
-"""What every offline agent has: facts of its data, named parts, and a state that comes back bit for bit.
-
-An agent is a handful of modules and optimizers with names; the base class keeps them and knows nothing of any algorithm.
+"""Base of all offline agents: facts of the data, named modules and optimizers, and a state that is restored bit for bit.
 
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics.
 """
@@ -8,7 +6,7 @@ Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -35,26 +33,39 @@ EPISODE_STEPS = 1000
 
 
 def require(ok: bool, name: str, rule: str, value: object) -> None:
-    """Refuse a setting out of its range.
-
-    Raises:
-        SettingError: ``ok`` is false; the message names setting, rule and value.
-    """
+    """Refuse a setting out of its range: SettingError with setting, rule and value."""
     if not ok:
         raise SettingError(f"{name} must be {rule}, got {value!r}; give {name}=... in that range")
 
 
+RULES: Mapping[str, Callable[[float], bool]] = {
+    "at least 1": lambda value: value >= 1,
+    "positive": lambda value: value > 0,
+    "zero or more": lambda value: value >= 0,
+    "in [0, 1]": lambda value: 0 <= value <= 1,
+    "in (0, 1]": lambda value: 0 < value <= 1,
+    "in (0, 1)": lambda value: 0 < value < 1,
+}
+
+
+def require_rules(settings: object, group: str, names_by_rule: Mapping[str, str]) -> None:
+    """Check fields, separated by blanks, against their rule of ``RULES``; None passes; SettingError as :func:`require`."""
+    for rule, names in names_by_rule.items():
+        for name in names.split():
+            value = getattr(settings, name)
+            require(value is None or RULES[rule](value), f"{group}.{name}", rule, value)
+
+
 @dataclass(frozen=True)
 class Facts:
-    """What an agent may know of its data and its training before it learns.
+    """Statistics of the data, and the length of the training.
 
     Attributes:
         obs_mean: float32 ``[S]``.
         obs_std: float32 ``[S]``, positive.
-        action_size: numbers ``A`` per action.
         return_min: smallest return of a recorded episode.
-        return_max: largest.
-        episode_steps: after which an episode is cut.
+        return_max: largest return of a recorded episode.
+        episode_steps: steps after which an episode is cut.
         updates: gradient steps planned, over which learning rates decay.
     """
 
@@ -73,24 +84,17 @@ class Facts:
 
     @property
     def reward_scale(self) -> float:
-        """Factor that makes the range of recorded returns the time limit, so one step's share of it 1; 1 where all are equal.
+        """Episode steps over the range of recorded returns (IQL, Appendix B); 1 where all returns are equal.
 
-        That is IQL's rule (Appendix B): its published 1000 is the time limit of the tasks it was made for. β multiplies
-        advantages in these units, so with 1000 in a task of 200 steps it would be five times as large.
+        β multiplies advantages in these units. The published 1000 is the time limit of IQL's tasks; in a task of 200
+        steps it would make β five times as large.
         """
         span = self.return_max - self.return_min
         return self.episode_steps / span if span > 0 else 1.0
 
     @classmethod
     def of(cls, data: Transitions, returns: ArrayLike, *, updates: int = 1, limit: int | None = None) -> Self:
-        """Measure a dataset.
-
-        Args:
-            data: its rows, episode after episode.
-            returns: of its episodes, ``[E]``.
-            updates: gradient steps planned.
-            limit: steps after which an episode is cut; None takes the longest recorded one.
-        """
+        """Measure rows that lie episode after episode, and the episodes' returns ``[E]``; ``limit=None`` is the longest episode."""
         std = data.obs.std(dim=0, correction=0) + STD_FLOOR
         low, high = float(np.min(returns)), float(np.max(returns))
         steps = longest_episode(data) if limit is None else limit
@@ -103,14 +107,14 @@ class Facts:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
-        """Restore what :meth:`to_json` gave."""
+        """Restore the values of :meth:`to_json`."""
         mean, std = (torch.tensor(plain[key], dtype=torch.float32) for key in ("obs_mean", "obs_std"))
         numbers = {key: value for key, value in plain.items() if key not in ("obs_mean", "obs_std")}
         return cls(mean, std, **numbers)
 
 
 def longest_episode(data: Transitions) -> int:
-    """Count the steps of the longest episode of rows that lie episode after episode."""
+    """Count the steps of the longest episode."""
     ends = (data.terminated | data.truncated).nonzero()[:, 0].cpu()
     borders = torch.cat([torch.tensor([-1]), ends, torch.tensor([len(data) - 1])])
     return int(borders.diff().max())
@@ -137,11 +141,13 @@ def adam(parts: nn.Module | Iterable[nn.Parameter], learning_rate: float) -> Opt
     return torch.optim.Adam(list(parameters), lr=learning_rate, fused=True)
 
 
-def gradient_step(optimizer: Optimizer, loss: Tensor) -> None:
-    """Descend a loss in the optimizer's own parameters; no other parameter gets, or pays for, a gradient."""
+def gradient_step(optimizer: Optimizer, loss: Tensor, clip_norm: float | None = None) -> None:
+    """Descend a loss in the optimizer's own parameters; no gradient of other parameters is computed."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     optimizer.zero_grad(set_to_none=True)
     torch.autograd.backward(loss, inputs=parameters)
+    if clip_norm is not None:
+        nn.utils.clip_grad_norm_(parameters, clip_norm)
     optimizer.step()
 
 
@@ -169,21 +175,21 @@ def set_rate(optimizer: Optimizer, rate: float) -> None:
 
 
 class Agent:
-    """Named modules and optimizers, and what is done with them alike in every algorithm.
+    """Named modules and optimizers, and what all algorithms do with them.
 
     Args:
         config: the algorithm's settings.
         facts: of the data.
-        modules: by name, targets included; everything that is saved.
+        modules: all that is saved, targets included.
         optimizers: by name.
 
     Attributes:
         name: under which the registry knows the algorithm.
         config_class: type of ``config``.
         imagining: default :class:`~worldrl.methods.offline.imagining.Imagining` of a model-based method, or None.
-        needs: what the constructor asks for besides: ``"world"``, ``"data"``.
+        needs: further arguments of the constructor: ``"world"``, ``"data"``.
         updates: gradient steps taken.
-        real: leading rows of the batch in hand that are recorded, not imagined; for the algorithms that tell them apart.
+        real: rows of the present batch that are recorded, not imagined; they come first.
     """
 
     name: ClassVar[str]
@@ -200,11 +206,11 @@ class Agent:
 
     @classmethod
     def check(cls, config: Any, facts: Facts) -> None:
-        """Refuse settings that do not fit the data, before anything is trained; here all do."""
+        """Refuse settings that do not fit the data, before any training; here all do."""
 
     @property
     def imagines(self) -> bool:
-        """Whether the next update learns from imagined rows, where there are any."""
+        """Whether the next update learns from imagined rows."""
         return True
 
     @property
@@ -227,19 +233,19 @@ class Agent:
         raise TypeError(f"{type(self).__name__} has no act")
 
     def explore(self, obs: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Choose actions ``[B, A]`` to meet the real environment with; here a sample of the policy."""
+        """Choose actions ``[B, A]`` for the real environment; here a sample of the policy."""
         return self.act(obs, generator=generator)
 
     @property
     def phase(self) -> int:
-        """Which kind of update comes next, where they take turns; updates of one kind run the same operations."""
+        """Kind of the next update; updates of one kind run the same operations."""
         return 0
 
     def schedule(self) -> None:
         """Set the learning rates of the next update; here they are constant."""
 
     def take_step(self, batch: Transitions, draws: torch.Generator) -> Logs:
-        """Take one gradient step of every part, ``draws`` being on the weights' device; return detached scalars."""
+        """Take one gradient step of every part; ``draws`` is on the weights' device; return detached scalars."""
         raise TypeError(f"{type(self).__name__} has no update")
 
     def update(self, batch: Transitions, *, generator: torch.Generator, real: int | None = None) -> Logs:
@@ -251,7 +257,7 @@ class Agent:
         return logs
 
     def update_parts(self, batch: Transitions, parts: int, *, generator: torch.Generator) -> Logs:
-        """Take several critic steps, one on each part of the batch, and few of the policy; here whole updates."""
+        """Take several critic steps, one on each part of the batch, and fewer policy steps; here whole updates."""
         logs: Logs = {}
         for part in pieces(batch, parts):
             logs |= self.update(part, generator=generator)
@@ -266,11 +272,7 @@ class Agent:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what ``state_dict`` gave, bit for bit.
-
-        Raises:
-            ArtefactError: the state has other parts than this agent.
-        """
+        """Restore a ``state_dict`` bit for bit; ArtefactError where its parts are not this agent's."""
         for what, own in (("modules", self.modules), ("optimizers", self.optimizers)):
             if set(state[what]) != set(own):
                 raise ArtefactError(f"agent {self.name}: state has {what} {sorted(state[what])}, needs {sorted(own)}")
@@ -288,11 +290,7 @@ class Agent:
         Args:
             folder: to write.
             parents: artefacts that it was made of.
-            space: ``trained_on``, ``low`` and ``high``: what it was trained on and the bounds of that one's actions; without,
-                no suite can play it.
-
-        Raises:
-            ArtefactError: the disk refuses.
+            space: ``trained_on``, ``low`` and ``high``: the training's suite and its action bounds; None: no suite can play it.
         """
         tensors = {
             f"{name}.{key}": value
@@ -304,7 +302,7 @@ class Agent:
         return write_artefact(folder, kind=KIND, config=config, tensors=tensors, parents=list(parents))
 
     def load_modules(self, artefact: Artefact) -> None:
-        """Load the modules that :meth:`save` wrote; the optimizers start anew."""
+        """Load the modules of :meth:`save`; the optimizers start anew."""
         for name, module in self.modules.items():
             prefix = f"{name}."
             own = {k.removeprefix(prefix): v for k, v in artefact.tensors.items() if k.startswith(prefix)}
@@ -312,16 +310,7 @@ class Agent:
 
 
 def load_agent(folder: Path, agent_class: type[Agent], **parts: Any) -> Agent:
-    """Open a saved agent to act, or to begin another training with.
-
-    Args:
-        folder: the artefact.
-        agent_class: of the algorithm that :func:`saved_algorithm` names.
-        parts: what the class asks for besides configuration and facts (a world, data).
-
-    Raises:
-        ArtefactError: missing, damaged, or another algorithm's.
-    """
+    """Open a saved agent; ``parts`` are the class's ``needs``. ArtefactError: missing, damaged, or another algorithm's."""
     artefact = read_artefact(folder, kind=KIND)
     if artefact.config["algorithm"] != agent_class.name:
         raise ArtefactError(f"{folder}: holds {artefact.config['algorithm']!r}, not {agent_class.name!r}")
@@ -334,9 +323,5 @@ def load_agent(folder: Path, agent_class: type[Agent], **parts: Any) -> Agent:
 
 
 def saved_algorithm(folder: Path) -> str:
-    """Return the registered name of the algorithm whose agent a folder holds.
-
-    Raises:
-        ArtefactError: no saved agent in that folder.
-    """
+    """Return the registered name of the saved agent's algorithm; ArtefactError without a saved agent."""
     return str(read_config(folder, kind=KIND)["algorithm"])

@@ -1,6 +1,4 @@
-"""Behaviour cloning: the actor repeats what the data did.
-
-    min_π E_{(s, a)~D} ‖π(s) − a‖²
+"""Behaviour cloning: min_π E_{(s, a)~D} ‖π(s) − a‖².
 
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
 """
@@ -16,7 +14,7 @@ from torch import Tensor
 
 from worldrl.core.interfaces import Logs
 from worldrl.core.transitions import Transitions
-from worldrl.methods.offline.agent import Agent, Facts, Standardise, adam, gradient_step, require
+from worldrl.methods.offline.agent import Agent, Facts, Standardise, adam, gradient_step, require_rules
 from worldrl.methods.offline.networks import DeterministicActor
 
 
@@ -33,12 +31,11 @@ class BcConfig:
     learning_rate: float = 3e-4
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
-        require(self.learning_rate > 0, "agent.learning_rate", "positive", self.learning_rate)
+        require_rules(self, "agent", {"positive": "learning_rate"})
 
 
 def unit_log_prob(mean: Tensor, action: Tensor) -> Tensor:
-    """Log-density ``[B]`` of a unit Gaussian around a deterministic policy's action, as policy guidance takes it."""
+    """Log-density ``[B]`` of a unit Gaussian around a deterministic action, as policy guidance uses it."""
     return -0.5 * (action - mean).square().sum(dim=-1) - 0.5 * math.log(2 * math.pi) * action.shape[-1]
 
 
@@ -56,7 +53,7 @@ class Bc(Agent):
 
     @torch.no_grad()
     def act(self, obs: Tensor, *, generator: torch.Generator | None) -> Tensor:
-        """Choose π(s); the policy is deterministic whatever the generator."""
+        """Return π(s), whatever the generator."""
         return self.actor(self.scale(obs))
 
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:

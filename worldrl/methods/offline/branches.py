@@ -1,11 +1,10 @@
-"""Imagination by branched rollouts: from states of the dataset, a few steps of the present policy in a world.
+"""Imagination by branched rollouts: a few steps of the present policy in a world, from states of the dataset.
 
-MBPO's scheme (Janner et al. 2019), the base of MOPO, MOBILE, COMBO, RAMBO and RAVL: 50,000 starts, k steps each, rows that
-terminated drop out. Two options of the methods built on it:
+MBPO's scheme (Janner et al. 2019), the base of MOPO, MOBILE, COMBO, RAMBO and RAVL. Rollouts that terminated drop out.
+Two options serve methods that build on it:
 
 - ``penalty`` λ: r̃ = r - λ·U(s, a) (MOPO, with U = max_i ‖σ_i‖);
-- ``truncate_above``: a rollout ends after a step whose U exceeds this. The step stays, as truncated, not terminated: its
-  target still bootstraps (NEUBAY, with the largest U of the dataset as threshold).
+- ``truncate_above``: a rollout ends after a step whose U exceeds this (NEUBAY, with the dataset's largest U).
 
 Shapes legend: ``B`` rollouts, ``S`` observation, ``A`` action, ``N`` rows of the dataset.
 """
@@ -26,13 +25,13 @@ from worldrl.core.transitions import Outcome, Transitions, concat
 
 @dataclass
 class BranchConfig:
-    """How rollouts branch off.
+    """Settings of branched rollouts.
 
     Attributes:
         starts: rollouts per generation.
         horizon: steps ``k`` after which a rollout is truncated.
         penalty: λ, 0 for none.
-        truncate_above: largest uncertainty after which a rollout goes on.
+        truncate_above: largest uncertainty after which a rollout continues.
     """
 
     starts: int = 50_000
@@ -41,7 +40,6 @@ class BranchConfig:
     truncate_above: float = math.inf
 
     def __post_init__(self) -> None:
-        """Reject numbers out of range."""
         require_at_least_one(self, ("starts", "horizon"), of="branches")
         if self.penalty < 0:
             raise SettingError(f"branches.penalty must be 0 (none) or above, got {self.penalty}")
@@ -56,17 +54,10 @@ def penalised(outcome: Outcome, penalty: float) -> Tensor:
 def branch(
     world: StateWorld, agent: OfflineAgent, index: Tensor, config: BranchConfig, *, generator: torch.Generator
 ) -> tuple[list[Transitions], list[Outcome]]:
-    """Roll the agent out from recorded rows.
-
-    Args:
-        world: where.
-        agent: acts by sampling.
-        index: int64 ``[B]`` into the dataset the world was made with.
-        config: ``starts`` is not used here.
-        generator: of the world's and the agent's draws.
+    """Roll the agent out from the rows ``index``, int64 ``[B]``, of the world's dataset.
 
     Returns:
-        The rows of each step, those of rollouts still running, and what the world said of them.
+        The rows of each step, of rollouts still running, and the world's outcome of each step.
     """
     state, obs = world.start(index, generator=generator)
     rows: list[Transitions] = []
@@ -92,12 +83,12 @@ class Branches:
     """An :class:`~worldrl.core.interfaces.Imagination`: one call makes one generation of branched rollouts.
 
     Args:
-        world: where rollouts go.
-        rows: rows ``N`` of the dataset the world was made with; starts are drawn from all of them.
-        config: how rollouts branch off.
+        world: where rollouts run.
+        rows: rows ``N`` of the world's dataset; starts are drawn from all of them.
+        config: settings of the rollouts.
 
     Raises:
-        SettingError: the config asks for uncertainty and the world measures none.
+        SettingError: the config needs an uncertainty and the world measures none.
     """
 
     def __init__(self, world: StateWorld, rows: int, config: BranchConfig):

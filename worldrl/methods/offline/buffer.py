@@ -1,6 +1,6 @@
-"""A first-in-first-out store of imagined transitions: what comes in pushes out what is oldest, all of it in turn.
+"""A first-in-first-out buffer of imagined transitions.
 
-(Unifloral's buffer keeps its first rows and overwrites the same tail at every refresh; most of it never turns over.)
+Unifloral's buffer differs: it keeps its first rows and overwrites the same tail at every refresh.
 
 Shapes legend: ``B`` rows, ``N`` capacity, ``S`` observation, ``A`` action.
 """
@@ -18,12 +18,7 @@ from worldrl.core.transitions import Transitions
 
 
 class TransitionBuffer:
-    """A ring of rows; memory is taken at the first rows that come.
-
-    Args:
-        capacity: most rows ``N`` it holds. MBPO's rule: rows of one generation times the generations that are kept.
-        device: where the rows live.
-    """
+    """A ring of at most ``capacity`` rows; memory is allocated with the first rows."""
 
     def __init__(self, capacity: int, device: torch.device | str = "cpu"):
         if capacity < 1:
@@ -34,15 +29,10 @@ class TransitionBuffer:
         self._size = 0
 
     def __len__(self) -> int:
-        """Return how many rows there are."""
         return self._size
 
     def add(self, rows: Transitions) -> None:
-        """Add rows in order; of more than ``capacity`` rows the last ones stay.
-
-        Raises:
-            SettingError: rows of another observation or action size than those before.
-        """
+        """Add rows in order; of more than ``capacity`` rows the last ones stay. SettingError: rows of another size."""
         if len(rows) > self.capacity:
             rows = rows.select(torch.arange(len(rows) - self.capacity, len(rows), device=rows.obs.device))
         ring = self._ring(rows)
@@ -60,40 +50,28 @@ class TransitionBuffer:
         self._size = min(self._size + len(rows), self.capacity)
 
     def sample(self, rows: int, *, generator: torch.Generator) -> Transitions:
-        """Draw rows uniformly, with replacement.
-
-        Raises:
-            SettingError: there are none yet.
-        """
+        """Draw rows uniformly, with replacement; SettingError while the buffer is empty."""
         if self._rows is None or not self._size:
             raise SettingError("the buffer of imagined transitions is empty; generate before sampling")
         index = torch.randint(self._size, (rows,), generator=generator, device=generator.device)
         return self._rows.select(index.to(self.device))
 
     def rows(self) -> Transitions:
-        """Return all rows, oldest first.
-
-        Raises:
-            SettingError: there are none yet.
-        """
+        """Return all rows, oldest first; SettingError while the buffer is empty."""
         if self._rows is None:
             raise SettingError("the buffer of imagined transitions is empty; generate before reading it")
         first = self._next if self._size == self.capacity else 0
         return self._rows.select((first + torch.arange(self._size, device=self.device)) % self.capacity)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the rows as they lie, and where the next one goes."""
+        """Return the rows in ring order, and the place of the next one."""
         rows = None
         if self._rows is not None:
             rows = {field.name: getattr(self._rows, field.name)[: self._size] for field in fields(Transitions)}
         return {"capacity": self.capacity, "next": self._next, "rows": rows}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` gave: the same draws from the same generator follow.
-
-        Raises:
-            ArtefactError: the state is of a buffer of another capacity.
-        """
+        """Restore a :meth:`state_dict`; later draws are the same. ArtefactError: of another capacity."""
         if state["capacity"] != self.capacity:
             raise ArtefactError(
                 f"the saved buffer holds up to {state['capacity']} rows, this one {self.capacity}; use the same setting"

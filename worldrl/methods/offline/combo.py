@@ -1,9 +1,9 @@
-"""COMBO (Yu et al. 2021): CQL whose pushed-down states are those of the batch with its imagined rows, no uncertainty.
+"""COMBO (Yu et al. 2021): CQL that lowers the values of the batch's states, imagined ones included; no uncertainty.
 
     critic:  Σ_i mean_b (Q_i(s, a) − y)² + w Σ_i [ T mean_{s~ρ} log Σ_K exp((Q_i(s, a') − log q(a'))/T) − mean_{(s,a)~D} Q_i(s, a) ]
 
-ρ is the whole mixed batch (``mix``) or its imagined rows (``model``); the lifted pairs are the recorded rows alone. K as
-in :mod:`worldrl.methods.offline.cql`.
+ρ is the whole mixed batch (``mix``) or its imagined rows (``model``); D are the recorded rows. K is the set of
+:mod:`worldrl.methods.offline.cql`.
 
 Shapes legend: ``B`` rows, the first ``real`` of them recorded.
 """
@@ -37,13 +37,12 @@ class ComboConfig(CqlConfig):
     pushed_states: str = "mix"
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
         require(self.pushed_states in ("mix", "model"), "agent.pushed_states", "mix or model", self.pushed_states)
 
 
 def split_rows(batch: Transitions, real: int) -> tuple[Transitions, Transitions]:
-    """Part a batch into its recorded and its imagined rows."""
+    """Split a batch into its recorded and its imagined rows."""
     index = torch.arange(len(batch), device=batch.obs.device)
     return batch.select(index[:real]), batch.select(index[real:])
 
@@ -56,11 +55,7 @@ class Combo(Cql):
     imagining: ClassVar[Imagining] = Imagining(horizon=5, real_ratio=0.5)
 
     def update(self, batch: Transitions, *, generator: torch.Generator, real: int | None = None) -> Logs:
-        """Take one step; the first ``real`` rows are recorded (None: all).
-
-        Raises:
-            SettingError: no recorded row to lift.
-        """
+        """Take one step; the first ``real`` rows are recorded (None: all). SettingError: no recorded row."""
         if real is not None and not 0 < real <= len(batch):
             raise SettingError(f"combo lifts recorded rows: give imagining.real_ratio > 0, got {real} of {len(batch)}")
         return super().update(batch, generator=generator, real=real)

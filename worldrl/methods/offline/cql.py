@@ -1,10 +1,10 @@
-"""CQL (Kumar et al. 2020): SAC whose critics are pressed down where the policy acts and lifted where the data did.
+"""CQL (Kumar et al. 2020): SAC whose critics are lowered at the policy's actions and raised at the recorded ones.
 
     critic:  Σ_i mean_b (Q_i(s, a) − y)² + w Σ_i [ T mean_b log Σ_{a' ∈ K} exp((Q_i(s, a') − log q(a'))/T) − mean_b Q_i(s, a) ]
 
 K holds n uniform actions (log q = −A log 2), n of π(·|s) and n of π(·|s') (log q = log π), all valued at s: the
-importance-weighted estimate of log ∫ exp Q up to a constant (Appendix F). OfflineRL-Kit's reshape of these values has no effect,
-so that its log-sum-exp runs over 3 values of one repetition; here it runs over all 3 n.
+importance-weighted estimate of log ∫ exp Q up to a constant (Appendix F). In OfflineRL-Kit the reshape of these values
+has no effect, so its log-sum-exp covers 3 values; here it covers all 3 n.
 
 Shapes legend: ``B`` rows, ``A`` action, ``N`` critics, ``n`` actions of each kind.
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from worldrl.core.interfaces import Logs
 from worldrl.core.transitions import Transitions
-from worldrl.methods.offline.agent import require
+from worldrl.methods.offline.agent import require_rules
 from worldrl.methods.offline.networks import StackedCritic, squashed_sample
 from worldrl.methods.offline.sac import Sac, SacConfig
 
@@ -44,24 +44,19 @@ class CqlConfig(SacConfig):
     actions: int = 10
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
-        require(self.conservatism >= 0, "agent.conservatism", "zero or more", self.conservatism)
-        require(self.softmax_temperature > 0, "agent.softmax_temperature", "positive", self.softmax_temperature)
-        require(self.actions >= 1, "agent.actions", "at least 1", self.actions)
+        rules = {"zero or more": "conservatism", "positive": "softmax_temperature", "at least 1": "actions"}
+        require_rules(self, "agent", rules)
 
 
 def conservative_gap(q_asked: Tensor, logq_asked: Tensor, q_data: Tensor, temperature: float) -> Tensor:
-    """Σ_i [T mean log Σ_K exp((Q − log q)/T) − mean Q_data].
+    """Σ_i [T mean log Σ_K exp((Q − log q)/T) − mean Q_data], a scalar.
 
     Args:
-        q_asked: values of the actions asked about, ``[N, K, B]``.
-        logq_asked: log-densities they were drawn with, ``[K, B]``.
-        q_data: values of the recorded actions, ``[N, B]``; rows may be others than those of ``q_asked``.
+        q_asked: values of the sampled actions, ``[N, K, B]``.
+        logq_asked: log-densities of their draws, ``[K, B]``.
+        q_data: values of the recorded actions, ``[N, B]``; its rows may differ from those of ``q_asked``.
         temperature: T.
-
-    Returns:
-        A scalar.
     """
     soft = temperature * torch.logsumexp((q_asked - logq_asked) / temperature, dim=1)  # [N, B]
     return soft.mean(dim=1).sum() - q_data.mean(dim=1).sum()

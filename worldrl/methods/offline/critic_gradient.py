@@ -1,4 +1,4 @@
-"""The gradient of RAVL's and EDAC's critic loss in closed form: four products per layer where autograd needs six.
+"""Closed form of RAVL's and EDAC's critic gradient: four products per layer where autograd needs six.
 
 The loss is L = Σ_i mean_b (Q_i − y)² + η L_div(g), with g_i = ∇_a Q_i. In a ReLU network the slopes D_l ∈ {0, 1} are
 constants almost everywhere, so with x_0 = (s, a), z_l = x_{l−1} W_l + b_l, x_l = D_l z_l and Q = z_L:
@@ -8,8 +8,7 @@ constants almost everywhere, so with x_0 = (s, a), z_l = x_{l−1} W_l + b_l, x_
     c = 2 (Q − y)/B
     ∂L/∂W_l = (c x_{l−1} + η u_{l−1})ᵀ β_l,      ∂L/∂b_l = Σ_b c β_l
 
-The β_l that give g are the ones that carry the TD error back, and both terms share the product with β_l; autograd runs
-each of them twice.
+The β_l of g also carry the TD error back, and both terms share the product with β_l; autograd computes each twice.
 
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics, ``H`` hidden width.
 """
@@ -28,14 +27,7 @@ NORM_FLOOR = 1e-10
 
 
 def diversity_loss(gradient: Tensor) -> Tensor:
-    """L_div of action gradients.
-
-    Args:
-        gradient: ∇_a Q_i(s, a), ``[N, B, A]``.
-
-    Returns:
-        A scalar in [−N/(N − 1), N]; N where all gradients are parallel.
-    """
+    """L_div of action gradients ``[N, B, A]``: a scalar in [−N/(N − 1), N]; N where all are parallel."""
     unit = gradient / (gradient.norm(dim=-1, keepdim=True) + NORM_FLOOR)
     together = unit.sum(dim=0).square().sum(dim=-1)  # [B], ‖Σ_i g_i‖²
     alone = unit.square().sum(dim=(0, 2))  # [B], Σ_i ‖g_i‖²
@@ -69,7 +61,7 @@ def diverse_td_gradients(
         diversity: η; 0 leaves the term out.
 
     Returns:
-        Gradients by parameter, and what to log.
+        Gradients by parameter, and logs.
     """
     layers = [(linear.weight, linear.bias) for linear in critic.linears]
     inputs = activations(layers, obs, action)
@@ -110,7 +102,7 @@ def backward_slopes(layers: list[tuple[nn.Parameter, nn.Parameter]], inputs: lis
 def forward_slopes(
     layers: list[tuple[nn.Parameter, nn.Parameter]], inputs: list[Tensor], gradient: Tensor
 ) -> list[Tensor]:
-    """Return u_0 .. u_{L−1}: how L_div changes with what g is made of, ``[N, B, in]``."""
+    """Return u_0 .. u_{L−1} of the module's equations, ``[N, B, in]``."""
     slope = diversity_slope(gradient)
     state = torch.zeros_like(inputs[0][..., : -slope.shape[-1]])
     through = [torch.cat((state, slope), dim=-1)]

@@ -7,13 +7,13 @@ conjugate over non-negative visit ratios, f*₊(y) = max_{x ≥ 0} x y − f(x):
             Q:      Σ_i mean (Q_i(s, a) − r − γ (1 − terminated) V(s'))²
             actor:  −mean min(exp(β (Q̄ − V)), w_max) log π(a|s)
 
-XQL's Gumbel loss is this with an exponential for f*, which explodes for large y. f-DVL takes tamer ones:
+XQL's Gumbel loss is this with an exponential for f*, which grows too fast for large y. f-DVL replaces it:
 
     χ²:               f(x) = (x − 1)²    f*₊(y) = y + y²/4 for y ≥ −2, else −1
     total variation:  f(x) = ½|x − 1|    f*₊(y) = max(y, −½); for y > ½, where the conjugate is infinite, continued linearly
 
-For V they are cut at 0, as the authors' code does (there y + y²/4 counts below −4 again). Uncut, their slope at 0 is 1: for λ > ½, V would settle
-above every Q by a constant (1.14 τ for χ² and λ = 0.7), which each backup adds once more, so that values are off by a multiple of τ/(1 − γ).
+For V they are cut at 0, as in the authors' code (there y + y²/4 counts below −4 again). Uncut, their slope at 0 is 1. For
+λ > ½, V would then exceed every Q by a constant (1.14 τ for χ² and λ = 0.7), which every backup adds once more.
 
 ReCOIL imitates experts E with the help of other data S by matching the mixture βd + (1 − β)d^S to βd^E + (1 − β)d^S,
 without a discriminator and without rewards. With y = γ (1 − terminated) V(s') − Q(s, a), g(y) = f*₊(y) − y, and
@@ -22,8 +22,8 @@ without a discriminator and without rewards. With y = γ (1 − terminated) V(s'
     ReCOIL  Q:      Σ_i β mean_E [V(s) − Q_i(s, a)] + mean_mix g(y_i)
             V:      IQL's expectile of Q̄ − V over the mixture;  actor as above, over the mixture
 
-For χ² this makes Q = γV(s') + 2 β d^E/(β d^E + (1 − β) d^S): a pseudo-reward in [0, 2]. ReCOIL's equations are the standard form of
-its dual; the authors' code of it was not at hand, so details may differ.
+For χ² this makes Q = γV(s') + 2 β d^E/(β d^E + (1 − β) d^S): a pseudo-reward in [0, 2]. These equations are the standard
+form of the dual; the authors' code of ReCOIL was not available, so details may differ.
 
 Shapes legend: ``B`` rows, ``N`` critics.
 """
@@ -40,8 +40,8 @@ from torch import Tensor
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs
 from worldrl.core.transitions import Transitions, concat
-from worldrl.methods.offline.agent import Facts, gradient_step, require
-from worldrl.methods.offline.iql import Iql, WeightedCloningConfig, require_expectile
+from worldrl.methods.offline.agent import Facts, gradient_step, require, require_rules
+from worldrl.methods.offline.iql import Iql, WeightedCloningConfig
 from worldrl.methods.offline.training import draw
 
 
@@ -57,7 +57,7 @@ def total_variation_conjugate(y: Tensor) -> Tensor:
 
 
 def chi_square_cut(y: Tensor) -> Tensor:
-    """max(y + y²/4, 0), what f-DVL's V is learned with: no slope between −4 and 0."""
+    """max(y + y²/4, 0) for f-DVL's V: no slope between −4 and 0."""
     return (y + y.square() / 4).clamp_min(0)
 
 
@@ -80,9 +80,8 @@ class FDvlConfig(WeightedCloningConfig):
     Attributes:
         scale_reward: multiply rewards by the time limit over the range of recorded returns, as IQL does.
         divergence: chi_square or total_variation.
-        weight: λ in [½, 1]: the nearer to 1, the more V is a maximum over the actions it sees; the authors' command for
-            locomotion has 1.
-        random_actions: uniform actions per row that V learns from besides the recorded one; that command has 1.
+        weight: λ in [½, 1]; V approaches a maximum over the actions as λ approaches 1, the authors' value for locomotion.
+        random_actions: uniform actions per row that V learns from besides the recorded one; the authors take 1.
         divergence_scale: τ, in units of (scaled) value.
     """
 
@@ -93,12 +92,10 @@ class FDvlConfig(WeightedCloningConfig):
     divergence_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
         require(self.divergence in CONJUGATES, "agent.divergence", " or ".join(CONJUGATES), self.divergence)
         require(0.5 <= self.weight <= 1, "agent.weight", "in [0.5, 1]", self.weight)
-        require(self.random_actions >= 0, "agent.random_actions", "zero or more", self.random_actions)
-        require(self.divergence_scale > 0, "agent.divergence_scale", "positive", self.divergence_scale)
+        require_rules(self, "agent", {"zero or more": "random_actions", "positive": "divergence_scale"})
 
 
 def dual_value_loss(advantage: Tensor, value: Tensor, conjugate: Callable[[Tensor], Tensor], weight: float) -> Tensor:
@@ -115,7 +112,7 @@ class FDvl(Iql):
     def value_rows(
         self, batch: Transitions, advantage: Tensor, value: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Return Q̄ − V and V of the batch, and behind them those of uniform actions at the same states."""
+        """Return Q̄ − V and V of the batch, then those of uniform actions at the same states."""
         times = self.config.random_actions
         if not times:
             return advantage, value
@@ -151,11 +148,8 @@ class RecoilConfig(WeightedCloningConfig):
     divergence: str = "chi_square"
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
-        require_expectile(self.expectile)
-        require(0 < self.expert_fraction <= 1, "agent.expert_fraction", "in (0, 1]", self.expert_fraction)
-        require(0 < self.mixing < 1, "agent.mixing", "in (0, 1)", self.mixing)
+        require_rules(self, "agent", {"in (0, 1)": "expectile mixing", "in (0, 1]": "expert_fraction"})
         require(self.divergence in CONJUGATES, "agent.divergence", " or ".join(CONJUGATES), self.divergence)
 
 
@@ -173,7 +167,7 @@ def recoil_loss(
 
     Args:
         q_expert: ``[N, B_E]``.
-        value_expert: V(s), ``[B_E]``; a constant, it only keeps the loss near zero.
+        value_expert: V(s), ``[B_E]``, a constant that only keeps the loss near zero.
         q_mix: ``[N, B]``.
         next_value_mix: V(s'), 0 where terminated, ``[B]``.
         conjugate: f*₊.
@@ -185,13 +179,7 @@ def recoil_loss(
 
 
 class Recoil(Iql):
-    """Imitation of the best episodes with the help of all.
-
-    Args:
-        config: settings.
-        facts: of the data.
-        expert: the expert's rows; needed to learn, not to act.
-    """
+    """Imitation of the best episodes with the help of all; the ``expert`` rows are needed to learn, not to act."""
 
     name: ClassVar[str] = "recoil"
     config_class: ClassVar[type[Any]] = RecoilConfig
@@ -210,11 +198,7 @@ class Recoil(Iql):
         return 1.0
 
     def update(self, batch: Transitions, *, generator: torch.Generator, real: int | None = None) -> Logs:
-        """Take one step on the batch joined with expert rows, which stand first.
-
-        Raises:
-            SettingError: made without expert rows.
-        """
+        """Take one step on expert rows joined with the batch, in this order. SettingError without expert rows."""
         if self.expert is None:
             raise SettingError("recoil imitates: make it with expert=..., the expert's rows")
         share = self.config.mixing / (1 - self.config.mixing)

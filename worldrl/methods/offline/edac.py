@@ -1,4 +1,4 @@
-"""EDAC (An et al. 2021): SAC-N whose critics are kept diverse by the angles between their action gradients.
+"""EDAC (An et al. 2021): SAC-N with a loss on the angles between the critics' action gradients.
 
     g_i = ∇_a Q_i(s, a) / ‖∇_a Q_i(s, a)‖
     L_div = 1/(N − 1) · mean_b Σ_{i≠j} g_iᵀ g_j = 1/(N − 1) · mean_b (‖Σ_i g_i‖² − Σ_i ‖g_i‖²)
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from worldrl.core.interfaces import Logs
 from worldrl.core.transitions import Transitions
-from worldrl.methods.offline.agent import require
+from worldrl.methods.offline.agent import require, require_rules
 from worldrl.methods.offline.critic_gradient import diverse_td_gradients, diversity_loss
 from worldrl.methods.offline.sac import Sac
 from worldrl.methods.offline.sac_n import SacNConfig
@@ -37,9 +37,8 @@ class EdacConfig(SacNConfig):
     diversity: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
-        require(self.diversity >= 0, "agent.diversity", "zero or more", self.diversity)
+        require_rules(self, "agent", {"zero or more": "diversity"})
         enough = self.critics >= 2 or self.diversity == 0
         require(enough, "agent.critics", "at least 2 where agent.diversity is not 0", self.critics)
 
@@ -47,7 +46,7 @@ class EdacConfig(SacNConfig):
 class Edac(Sac):
     """SAC-N with gradient diversity.
 
-    :meth:`critic_loss` is the equation; what an update runs is its gradient in closed form
+    :meth:`critic_loss` is the equation. An update uses its gradient in closed form
     (:mod:`~worldrl.methods.offline.critic_gradient`), where one forward pass serves both terms.
     """
 

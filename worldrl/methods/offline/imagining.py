@@ -1,10 +1,10 @@
-"""How much is imagined, how often, and how much of it an agent sees: settings that every model-based method has."""
+"""How much a model-based method imagines, how often, and the share of it in a batch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from worldrl.methods.offline.agent import require
+from worldrl.methods.offline.agent import require_rules
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,12 @@ class Imagining:
     penalty: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
-        for name in ("horizon", "rollouts", "refresh_every", "generations"):
-            require(getattr(self, name) >= 1, f"imagining.{name}", "at least 1", getattr(self, name))
-        require(0 <= self.real_ratio <= 1, "imagining.real_ratio", "in [0, 1]", self.real_ratio)
-        require(self.penalty >= 0, "imagining.penalty", "zero or more", self.penalty)
+        rules = {
+            "at least 1": "horizon rollouts refresh_every generations",
+            "in [0, 1]": "real_ratio",
+            "zero or more": "penalty",
+        }
+        require_rules(self, "imagining", rules)
 
     @property
     def capacity(self) -> int:

@@ -1,4 +1,4 @@
-"""IQL (Kostrikov et al. 2022): the best action in the data is found by an expectile, never by asking another action.
+"""IQL (Kostrikov et al. 2022): an expectile estimates the best recorded action; no other action is ever valued.
 
     V:      mean_b L_τ(min_i Q̄_i(s, a) − V(s)),   L_τ(u) = |τ − 1[u < 0]| u²
     Q:      Σ_i mean_b (Q_i(s, a) − r − γ (1 − terminated) V(s'))²
@@ -26,7 +26,7 @@ from worldrl.methods.offline.agent import (
     gradient_step,
     pieces,
     polyak,
-    require,
+    require_rules,
     set_rate,
 )
 from worldrl.methods.offline.networks import BoundedActor, StackedCritic, ValueNet, normal_log_prob
@@ -35,7 +35,7 @@ from worldrl.methods.offline.targets import td_loss, td_target
 
 @dataclass(frozen=True)
 class WeightedCloningConfig:
-    """What IQL, f-DVL and ReCOIL share; defaults are IQL's for locomotion.
+    """Settings common to IQL, f-DVL and ReCOIL; defaults are IQL's for locomotion.
 
     Attributes:
         hidden: widths of hidden layers, all networks.
@@ -44,7 +44,7 @@ class WeightedCloningConfig:
         discount: γ.
         polyak: rate of the target critics.
         learning_rate: of all Adams.
-        actor_cosine: the actor's falls along a cosine to 0 over the offline updates; online it is constant.
+        actor_cosine: the actor's rate falls along a cosine to 0 over the offline updates; online it is constant.
     """
 
     hidden: tuple[int, ...] = (256, 256)
@@ -56,12 +56,13 @@ class WeightedCloningConfig:
     actor_cosine: bool = True
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
-        require(self.temperature >= 0, "agent.temperature", "zero or more", self.temperature)
-        require(self.largest_weight > 0, "agent.largest_weight", "positive", self.largest_weight)
-        require(0 <= self.discount <= 1, "agent.discount", "in [0, 1]", self.discount)
-        require(0 < self.polyak <= 1, "agent.polyak", "in (0, 1]", self.polyak)
-        require(self.learning_rate > 0, "agent.learning_rate", "positive", self.learning_rate)
+        rules = {
+            "zero or more": "temperature",
+            "positive": "largest_weight learning_rate",
+            "in [0, 1]": "discount",
+            "in (0, 1]": "polyak",
+        }
+        require_rules(self, "agent", rules)
 
 
 @dataclass(frozen=True)
@@ -77,14 +78,8 @@ class IqlConfig(WeightedCloningConfig):
     scale_reward: bool = True
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
-        require_expectile(self.expectile)
-
-
-def require_expectile(expectile: float) -> None:
-    """Refuse an expectile out of (0, 1)."""
-    require(0 < expectile < 1, "agent.expectile", "in (0, 1)", expectile)
+        require_rules(self, "agent", {"in (0, 1)": "expectile"})
 
 
 def expectile_loss(difference: Tensor, expectile: float) -> Tensor:
@@ -165,8 +160,8 @@ class Iql(Agent):
         loss = self.value_loss(*self.value_rows(batch, advantage, value, generator))
         gradient_step(self.optimizers["value"], loss)
         q = (advantage + value).detach()
-        told = {"value/loss": loss, "value/advantage": advantage.mean(), "critic/q": q.mean() / self.scale}
-        return advantage, {name: number.detach() for name, number in told.items()}
+        numbers = {"value/loss": loss, "value/advantage": advantage.mean(), "critic/q": q.mean() / self.scale}
+        return advantage, {name: number.detach() for name, number in numbers.items()}
 
     def _move_critics(self, batch: Transitions) -> Logs:
         loss = self._update_critic(batch)

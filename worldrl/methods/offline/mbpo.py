@@ -1,9 +1,7 @@
-"""MBPO (Janner et al. 2019) on a fixed dataset: SAC on short imagined rollouts, without any pessimism about the world.
+"""MBPO (Janner et al. 2019) on a fixed dataset: SAC on short imagined rollouts, without pessimism about the world.
 
-The base method of MOPO, MOBILE and RAVL. Online it refits the world and lengthens its rollouts as data comes in; here
-neither happens. What it shows offline is the failure the others mend: values that grow without bound.
-
-Equations as in :mod:`worldrl.methods.offline.sac`, batches of ⌊B r⌋ recorded rows and imagined ones.
+The base method of MOPO, MOBILE and RAVL. The online method also refits the world and lengthens its rollouts. Offline,
+values can grow without bound; the other methods correct this. Batches hold ⌊B r⌋ recorded rows and imagined ones.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""MOBILE (Sun et al. 2023): the penalty is the disagreement of the members about the Bellman target itself.
+"""MOBILE (Sun et al. 2023): the penalty is the ensemble's disagreement about the Bellman target itself.
 
     u(s, a) = Std_i [ E_{s' ~ p_i(·|s, a)} min_j Q̄_j(s', a') ],   a' ~ π(·|s'),  i over the elites
     y = max(0, r − β u(s, a) 1[imagined] + γ (1 − terminated) min_j Q̄_j(s', a'))
 
-The expectation is a mean over 10 samples; no entropy is backed up. The floor at 0 is OfflineRL-Kit's, right where rewards
-are not negative; ``floor=null`` leaves it out. Where no recorded episode returned more than the floor, it would be every
-row's target, and is refused.
+The expectation is a mean over 10 samples; no entropy is backed up. The floor at 0 is OfflineRL-Kit's and fits rewards
+that are not negative; ``floor=null`` removes it. A floor above all recorded returns is refused.
 
 Shapes legend: ``B`` rows, the first ``real`` of them recorded, ``S`` observation, ``m`` elites, ``n`` samples.
 """
@@ -21,7 +20,7 @@ from torch import Tensor
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs
 from worldrl.core.transitions import Transitions
-from worldrl.methods.offline.agent import Facts, require
+from worldrl.methods.offline.agent import Facts, require_rules
 from worldrl.methods.offline.imagining import Imagining
 from worldrl.methods.offline.sac import Sac, SacConfig
 from worldrl.methods.offline.targets import bounded
@@ -42,25 +41,12 @@ class MobileConfig(SacConfig):
     floor: float | None = 0.0
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
-        require(self.inconsistency >= 0, "agent.inconsistency", "zero or more", self.inconsistency)
-        require(self.samples >= 1, "agent.samples", "at least 1", self.samples)
+        require_rules(self, "agent", {"zero or more": "inconsistency", "at least 1": "samples"})
 
 
 def sample_next(ensemble: Any, obs: Tensor, action: Tensor, samples: int, *, generator: torch.Generator) -> Tensor:
-    """Draw next observations from every elite.
-
-    Args:
-        ensemble: a :class:`~worldrl.world_models.state.ensemble.Ensemble`.
-        obs: ``[B, S]``.
-        action: ``[B, A]``.
-        samples: n.
-        generator: on the observations' device.
-
-    Returns:
-        ``[n, m, B, S]``.
-    """
+    """Draw ``samples`` next observations from every elite of an ensemble: ``[n, m, B, S]``."""
     mean, logvar = ensemble.predict(obs, action, ensemble.elites)  # [m, B, S + 1]
     noise = torch.randn((samples, *mean.shape), generator=generator, device=mean.device)
     return obs + (mean + (0.5 * logvar).exp() * noise)[..., :-1]
@@ -72,7 +58,7 @@ def bellman_inconsistency(next_value: Tensor) -> Tensor:
 
 
 class Mobile(Sac):
-    """SAC on imagined rollouts, its targets lowered by the Bellman inconsistency.
+    """SAC on imagined rollouts, with targets less the Bellman inconsistency.
 
     Args:
         config: settings.
@@ -80,7 +66,7 @@ class Mobile(Sac):
         world: the :class:`~worldrl.world_models.state.ensemble_world.EnsembleWorld`; needed to learn, not to act.
 
     Raises:
-        SettingError: the floor lies above all recorded returns.
+        SettingError: the floor is above all recorded returns.
     """
 
     name: ClassVar[str] = "mobile"
@@ -95,11 +81,7 @@ class Mobile(Sac):
 
     @classmethod
     def check(cls, config: MobileConfig, facts: Facts) -> None:
-        """Refuse a floor that lies above all recorded returns.
-
-        Raises:
-            SettingError: every target would be the floor.
-        """
+        """SettingError where the floor is above all recorded returns: every target would be the floor."""
         super().check(config, facts)
         if config.floor is not None and facts.return_max <= config.floor:
             raise SettingError(
@@ -108,11 +90,7 @@ class Mobile(Sac):
             )
 
     def update(self, batch: Transitions, *, generator: torch.Generator, real: int | None = None) -> Logs:
-        """Take one step; the first ``real`` rows are recorded (None: all) and not penalised.
-
-        Raises:
-            SettingError: made without a world.
-        """
+        """Take one step; the first ``real`` rows are recorded (None: all) and not penalised. SettingError without a world."""
         if self.world is None:
             raise SettingError("mobile learns with an ensemble: make it with world=..., or choose world=ensemble")
         return super().update(batch, generator=generator, real=real)

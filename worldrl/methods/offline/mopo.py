@@ -1,10 +1,10 @@
-"""MOPO (Yu et al. 2020): MBPO whose imagined rewards are lowered where the ensemble's members say they know little.
+"""MOPO (Yu et al. 2020): MBPO with imagined rewards less a multiple of the ensemble's predicted deviation.
 
     r̃ = r − λ u(s, a),   u = max_i ‖σ_i(s, a)‖₂
 
-The penalty is taken when rows are imagined (:class:`~worldrl.methods.offline.branches.Branches` with ``penalty`` λ in a world
-that measures ``max_sigma``), so the agent is SAC. λ and k per D4RL set, as OfflineRL-Kit runs them: HalfCheetah-medium
-0.5 and 5, Hopper-medium 5 and 5, Walker2d-medium 0.5 and 5, medium-replay 0.5, 2.5, 2.5, medium-expert 2.5, 5, 2.5.
+:class:`~worldrl.methods.offline.branches.Branches` subtracts the penalty in a world that measures ``max_sigma``, so the
+agent is SAC. λ and k per D4RL set, as OfflineRL-Kit runs them: HalfCheetah-medium 0.5 and 5, Hopper-medium 5 and 5,
+Walker2d-medium 0.5 and 5, medium-replay 0.5, 2.5, 2.5, medium-expert 2.5, 5, 2.5.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Networks of the offline agents: actors, values, and critics whose ``N`` members live in stacked weights.
+"""Networks of the offline agents: actors, values, and critics with the weights of ``N`` members stacked.
 
 A layer of all members is one batched product, y_i = x_i W_i + b_i (``baddbmm``). A Gaussian actor squashed by tanh has
 log π(a|s) = log N(u; μ, σ) − Σ log(1 − tanh² u) with a = tanh u (SAC, Appendix C).
@@ -27,14 +27,14 @@ EDAC_ACTOR, EDAC_CRITIC = 1e-3, 3e-3
 """Half-widths of the uniform initial weights of last layers."""
 ATANH_MARGIN = 1e-6
 MANY_MEMBERS = 4
-"""Critics from which it pays to run the least one of each row again (:func:`least_q`)."""
+"""Number of critics from which :func:`least_q` is cheaper than a minimum."""
 
 
 # --- plain networks -------------------------------------------------------------------------------------------------
 
 
 def mlp(inputs: int, hidden: Sequence[int], outputs: int, *, layer_norm: bool = False) -> nn.Sequential:
-    """Linear layers with ReLU between them, normalised before it where asked; PyTorch's own initial weights."""
+    """Linear layers with ReLU between them, optionally normalised before it; PyTorch's own initial weights."""
     sizes = [inputs, *hidden, outputs]
     layers: list[nn.Module] = []
     for first, second in itertools.pairwise(sizes[:-1]):
@@ -65,7 +65,7 @@ class ValueNet(nn.Module):
 
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[None]:
-    """Let gradients flow through a module, but into none of its weights: a compiled backward pass would compute those too."""
+    """Compute no gradients of a module's weights, only through it: a compiled backward pass would compute them too."""
     module.requires_grad_(False)
     try:
         yield
@@ -77,7 +77,7 @@ def frozen(module: nn.Module) -> Iterator[None]:
 
 
 class Gaussian(NamedTuple):
-    """Mean and log standard deviation, ``[B, A]`` each, before the squashing where there is one."""
+    """Mean and log standard deviation, ``[B, A]`` each, before any squashing."""
 
     mean: Tensor
     log_std: Tensor
@@ -110,7 +110,7 @@ class SquashedActor(nn.Module):
 
 
 class BoundedActor(nn.Module):
-    """μ(s) = tanh(net(s)) and a σ that depends on no state: IQL's policy, a Gaussian that is not squashed."""
+    """μ(s) = tanh(net(s)) and a σ independent of the state: IQL's policy, a Gaussian without squashing."""
 
     def __init__(self, obs_size: int, action_size: int, hidden: Sequence[int]) -> None:
         super().__init__()
@@ -138,8 +138,8 @@ def squashed_sample(gaussian: Gaussian, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Reparametrised draw.
 
     Args:
-        gaussian: of the actor, ``[B, A]``.
-        noise: standard normal ``[..., B, A]``: several draws of each row share what the actor said.
+        gaussian: ``[B, A]``.
+        noise: standard normal ``[..., B, A]``: several draws of each row share its Gaussian.
 
     Returns:
         Action ``[..., B, A]`` and its log-density ``[..., B]``.
@@ -159,19 +159,7 @@ def squashed_log_prob(gaussian: Gaussian, action: Tensor) -> Tensor:
 
 
 class StackedCritic(nn.Module):
-    """Q_i(s, a) of ``N`` members at once, with EDAC's initial weights.
-
-    Args:
-        obs_size: ``S``.
-        action_size: ``A``.
-        hidden: widths of the hidden layers.
-        members: ``N``.
-        layer_norm: normalise before each ReLU.
-
-    Attributes:
-        linears: the stacked linear layers in order.
-        norms: one per hidden layer, or empty.
-    """
+    """Q_i(s, a) of ``N`` members at once, with EDAC's initial weights; ``layer_norm`` normalises before each ReLU."""
 
     def __init__(
         self, obs_size: int, action_size: int, hidden: Sequence[int], members: int, *, layer_norm: bool = False
@@ -189,15 +177,7 @@ class StackedCritic(nn.Module):
             nn.init.uniform_(parameter, -EDAC_CRITIC, EDAC_CRITIC)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Value state-action pairs.
-
-        Args:
-            obs: ``[B, S]``, or ``[N, B, S]`` to give each member its own rows.
-            action: ``[B, A]`` or ``[N, B, A]`` likewise.
-
-        Returns:
-            ``[N, B]``.
-        """
+        """Value pairs ``[B, S]``, ``[B, A]``, or ``[N, B, ...]`` with rows of each member's own: ``[N, B]``."""
         pair = (obs.expand(self.members, -1, -1), action.expand(self.members, -1, -1))
         x = torch.cat(pair, dim=-1)  # [N, B, S + A]
         for depth, linear in enumerate(self.linears[:-1]):
@@ -219,18 +199,10 @@ class StackedCritic(nn.Module):
 
 
 def least_q(critic: StackedCritic, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """min_i Q_i(s, a) with its gradient, and all members' values without.
+    """Return min_i Q_i(s, a) ``[B]`` with its gradient, and all members' values ``[N, B]`` without.
 
-    Each row's gradient flows through one member only, so that member alone is run again for the row: with ``N``
-    members this costs 1 + 3/N forward passes where a minimum over all of them costs 2.
-
-    Args:
-        critic: of ``N`` members.
-        obs: ``[B, S]``.
-        action: ``[B, A]``.
-
-    Returns:
-        ``[B]``, differentiable in ``action``; and ``[N, B]``.
+    Each row's gradient flows through one member only, so only that member is evaluated again for the row. With ``N``
+    members this costs 1 + 3/N forward passes; a minimum over all of them costs 2.
     """
     at_once = (
         obs.is_cuda or torch.compiler.is_compiling()

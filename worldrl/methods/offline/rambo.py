@@ -1,10 +1,10 @@
-"""RAMBO (Rigter et al. 2022): the world learns too, against the policy, while it stays likely under the data.
+"""RAMBO (Rigter et al. 2022): the world learns against the policy while it stays likely under the data.
 
     min_φ  L_nll(φ; D) + λ E[ log p_φ(s', r|s, a) · Â ],   Â = standardised (r + γ (1 − terminated) Q(s', π(s')) − Q(s, a))
 
 p_φ is the mixture of the elites; steps of large advantage become less likely. The policy begins as a clone of the data,
-and is SAC on imagined rollouts after that. Every ``world_every`` updates the world takes ``world_steps`` steps, along
-rollouts of the present policy.
+then is SAC on imagined rollouts. Every ``world_every`` updates the world takes ``world_steps`` steps along rollouts of
+the present policy.
 
 Shapes legend: ``B`` rows, ``S`` observation, ``m`` elites, ``D = S + 1`` targets (Δs, r).
 """
@@ -21,7 +21,7 @@ from torch import Tensor
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs
 from worldrl.core.transitions import Transitions
-from worldrl.methods.offline.agent import Facts, gradient_step, require
+from worldrl.methods.offline.agent import Facts, gradient_step, require_rules
 from worldrl.methods.offline.cloning import CLONING
 from worldrl.methods.offline.imagining import Imagining
 from worldrl.methods.offline.sac import Sac, SacConfig
@@ -60,12 +60,13 @@ class RamboConfig(SacConfig):
     clone_rate: float = 1e-4
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
-        for name in ("world_every", "world_steps", "world_batch", "world_horizon"):
-            require(getattr(self, name) >= 1, f"agent.{name}", "at least 1", getattr(self, name))
-        require(self.adversary >= 0, "agent.adversary", "zero or more", self.adversary)
-        require(self.world_rate > 0, "agent.world_rate", "positive", self.world_rate)
+        rules = {
+            "at least 1": "world_every world_steps world_batch world_horizon",
+            "zero or more": "adversary",
+            "positive": "world_rate",
+        }
+        require_rules(self, "agent", rules)
 
 
 def mixture_log_prob(mean: Tensor, logvar: Tensor, sample: Tensor) -> Tensor:
@@ -91,7 +92,7 @@ class Rambo(Sac):
     Args:
         config: settings.
         facts: of the data.
-        world: the :class:`~worldrl.world_models.state.ensemble_world.EnsembleWorld`, which is changed; needed to learn, not to act.
+        world: the :class:`~worldrl.world_models.state.ensemble_world.EnsembleWorld`, trained in place; None only to act.
         data: recorded rows, on the world's device.
     """
 
@@ -110,15 +111,11 @@ class Rambo(Sac):
 
     @property
     def imagines(self) -> bool:
-        """Not while it clones: recorded rows are all that is read."""
+        """False while it clones: only recorded rows are read then."""
         return self.phase != CLONING
 
     def update(self, batch: Transitions, *, generator: torch.Generator, real: int | None = None) -> Logs:
-        """Clone at first; then train the world where a block is due, and the agent.
-
-        Raises:
-            SettingError: made without a world.
-        """
+        """Clone at first; then train the world where a block is due, and the agent. SettingError without a world."""
         if self.world is None or self.data is None:
             raise SettingError(
                 "rambo learns in an ensemble: make it with world=... and data=..., or choose world=ensemble"
@@ -151,7 +148,7 @@ class Rambo(Sac):
         return {key: torch.stack([entry[key] for entry in logs]).mean() for key in logs[0]}
 
     def world_step(self, obs: Tensor, draws: torch.Generator) -> tuple[Tensor, Logs]:
-        """Take one step of the world at ``obs [B, S]``; return the sampled next observations and what to log."""
+        """Take one step of the world at ``obs [B, S]``; return the sampled next observations and logs."""
         ensemble = self.world.ensemble
         action = self.act(obs, generator=draws)
         mean, logvar = ensemble.predict(obs, action, ensemble.elites)

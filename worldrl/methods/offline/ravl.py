@@ -1,15 +1,14 @@
 """RAVL (Sims et al. 2024, "The Edge-of-Reach Problem in Offline Model-Based Reinforcement Learning").
 
-Imagined rollouts are cut at k steps. A state that can be reached at step k only serves as s' in targets and never as
-s, so nothing corrects its value: it is bootstrapped from the void. RAVL detects such states by the critics' disagreement
-instead of penalising the dynamics: N critics on the same pessimistic target, kept diverse by EDAC's term, no penalty.
+Imagined rollouts are cut at k steps. A state that is reached only at step k occurs as s' in targets and never as s, so no
+update corrects its value. RAVL detects such states by the critics' disagreement instead of penalising the dynamics:
+N critics on the same pessimistic target, kept diverse by EDAC's term, no penalty.
 
     y = r + γ (1 − terminated) [min_{i≤N} Q̄_i(s', a') − α log π(a'|s')],   a' ~ π(·|s')
     critic:  Σ_i mean_b (Q_i(s, a) − y)² + η L_div;   actor:  mean_b α log π(a|s) − min_i Q_i(s, a)
 
 Order of an update: temperature, actor, critics, targets. Batches hold a share r of recorded rows.
-
-Whether they do detect them is told by :mod:`~worldrl.methods.offline.reach`.
+:mod:`~worldrl.methods.offline.reach` measures the detection.
 
 Shapes legend: ``B`` rows, ``S`` observation, ``N`` critics.
 """

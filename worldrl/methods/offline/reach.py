@@ -1,8 +1,7 @@
-"""Which imagined states lie at the edge of reach, and whether the critics notice (Sims et al. 2024).
+"""Detection of edge-of-reach states by the critics (Sims et al. 2024).
 
-A state that rollouts reach at their last step only serves in targets and is never corrected. In continuous spaces no two
-states are equal, so distance decides: of the final states, the tenth that lies farthest from all states that rollouts
-acted from counts as the edge.
+A state that rollouts reach only at their last step occurs in targets alone and is never corrected. In continuous spaces
+no two states are equal, so the edge is the tenth of final states that is farthest from all states acted from.
 
 Shapes legend: ``B`` rows, ``N`` critics.
 """
@@ -28,18 +27,12 @@ def nearest(final: Tensor, earlier: Tensor) -> Tensor:
 
 @torch.no_grad()
 def reach_report(agent: Sac, imagination: Branches, *, rollouts: int, generator: torch.Generator) -> dict[str, float]:
-    """Ask the critics about the final states of new rollouts.
-
-    Args:
-        agent: trained; its sampled actions make the rollouts.
-        imagination: where, and how long.
-        rollouts: how many.
-        generator: of all draws.
+    """Measure the critics' disagreement at the final states of ``rollouts`` new rollouts of the agent's sampled actions.
 
     Returns:
-        ``penalty_auroc``: how well mean_i Q_i - min_i Q_i tells the edge from the other final states (0.5: not at all);
-        ``penalty_edge`` and ``penalty_within``: its means on either side; ``distance_edge``: least distance that counted as
-        edge, in deviations; ``largest_uncertainty``: of the world.
+        ``penalty_auroc``: AUROC of mean_i Q_i - min_i Q_i between edge and other final states (0.5: no separation);
+        ``penalty_edge``, ``penalty_within``: its means on either side; ``distance_edge``: smallest distance of an edge
+        state, in deviations; ``largest_uncertainty``: of the world.
     """
     index = torch.randint(imagination.rows, (rollouts,), generator=generator, device=generator.device)
     parts, outcomes = branch(imagination.world, agent, index, imagination.config, generator=generator)

@@ -1,4 +1,4 @@
-"""RO2O (Wen et al. 2024): a critic ensemble that is smooth around the data, for offline learning and the step online.
+"""RO2O (Wen et al. 2024): a critic ensemble that is smooth around the data, for offline and online learning.
 
 SAC-N (:mod:`worldrl.methods.offline.sac_n`) plus three terms on states s + ν with ν ~ U(−ε, ε)^S, n draws of ν:
 
@@ -6,8 +6,8 @@ SAC-N (:mod:`worldrl.methods.offline.sac_n`) plus three terms on states s + ν w
     critic:  β_o mean_{i,b,ν} (Q_i(s + ν, a') − sg[Q_i(s + ν, a') − λ Std_i Q_i(s + ν, a')])²,   a' ~ π(·|s + ν)
     actor:   β_P mean_b max_ν [KL(π(s) ‖ π(s + ν)) + KL(π(s + ν) ‖ π(s))]
 
-λ falls by ``spread_decay`` per update, down to ``least_spread``. KLs are those of the Gaussians before tanh, to which they are equal. As in the
-published code, all rows of a batch share their n draws of ν. The same objective is learned offline and online.
+λ falls by ``spread_decay`` per update, down to ``least_spread``. KLs are those of the Gaussians before tanh, which are
+equal. As in the published code, all rows of a batch share their n draws of ν.
 
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics, ``n`` draws of ν.
 """
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from worldrl.core.interfaces import Logs
 from worldrl.core.transitions import Transitions
-from worldrl.methods.offline.agent import require
+from worldrl.methods.offline.agent import require, require_rules
 from worldrl.methods.offline.networks import Gaussian
 from worldrl.methods.offline.sac import Sac
 from worldrl.methods.offline.sac_n import SacNConfig
@@ -35,7 +35,7 @@ class Ro2oConfig(SacNConfig):
     Attributes:
         noise_q: ε of the critics' smoothness.
         noise_policy: ε of the policy's smoothness.
-        noise_spread: ε of the states whose actions are doubted.
+        noise_spread: ε of the states whose values are lowered by their spread.
         draws: n.
         weight_q: w_Q.
         asymmetry: τ of L_τ.
@@ -59,13 +59,10 @@ class Ro2oConfig(SacNConfig):
     spread_decay: float = 5e-7
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
-        require(self.draws >= 1, "agent.draws", "at least 1", self.draws)
-        require(0 <= self.asymmetry <= 1, "agent.asymmetry", "in [0, 1]", self.asymmetry)
         require(self.critics >= 2, "agent.critics", "at least 2", self.critics)
-        for name in ("noise_q", "noise_policy", "noise_spread", "weight_q", "weight_policy", "weight_spread"):
-            require(getattr(self, name) >= 0, f"agent.{name}", "zero or more", getattr(self, name))
+        weights = "noise_q noise_policy noise_spread weight_q weight_policy weight_spread"
+        require_rules(self, "agent", {"at least 1": "draws", "in [0, 1]": "asymmetry", "zero or more": weights})
 
 
 def asymmetric_square(difference: Tensor, asymmetry: float) -> Tensor:
@@ -92,7 +89,7 @@ def worst_symmetric_kl(clean: Gaussian, noised: Gaussian) -> Tensor:
 
 
 def out_of_distribution_loss(q: Tensor, spread: float) -> Tensor:
-    """Mean squared distance to Q − λ Std_i Q, a constant: ``[N, ...]`` to λ² Var_i Q in value, a push down in gradient."""
+    """Mean squared distance ``[N, ...]`` to the constant Q − λ Std_i Q: λ² Var_i Q in value, a push down in gradient."""
     aim = (q - spread * q.std(dim=0)).detach()
     return (q - aim).square().mean()
 
@@ -115,7 +112,7 @@ class Ro2o(Sac):
         return obs + noise * (2 * torch.rand(shape, generator=draws, device=obs.device) - 1)
 
     def critic_loss(self, batch: Transitions, target: Tensor, draws: torch.Generator) -> tuple[Tensor, Logs]:
-        """Return TD loss, smoothness and doubt."""
+        """Return TD loss, smoothness and uncertainty."""
         config = self.config
         loss, logs = super().critic_loss(batch, target, draws)
         q = self.critic(batch.obs, batch.action)

@@ -1,14 +1,12 @@
-"""SAC (Haarnoja et al. 2018) with ``N`` critics: the base agent of the model-based methods and of the critic ensembles.
+"""SAC (Haarnoja et al. 2018) with ``N`` critics: the base of the model-based methods and of the critic ensembles.
 
     y = r + γ (1 − terminated) [min_i Q̄_i(s', a') − α log π(a'|s')],   a' ~ π(·|s')
     critic:       Σ_i mean_b (Q_i(s, a) − y)²
     actor:        mean_b α log π(a|s) − min_i Q_i(s, a)
     temperature:  −log α · mean_b (log π(a|s) + H̄),   H̄ = −dim(a)
 
-Order of an update: temperature, actor, critics, targets, as EDAC and RAVL have it (SAC itself begins with the critics).
-One draw of actions serves temperature and actor.
-
-Where only success pays the actor may begin as a clone of the data (:mod:`cloning`).
+Order of an update: temperature, actor, critics, targets, as in EDAC and RAVL (SAC itself begins with the critics).
+One draw of actions serves temperature and actor. The actor may begin as a clone of the data (:mod:`cloning`).
 
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics.
 """
@@ -34,9 +32,10 @@ from worldrl.methods.offline.agent import (
     pieces,
     polyak,
     require,
+    require_rules,
     set_rate,
 )
-from worldrl.methods.offline.cloning import CLONING, cloning_loss, phase_of, require_clone, require_time_to_learn
+from worldrl.methods.offline.cloning import CLONING, cloning_loss, phase_of, require_time_to_learn
 from worldrl.methods.offline.networks import (
     SquashedActor,
     StackedCritic,
@@ -95,27 +94,25 @@ class SacConfig:
     clone_rate: float = 1e-3
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require(len(self.hidden) > 0, "agent.hidden", "at least one width", self.hidden)
-        require(self.critics >= 1, "agent.critics", "at least 1", self.critics)
         require(
             0 <= self.target_critics <= self.critics, "agent.target_critics", "in [0, critics]", self.target_critics
         )
-        require(0 <= self.discount <= 1, "agent.discount", "in [0, 1]", self.discount)
-        require(0 < self.polyak <= 1, "agent.polyak", "in (0, 1]", self.polyak)
-        require(
-            min(self.actor_rate, self.critic_rate) > 0, "agent.actor_rate, critic_rate", "positive", self.actor_rate
-        )
-        require(self.temperature_rate >= 0, "agent.temperature_rate", "zero or more", self.temperature_rate)
-        require(self.temperature > 0, "agent.temperature", "positive", self.temperature)
+        rules = {
+            "at least 1": "critics",
+            "in [0, 1]": "discount",
+            "in (0, 1]": "polyak",
+            "positive": "actor_rate critic_rate temperature clone_rate",
+            "zero or more": "temperature_rate clone_steps",
+        }
+        require_rules(self, "agent", rules)
         require_bounds(self.floor, self.ceiling)
-        require_clone(self)
 
 
 def soft_target(
     reward: Tensor, terminated: Tensor, next_q: Tensor, next_logp: Tensor, *, alpha: Tensor | float, discount: float
 ) -> Tensor:
-    """Bellman target of the pessimistic, entropy-regularised value.
+    """Bellman target ``[B]`` of the pessimistic, entropy-regularised value.
 
     Args:
         reward: ``[B]``.
@@ -124,9 +121,6 @@ def soft_target(
         next_logp: ``[B]``, log π(a'|s').
         alpha: temperature; 0 leaves the entropy out.
         discount: γ.
-
-    Returns:
-        y ``[B]``.
     """
     return td_target(reward, terminated, next_q.min(dim=0).values - alpha * next_logp, discount)
 
@@ -156,14 +150,7 @@ class Temperature(nn.Module):
 
 
 class Sac(Agent):
-    """Soft actor-critic.
-
-    What other agents change are the three hooks :meth:`target`, :meth:`critic_loss` and :meth:`actor_penalty`.
-
-    Args:
-        config: settings.
-        facts: of the data.
-    """
+    """Soft actor-critic; subclasses change :meth:`target`, :meth:`critic_loss` and :meth:`actor_penalty`."""
 
     name: ClassVar[str] = "sac"
     config_class: ClassVar[type[Any]] = SacConfig
@@ -212,20 +199,16 @@ class Sac(Agent):
 
     @classmethod
     def check(cls, config: Any, facts: Facts) -> None:
-        """Refuse a training that ends before its actor has begun to learn.
-
-        Raises:
-            SettingError: all updates would clone.
-        """
+        """SettingError where all updates would clone."""
         require_time_to_learn(config, facts)
 
     @property
     def phase(self) -> int:
-        """What the actor does in the next update: it clones, or learns from its critics."""
+        """CLONING or LEARNING, of the next update."""
         return phase_of(self.updates, self.config)
 
     def schedule(self) -> None:
-        """Let the actor's learning rate fall along its cosine, once it has cloned."""
+        """Set the actor's learning rate: ``clone_rate``, then a cosine."""
         share = cosine(self.updates, self.facts.updates) if self.config.actor_cosine else 1.0
         rate = self.config.clone_rate if self.phase == CLONING else share * self.config.actor_rate
         set_rate(self.optimizers["actor"], rate)
@@ -248,11 +231,7 @@ class Sac(Agent):
         return logs | self.update_actor(batch, draws)
 
     def clone(self, batch: Transitions) -> Logs:
-        """Take a step of the actor towards what the recorded rows of a batch did.
-
-        Raises:
-            SettingError: there are none.
-        """
+        """Take a step of the actor towards the recorded actions of a batch; SettingError where it has none."""
         require(self.real > 0, "imagining.real_ratio", "above 0 with agent.clone_steps: there is nothing to clone", 0)
         loss = cloning_loss(self.actor(batch.obs[: self.real]), batch.action[: self.real])
         gradient_step(self.optimizers["actor"], loss)
@@ -289,7 +268,7 @@ class Sac(Agent):
         return least_q(self.critic, obs, action)
 
     def target_of(self, batch: Transitions, noise: Tensor, kept: Tensor | None) -> Tensor:
-        """Return y ``[B]``, the next actions being those of ``noise``, of all target critics or of the ``kept`` ones."""
+        """Return y ``[B]`` with the next actions of ``noise``; ``kept`` are the target critics of the minimum (None: all)."""
         action, logp = self.policy(batch.next_obs, noise)
         next_q = self.target_critic(batch.next_obs, action)
         next_q = next_q if kept is None else next_q[kept]
@@ -324,8 +303,5 @@ class Sac(Agent):
 
 
 def effective_penalty(q: Tensor) -> Tensor:
-    """mean_i Q_i − min_i Q_i, ``[N, B]`` to ``[B]``: by how much the minimum of the ensemble is pessimistic.
-
-    RAVL's diagnostic: large at edge-of-reach states, which the critics never see as ``s`` and so do not agree on.
-    """
+    """mean_i Q_i − min_i Q_i, ``[N, B]`` to ``[B]``: RAVL's diagnostic, large at edge-of-reach states."""
     return q.mean(dim=0) - q.min(dim=0).values

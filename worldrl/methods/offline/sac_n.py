@@ -1,7 +1,4 @@
-"""SAC-N (An et al. 2021): SAC whose pessimism is the minimum of many critics, and nothing else.
-
-Equations as in :mod:`worldrl.methods.offline.sac`; only the number of critics and the sizes differ.
-"""
+"""SAC-N (An et al. 2021): :mod:`~worldrl.methods.offline.sac` with many critics, whose minimum is its only pessimism."""
 
 from __future__ import annotations
 

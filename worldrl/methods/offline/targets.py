@@ -22,19 +22,15 @@ def td_loss(q: Tensor, target: Tensor) -> Tensor:
 
 
 def bounded(target: Tensor, floor: float | None, ceiling: float | None) -> Tensor:
-    """Keep targets ``[B]`` where returns can lie; None bounds nothing on its side.
+    """Clamp targets ``[B]`` to the range of returns; None bounds nothing on its side.
 
-    Where a success pays 1 and ends the episode no return lies outside [0, 1], and a value that does is an error that
-    would be bootstrapped on (Andrychowicz et al. 2017, §4.4, for -1 per step).
+    Where a success pays 1 and ends the episode, all returns are in [0, 1]; a target outside is an error that later targets
+    would inherit (Andrychowicz et al. 2017, §4.4, for -1 per step).
     """
     return target if floor is None and ceiling is None else target.clamp(floor, ceiling)
 
 
 def require_bounds(floor: float | None, ceiling: float | None) -> None:
-    """Refuse bounds that leave no room.
-
-    Raises:
-        SettingError: the ceiling does not lie above the floor.
-    """
+    """SettingError unless the ceiling is above the floor."""
     room = floor is None or ceiling is None or floor < ceiling
     require(room, "agent.ceiling", f"above agent.floor={floor}", ceiling)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from worldrl.core.interfaces import Logs
 from worldrl.core.transitions import Transitions
-from worldrl.methods.offline.agent import Agent, Facts, Standardise, adam, gradient_step, polyak, require
+from worldrl.methods.offline.agent import Agent, Facts, Standardise, adam, gradient_step, polyak, require_rules
 from worldrl.methods.offline.bc import unit_log_prob
 from worldrl.methods.offline.networks import DeterministicActor, StackedCritic, frozen
 from worldrl.methods.offline.targets import td_loss, td_target
@@ -33,7 +33,7 @@ class Td3BcConfig:
         alpha: weight of the value against cloning.
         policy_noise: standard deviation σ of the target policy's noise.
         noise_clip: its bound c.
-        exploration_noise: standard deviation of the noise on actions that meet the real environment, online.
+        exploration_noise: standard deviation of the noise on actions of online exploration.
         actor_every: critic updates per actor update.
         discount: γ.
         polyak: rate τ of the targets.
@@ -51,13 +51,14 @@ class Td3BcConfig:
     learning_rate: float = 3e-4
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
-        require(0 <= self.discount <= 1, "agent.discount", "in [0, 1]", self.discount)
-        require(0 < self.polyak <= 1, "agent.polyak", "in (0, 1]", self.polyak)
-        require(self.actor_every >= 1, "agent.actor_every", "at least 1", self.actor_every)
-        require(self.learning_rate > 0, "agent.learning_rate", "positive", self.learning_rate)
-        noises = (self.policy_noise, self.noise_clip, self.exploration_noise)
-        require(min(*noises, self.alpha) >= 0, "agent.alpha and noises", "zero or more", self)
+        rules = {
+            "in [0, 1]": "discount",
+            "in (0, 1]": "polyak",
+            "at least 1": "actor_every",
+            "positive": "learning_rate",
+            "zero or more": "alpha policy_noise noise_clip exploration_noise",
+        }
+        require_rules(self, "agent", rules)
 
 
 def smoothed(action: Tensor, noise: Tensor, *, std: float, clip: float) -> Tensor:
@@ -92,7 +93,7 @@ class Td3Bc(Agent):
 
     @torch.no_grad()
     def act(self, obs: Tensor, *, generator: torch.Generator | None) -> Tensor:
-        """Choose π(s); the policy is deterministic whatever the generator."""
+        """Return π(s), whatever the generator."""
         return self.actor(self.scale(obs))
 
     def explore(self, obs: Tensor, *, generator: torch.Generator) -> Tensor:
@@ -117,7 +118,7 @@ class Td3Bc(Agent):
         return int((self.updates + 1) % self.config.actor_every == 0)
 
     def take_step(self, batch: Transitions, draws: torch.Generator) -> Logs:
-        """Take one critic step, and where it is the actor's turn one of his, then move the targets."""
+        """Take one critic step; in phase 1 also one actor step, and move the targets."""
         noise = torch.randn(batch.action.shape, generator=draws, device=batch.action.device)
         loss, q = self.critic_terms(batch, noise)
         gradient_step(self.critic_optimizer, loss)

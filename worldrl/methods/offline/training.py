@@ -1,10 +1,8 @@
-"""The one loop of all offline agents: batches of recorded and imagined rows, refreshed imagination, evaluation, resume.
+"""The training loop of all offline agents: recorded and imagined batches, refreshed imagination, evaluation, resume.
 
 Step ``k`` draws everything from ``rng.stream(seed, name, k)``: first the imagined generation where one is due, then the
-batch, then the agent's own noise. With the agent's state and the buffer in the checkpoint, a run that is killed and
-started again continues bit for bit. (Same machine, same number of threads.)
-
-Shapes legend: ``B`` rows.
+batch, then the agent's own noise. The checkpoint holds the agent's state and the buffer, so a killed run resumes bit for
+bit on the same machine with the same number of threads.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from worldrl.core.storage.checkpoint import load_checkpoint, save_checkpoint
 from worldrl.core.storage.interrupts import interrupts
 from worldrl.core.storage.log import MetricLog, Progress
 from worldrl.core.transitions import Transitions, concat
-from worldrl.methods.offline.agent import require
+from worldrl.methods.offline.agent import require, require_rules
 from worldrl.methods.offline.buffer import TransitionBuffer
 from worldrl.methods.offline.imagining import Imagining
 from worldrl.methods.offline.updates import EAGER, UPDATES, Update, updates_of
@@ -55,22 +53,20 @@ class OfflineTraining:
     updates: str = EAGER
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
-        for name in ("steps", "batch_size", "evaluate_every", "checkpoint_every", "log_every"):
-            require(getattr(self, name) >= 1, f"training.{name}", "at least 1", getattr(self, name))
+        require_rules(self, "training", {"at least 1": "steps batch_size evaluate_every checkpoint_every log_every"})
         require(self.updates in UPDATES, "training.updates", f"one of {', '.join(UPDATES)}", self.updates)
 
 
 @dataclass(frozen=True)
 class OfflineReport:
-    """What :func:`train_offline` did.
+    """Result of :func:`train_offline`.
 
     Attributes:
         steps: gradient steps in all.
-        resumed_from: the step this session began with.
+        resumed_from: first step of this session.
         wall_s: seconds of this session.
-        evaluations: one entry per evaluation: ``step`` and what the callback returned.
-        logs: the last logged scalars, of an earlier session where nothing was left to do.
+        evaluations: one entry per evaluation: ``step`` and the callback's numbers.
+        logs: the last logged scalars; an earlier session's where no step was left.
     """
 
     steps: int
@@ -89,7 +85,7 @@ def draw(data: Transitions, rows: int, *, generator: torch.Generator) -> Transit
 def mixed(
     data: Transitions, imagined: TransitionBuffer | None, batch_size: int, real: int, *, generator: torch.Generator
 ) -> Transitions:
-    """Draw a batch: ``real`` recorded rows first, imagined ones behind them; all recorded where nothing is imagined."""
+    """Draw a batch: ``real`` recorded rows, then imagined ones; all recorded where nothing is imagined."""
     if imagined is None:
         return draw(data, batch_size, generator=generator)
     parts = [draw(data, real, generator=generator)] if real else []
@@ -113,25 +109,22 @@ def train_offline(
     """Train an agent in place until ``training.steps`` steps have been taken, resuming from ``folder``.
 
     Args:
-        name: of the training: its series in the log, and first name of its random streams.
-        agent: an :class:`~worldrl.core.interfaces.OfflineAgent` as it is before its first update.
+        name: series in the log, and first name of the random streams.
+        agent: an :class:`~worldrl.core.interfaces.OfflineAgent` before its first update.
         data: recorded rows, on the agent's device.
         training: sizes.
         seed: root of the streams.
-        imagination: where imagined rows come from; None trains on recorded ones alone.
+        imagination: source of imagined rows; None trains on recorded ones alone.
         imagining: how much is imagined; needed with ``imagination``.
         evaluate: called every ``evaluate_every`` steps and at the end.
-        folder: of the checkpoints; None trains without.
-        log: receives the agent's logs, the imagination's, and, in the series ``name/evaluation``, the evaluations.
-
-    Returns:
-        What was done.
+        folder: of the checkpoints; None saves none.
+        log: receives all logs; evaluations in the series ``name/evaluation``.
 
     Raises:
         NonFiniteError: a logged scalar is not finite.
         ArtefactError: the checkpoints are damaged or belong to another agent, or the disk refuses.
-        SettingError: ``imagination`` without ``imagining``, or the reverse; or updates that the agent has not.
-        KeyboardInterrupt: after Ctrl-C, once the step in flight is complete and saved.
+        SettingError: ``imagination`` without ``imagining``, or the reverse; or updates that the agent does not support.
+        KeyboardInterrupt: after Ctrl-C, once the present step is complete and saved.
     """
     together = (imagination is None) == (imagining is None)
     require(together, "imagining", "given where there is an imagination, and only there", imagining)
@@ -174,7 +167,7 @@ class _Step:
     refreshed: bool = False
 
     def refresh(self, step: int, generator: torch.Generator) -> Logs:
-        """Imagine a generation where one is due: every so many steps, and as soon as the agent begins to read them."""
+        """Imagine a generation where one is due: every ``refresh_every`` steps, and when the agent first reads them."""
         self.refreshed = False
         if self.imagination is None or self.imagining is None or self.buffer is None or not _imagines(self.agent):
             return {}
@@ -200,7 +193,7 @@ def _imagines(agent: Any) -> bool:
 
 @dataclass
 class _Run:
-    """What a checkpoint holds besides the step, and what the person who waits is told."""
+    """Contents of a checkpoint besides the step, and the progress note."""
 
     name: str
     agent: Any
@@ -243,7 +236,7 @@ class _Run:
 
     def save(self, step: int) -> None:
         if self.log is not None:
-            self.log.flush()  # first the log: it may know more steps than the checkpoint, never fewer
+            self.log.flush()  # first the log: it may hold more steps than the checkpoint, never fewer
         if self.folder is not None:
             buffer = None if self.buffer is None else self.buffer.state_dict()
             extra = {"agent": self.agent.state_dict(), "buffer": buffer}

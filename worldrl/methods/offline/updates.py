@@ -1,14 +1,13 @@
-"""An agent's updates as they are, with compiled mathematics, or recorded as CUDA graphs.
+"""An agent's updates: eager, with compiled mathematics, or recorded as CUDA graphs.
 
-``eager`` calls :meth:`~worldrl.methods.offline.agent.Agent.update`. ``compiled`` does too, but what an update computes
-between its random numbers and its optimizers' steps goes through ``torch.compile``, each part as one whole graph: a part that
-has none is an error. ``graphed`` records all that an update does on the GPU, random numbers and optimizers included, once per
-:attr:`~worldrl.methods.offline.agent.Agent.phase`, and replays it: one launch where eager has hundreds. The numbers are
-the eager ones, up to rounding where kernels are compiled.
+``eager`` calls :meth:`~worldrl.methods.offline.agent.Agent.update`. ``compiled`` does too, but ``torch.compile`` compiles
+the computation between random numbers and optimizer steps, each part as one whole graph. ``graphed`` records a whole
+update on the GPU once per :attr:`~worldrl.methods.offline.agent.Agent.phase` and replays it in one launch. The numbers
+are the eager ones, up to rounding where kernels are compiled.
 
 A graph reads and writes fixed memory. So rows are copied into one batch, the generator's state into one generator, and
-learning rates into tensors; counters and schedules stay on the host. Never run on a GPU: what is tested is all around the
-recording, with a recorder that replays by calling.
+learning rates into tensors; counters and schedules stay on the host. The recording itself has not run on a GPU; tests use
+a recorder that replays by calling.
 """
 
 from __future__ import annotations
@@ -44,11 +43,7 @@ Update = Callable[..., Logs]
 
 
 def check_updates(kind: str, algorithm: str, config: Any, device: torch.device) -> None:
-    """Refuse updates that this algorithm, its settings, the device or the machine do not allow.
-
-    Raises:
-        SettingError: the message names which of them, and what to give instead.
-    """
+    """SettingError for updates that this algorithm, its settings, the device or the machine do not allow."""
     require(kind in UPDATES, "training.updates", f"one of {', '.join(UPDATES)}", kind)
     if kind == EAGER:
         return
@@ -75,22 +70,18 @@ def check_updates(kind: str, algorithm: str, config: Any, device: torch.device) 
 
 
 def compiler_names() -> str:
-    """Return the C++ compilers that are looked for: the one in $CXX, else the usual ones."""
+    """Return the names of the C++ compilers that are searched."""
     return os.environ.get("CXX") or "g++ or clang++"
 
 
 def cpp_compiler() -> str | None:
-    """Return where the C++ compiler is; None without one."""
+    """Return the path of the C++ compiler, or None."""
     named = os.environ.get("CXX")
     return shutil.which(named) if named else shutil.which("g++") or shutil.which("clang++")
 
 
 def updates_of(agent: Any, kind: str) -> Update:
-    """Return what takes an agent's updates; call it after the agent's state was restored.
-
-    Args:
-        agent: on the device that it learns on.
-        kind: ``eager``, ``compiled`` or ``graphed``.
+    """Return the function that takes updates of ``kind``; call it after the agent's state was restored.
 
     Raises:
         SettingError: see :func:`check_updates`.
@@ -105,7 +96,7 @@ def updates_of(agent: Any, kind: str) -> Update:
 
 
 def compile_parts(agent: Agent, backend: str = "inductor") -> None:
-    """Replace the methods that hold an update's mathematics by compiled ones, in this agent alone."""
+    """Replace the methods of an update's mathematics by compiled ones, in this agent alone."""
     for name in PARTS[agent.name]:
         setattr(agent, name, torch.compile(getattr(agent, name), fullgraph=True, dynamic=False, backend=backend))
 
@@ -114,14 +105,14 @@ def compile_parts(agent: Agent, backend: str = "inductor") -> None:
 
 
 class Recorder(Protocol):
-    """How a step is recorded."""
+    """Interface of a recorder of steps."""
 
     def warm(self, step: Replay) -> Logs:
         """Take a step that is not recorded."""
         ...
 
     def record(self, step: Replay, generator: torch.Generator) -> Replay:
-        """Record a step without taking it; return what takes it."""
+        """Record a step without taking it; return the function that takes it."""
         ...
 
 
@@ -129,7 +120,7 @@ class CudaRecorder:
     """Records steps as CUDA graphs."""
 
     def warm(self, step: Replay) -> Logs:
-        """Take a step on a stream of its own, as PyTorch asks before a recording."""
+        """Take a step on a stream of its own, as PyTorch requires before a recording."""
         current, side = torch.cuda.current_stream(), torch.cuda.Stream()
         side.wait_stream(current)
         with torch.cuda.stream(side):
@@ -138,7 +129,7 @@ class CudaRecorder:
         return logs
 
     def record(self, step: Replay, generator: torch.Generator) -> Replay:
-        """Record; a replay draws from the state that ``generator`` has then, and overwrites the logs of the one before."""
+        """Record; a replay draws from the generator's state at that time and overwrites the previous logs."""
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(generator)
         with torch.cuda.graph(graph):
@@ -152,12 +143,7 @@ class CudaRecorder:
 
 
 class Graphed:
-    """Updates of one agent that are recorded per phase after a few ordinary ones, and replayed.
-
-    Args:
-        agent: learns in place.
-        recorder: records its steps.
-    """
+    """Updates of one agent, recorded per phase after a few ordinary ones and replayed."""
 
     def __init__(self, agent: Agent, recorder: Recorder) -> None:
         self.agent, self.recorder = agent, recorder
@@ -184,7 +170,7 @@ class Graphed:
         return logs
 
     def fill(self, batch: Transitions, draws: torch.Generator) -> tuple[Transitions, torch.Generator]:
-        """Copy rows and generator to where graphs read them, and return those."""
+        """Copy rows and generator to the memory that graphs read, and return them."""
         if self.batch is None or self.generator is None:
             self.batch = batch.select(torch.arange(len(batch), device=batch.obs.device))
             self.generator = torch.Generator(device=draws.device)
@@ -196,7 +182,7 @@ class Graphed:
 
 
 def make_capturable(agent: Agent) -> None:
-    """Keep the learning rates of an agent's optimizers on its device, where a graph reads them anew at each replay."""
+    """Keep the optimizers' learning rates on the agent's device, where a graph reads them at each replay."""
     for optimizer in agent.optimizers.values():
         for group in optimizer.param_groups:
             group["lr"] = torch.tensor(float(group["lr"]), device=agent.device)

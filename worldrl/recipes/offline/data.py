@@ -1,4 +1,4 @@
-"""How ``worldrl train-offline`` reads a dataset of vectors: what its settings say of it, and what a person should know of it."""
+"""Reads a dataset of vectors for ``worldrl train-offline`` and prints remarks about it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from worldrl.data.offline.trajectories import Trajectories
 from worldrl.rollout.vector.episodes import make_environment
 
 READING = ("action_low", "action_high", "clip_actions", "obs_keys")
-"""Settings that only a dataset of vectors has."""
+"""Settings of datasets of vectors only."""
 
 
 def reading(settings: Any) -> dict[str, Any]:
-    """Return the arguments of :func:`~worldrl.data.offline.loading.open_trajectories`.
+    """Arguments of :func:`~worldrl.data.offline.loading.open_trajectories`.
 
-    A D4RL file names no bounds of actions; those of the environment that ``env=`` names are taken.
+    A D4RL file has no bounds of actions; those of the environment ``env=`` are taken.
     """
     given = {name: getattr(settings, name) for name in READING}
     if Path(settings.data).is_file() and settings.env is not None and not (given["action_low"] or given["action_high"]):
@@ -27,7 +27,7 @@ def reading(settings: Any) -> dict[str, Any]:
 
 
 def _bounds(settings: Any) -> dict[str, list[float]]:
-    """Return an environment's bounds; none where it cannot be made and no episode is played in it."""
+    """An environment's bounds; none where it cannot be made and no episode is played in it."""
     try:
         env = make_environment(settings.env, max_episode_steps=settings.max_episode_steps)
     except (SettingError, MissingExtraError):
@@ -40,6 +40,6 @@ def _bounds(settings: Any) -> dict[str, list[float]]:
 
 
 def print_remarks(data: Trajectories) -> None:
-    """Print what the checks of reading found, a line each."""
+    """Print the findings of the checks, one per line."""
     for line in remarks(data):
         console().print(line, soft_wrap=True, markup=False)

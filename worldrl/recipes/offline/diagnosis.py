@@ -1,8 +1,8 @@
-"""What is asked of a model-based agent and its imagination once training is over: free of charge where nothing fits.
+"""Diagnosis of a model-based agent and its imagination after training; skipped where it does not apply.
 
-``reach``: do RAVL's critics disagree at the edge of reach (:mod:`~worldrl.methods.offline.reach`)? ``imagined_rollouts``: how far are
-imagined steps from the simulator's, and how likely are their actions under the agent? The simulator is stepped for that,
-so the steps count as knowledge of the real environment, and stand beside the score.
+``reach``: do RAVL's critics disagree at the edge of reach (:mod:`~worldrl.methods.offline.reach`)? ``imagined_rollouts``: error of
+imagined steps against the simulator, and probability of their actions under the agent. These simulator steps are knowledge of the real
+environment, so they are reported beside the score.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from worldrl.rollout.vector.registered_env import registered_id
 from worldrl.world_models.state.guided_rollouts import GuidedRollouts, trajectory_quality
 from worldrl.world_models.state.true_dynamics import Simulator
 
-ASKED = 2000
-"""Rollouts whose final states RAVL's critics are asked about."""
-JUDGED = 64
-"""Rollouts, or trajectories, whose steps the simulator judges."""
+REACH_ROLLOUTS = 2000
+"""Rollouts whose final states RAVL's critics evaluate."""
+COMPARED = 64
+"""Rollouts, or trajectories, whose steps are compared with the simulator."""
 
 
 def diagnose(settings: Any, agent: Any, data: Trajectories, imagination: Any, device: torch.device) -> dict[str, Any]:
-    """Return ``reach`` and ``imagined_rollouts``, each where it can be told."""
+    """``reach`` and ``imagined_rollouts``, each where it can be measured."""
     found: dict[str, Any] = {}
     if isinstance(imagination, PlannedBranches):
-        imagination = imagination.branches  # the policy's own rollouts are judged
+        imagination = imagination.branches  # the policy's own rollouts are compared
     if isinstance(agent, Ravl) and isinstance(imagination, Branches):
         draws = on_device(stream(settings.seed, "diagnosis", "reach"), device)
-        found["reach"] = reach_report(agent, imagination, rollouts=ASKED, generator=draws)
+        found["reach"] = reach_report(agent, imagination, rollouts=REACH_ROLLOUTS, generator=draws)
     few = _few(imagination)
-    judged = few is not None and settings.world in ("ensemble", "diffusion") and isinstance(agent, ActionDensity)
-    simulator = _simulator(data) if judged else None
+    comparable = few is not None and settings.world in ("ensemble", "diffusion") and isinstance(agent, ActionDensity)
+    simulator = _simulator(data) if comparable else None
     if few is not None and simulator is not None:
         draws = on_device(stream(settings.seed, "diagnosis", "dreams"), device)
         rows, _ = few.generate(agent, generator=draws)
@@ -51,7 +51,7 @@ def diagnose(settings: Any, agent: Any, data: Trajectories, imagination: Any, de
 
 
 def _simulator(data: Trajectories) -> Simulator | None:
-    """Return the data's simulator; None where no states were recorded or it cannot be made here: the agent is trained by now."""
+    """The data's simulator; None where no states were recorded or it cannot be made: the agent is already trained."""
     if data.qpos is None or data.info.env_id is None:
         return None
     try:
@@ -61,15 +61,11 @@ def _simulator(data: Trajectories) -> Simulator | None:
 
 
 def _few(imagination: Any) -> Branches | GuidedRollouts | None:
-    """Return the same imagination for ``JUDGED`` rollouts or trajectories."""
+    """The same imagination for ``COMPARED`` rollouts or trajectories."""
     if isinstance(imagination, Branches):
-        return Branches(imagination.world, imagination.rows, replace(imagination.config, starts=JUDGED, penalty=0.0))
+        return Branches(imagination.world, imagination.rows, replace(imagination.config, starts=COMPARED, penalty=0.0))
     if isinstance(imagination, FirstUnguided):
-        policy_rollouts = imagination.policy_rollouts
-        return GuidedRollouts(
-            policy_rollouts.model,
-            replace(policy_rollouts.config, trajectories=JUDGED),
-            policy_rollouts.sampler,
-            policy_rollouts.guidance,
-        )
+        guided = imagination.policy_rollouts
+        config = replace(guided.config, trajectories=COMPARED)
+        return GuidedRollouts(guided.model, config, guided.sampler, guided.guidance)
     return None

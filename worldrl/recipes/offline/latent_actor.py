@@ -1,10 +1,9 @@
-"""An agent of video latents at the controls of the simulator: it sees what the world model's codec makes of a frame.
+"""Controls the simulator with an agent of video latents, which receives the latents of the world model's codec.
 
 ``train-offline world=latent`` and ``reproduce offline-video`` score their agents here (:class:`LatentEnvironment`).
 
-An actor of :mod:`worldrl.rollout.agents.actors` in all but its passport: it exists in one process only, since an offline agent
-is no policy folder that a worker could open. Give it to ``rollout_episodes`` with ``workers=0`` and ``record=True`` (pixels
-are rendered for recorded episodes).
+It is an actor (:mod:`worldrl.rollout.agents.actors`) of one process only, since an offline agent is no policy folder that a worker
+could open. Give it to ``rollout_episodes`` with ``workers=0`` and ``record=True`` (images are rendered for recorded episodes).
 
 Shapes legend: ``S`` latent observation, ``A = a L`` a whole chunk of ``a`` numbers a step.
 """
@@ -33,11 +32,11 @@ from worldrl.world_models.latent.keypoints import KeypointEncoder
 from worldrl.world_models.video.model import VideoWorldModel
 
 DecideChunk = Callable[[Tensor], Tensor]
-"""Maps an observation ``[1, S]`` to a chunk ``[1, A]``, or its components, in [-1, 1]; called once per chunk, so it may remember."""
+"""Maps an observation ``[1, S]`` to a chunk ``[1, A]``, or its components, in [-1, 1]; called once per chunk, may have a state."""
 
 
 def recurrent(agent: Neubay) -> Callable[[], DecideChunk]:
-    """Begin episodes of an agent with a memory. It is told no reward: success would end the episode."""
+    """Begin episodes of an agent with a memory. Its reward input is 0, since success ends the episode."""
 
     def begin() -> DecideChunk:
         memory, last = agent.begin(1), torch.zeros(1, agent.facts.action_size)
@@ -53,7 +52,7 @@ def recurrent(agent: Neubay) -> Callable[[], DecideChunk]:
 
 
 def forgetful(agent: Any) -> Callable[[], DecideChunk]:
-    """Begin episodes of an agent that sees the newest observation alone."""
+    """Begin episodes of an agent that receives only the newest observation."""
     return lambda: lambda obs: agent.act(obs, generator=None)
 
 
@@ -63,9 +62,9 @@ class LatentActor:
 
     Attributes:
         model: its codec and instruction encoder make the observations.
-        begins: gives every episode a decider of its own.
-        encoder: of observations, the one that the agent learned with; None shows it the latents themselves.
-        basis: of its actions, likewise; None where it chooses all numbers of a chunk.
+        begins: makes a decision function for each episode.
+        encoder: of observations, as in training; None passes the latents.
+        basis: of actions, as in training; None where the agent chooses all numbers of a chunk.
     """
 
     model: VideoWorldModel
@@ -74,15 +73,15 @@ class LatentActor:
     basis: ChunkBasis | None = None
 
     def build(self) -> LatentActor:
-        """Return itself: there is no other process to build it in."""
+        """Itself: there is no other process."""
         return self
 
     def begin(self, row: Row) -> None:
-        """Give the episode its decider."""
+        """Make the decision function of an episode."""
         row.actor_state = self.begins()
 
     def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
-        """Choose one chunk per row, float32 ``[B, L, a]``."""
+        """One chunk per row, float32 ``[B, L, a]``."""
         return np.stack([self._chunk(row) for row in rows])
 
     @torch.no_grad()
@@ -95,16 +94,17 @@ class LatentActor:
             memory_frames=self.model.memory_frames,
             source="simulator",
         )
-        # Of the memory it shows the newest frame alone.
+        # Only the newest frame of the memory is used.
         obs = latent_obs(self.model, self.model.start([record]), self.encoder)
         actions = self.model.embodiment.actions
-        told = row.actor_state(obs)
-        chunk = told if self.basis is None else self.basis.decode(told)
+        chunk = row.actor_state(obs)
+        if self.basis is not None:
+            chunk = self.basis.decode(chunk)
         return actions.unscaled(chunk.reshape(-1, actions.size)).cpu().numpy()
 
 
 def played(actor: LatentActor, task: str, episodes: int, seed: int) -> list[Episode]:
-    """Play the first initial states of a task, as ``worldrl evaluate`` numbers them."""
+    """Episodes from the first initial states of a task, numbered as in ``worldrl evaluate``."""
     size, length = actor.model.config.codec.image_size, actor.model.chunk_length
     protocol = embedded_protocol([task], episodes_per_task=episodes, seed=seed, chunk_length=length, image_size=size)
     driver: Any = actor
@@ -113,28 +113,21 @@ def played(actor: LatentActor, task: str, episodes: int, seed: int) -> list[Epis
 
 
 def embedded_tasks() -> set[str]:
-    """Return the names of all tasks of the embedded suite, of one arm and of two."""
+    """Names of all tasks of the embedded suite, of one arm and of two."""
     from worldrl_envs.tasks import BIMANUAL, task_names
 
     return {*task_names(), *task_names(BIMANUAL)}
 
 
 def limit_in_chunks(tasks: Sequence[str], model: VideoWorldModel) -> int:
-    """Return the chunks that fit into the time limit of the longest of some tasks."""
+    """Chunks within the longest time limit of some tasks."""
     protocols = [embedded_protocol([task], episodes_per_task=1, seed=0, chunk_length=1) for task in tasks]
     return max(limit for protocol in protocols for limit in protocol.horizon.values()) // model.chunk_length
 
 
 @dataclass(frozen=True, eq=False)
 class LatentEnvironment:
-    """The embedded suite, as agents of latents play it: an episode returns 1 where it succeeded, else 0.
-
-    Attributes:
-        model: its codec and instruction encoder make the observations.
-        tasks: names.
-        encoder: of observations; None shows the latents themselves.
-        basis: of actions; None takes all numbers of a chunk.
-    """
+    """The embedded suite for agents of latents: an episode returns 1 for success, else 0; fields as in :class:`LatentActor`."""
 
     model: VideoWorldModel
     tasks: tuple[str, ...]
@@ -142,16 +135,10 @@ class LatentEnvironment:
     basis: ChunkBasis | None = None
 
     def play(self, agent: Any, *, seed: int, episodes: int, gamma: float) -> OfflineEvaluation:
-        """Play the first ``episodes`` initial states of each task with the most likely chunks.
-
-        Args:
-            agent: of this model's latents.
-            seed: of the states.
-            episodes: of each task.
-            gamma: discount per chunk.
+        """Play the first ``episodes`` initial states of each task with the most likely chunks; ``gamma`` is the discount per chunk.
 
         Returns:
-            One entry per episode, task after task; lengths in control steps, without what a critic promised.
+            One entry per episode, task after task; lengths in control steps, without predictions of a critic.
         """
         begins = recurrent(agent) if isinstance(agent, Neubay) else forgetful(agent)
         actor = LatentActor(self.model, begins, self.encoder, self.basis)

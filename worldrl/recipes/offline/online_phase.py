@@ -1,9 +1,9 @@
-"""From offline to online: a pre-trained agent goes on learning in its data's own environment.
+"""From offline to online: a pre-trained agent continues to learn in its data's environment.
 
-WSRL's way (:mod:`~worldrl.methods.offline.online.wsrl`): the policy, frozen, fills a buffer, then updates follow each step, and
-no recorded row is used any more. Two options besides: episodes that begin at the data's simulator states
-(``online.resets=snapshots``), and COPlanner's exploration, which plans with the learned world and seeks what the world
-does not know (``planner.use``); the ensemble is then refitted to what it finds, and imagined in. CQL's agent goes on as plain SAC with the same networks, as the paper has it.
+As in WSRL (:mod:`~worldrl.methods.offline.online.wsrl`), the frozen policy fills a buffer, then updates follow each step, without
+recorded rows. Two options: episodes that begin at simulator states of the data (``online.resets=snapshots``), and exploration by
+COPlanner, which plans in the learned world towards uncertain states (``planner.use``). The ensemble is then refitted to the new data
+and used for imagination. CQL's agent continues as plain SAC with the same networks, as in the paper.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ class OnlineConfig(WsrlConfig):
     refit_every: int = 250
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
         one_of("online.resets", self.resets, RESETS)
         require(self.refit_every >= 1, "online.refit_every", "at least 1", self.refit_every)
@@ -78,7 +77,6 @@ class PlannerConfig(UpMpcConfig):
     use: str = "none"
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         super().__post_init__()
         one_of("planner.use", self.use, USES)
 
@@ -89,16 +87,15 @@ class PlannerConfig(UpMpcConfig):
 
     @property
     def explores(self) -> bool:
-        """Whether the online phase is."""
+        """Whether the online phase is planned."""
         return self.use in ("exploration", "both")
 
 
 def check_online(settings: Any, agent_class: type[Agent]) -> None:
-    """Refuse what does not fit together before anything runs.
+    """Refuse combinations that do not fit together before anything runs.
 
     Raises:
-        SettingError: an agent that cannot go on from rows alone, no environment to go on in, or a planner without an
-            ensemble to plan with.
+        SettingError: an agent that cannot learn from rows alone, no environment, or a planner without an ensemble.
     """
     online, planner = settings.online, settings.planner
     if planner.use != "none" and settings.world != "ensemble":
@@ -127,11 +124,7 @@ def check_online(settings: Any, agent_class: type[Agent]) -> None:
 
 
 def check_snapshots(settings: Any, data: Trajectories) -> None:
-    """Refuse snapshots of a dataset without simulator states before hours of training.
-
-    Raises:
-        SettingError: it has none.
-    """
+    """Refuse snapshots of a dataset without simulator states before hours of training; SettingError."""
     snapshots = bool(settings.online.steps) and settings.online.resets == "snapshots"
     if snapshots and (data.qpos is None or data.qvel is None):
         raise SettingError(
@@ -141,12 +134,7 @@ def check_snapshots(settings: Any, data: Trajectories) -> None:
 
 
 class PlannedBranches:
-    """Branched rollouts whose actions COPlanner chooses, shunning uncertainty.
-
-    Args:
-        branches: the rollouts.
-        config: of the planner.
-    """
+    """Branched rollouts whose actions COPlanner chooses, avoiding uncertainty."""
 
     def __init__(self, branches: Branches, config: PlannerConfig) -> None:
         self.branches, self.config = branches, config
@@ -158,17 +146,14 @@ class PlannedBranches:
 
 
 def rollouts_in(world: Any, rows: int, imagining: Imagining, planner: PlannerConfig) -> Branches | PlannedBranches:
-    """Return branched rollouts in a world that begins at so many rows, planned where the planner rolls out."""
+    """Branched rollouts in a world with ``rows`` starts, planned where the planner rolls out."""
     config = BranchConfig(starts=imagining.rollouts, horizon=imagining.horizon, penalty=imagining.penalty)
     branches = Branches(world, rows, config)
     return PlannedBranches(branches, planner) if planner.rolls_out else branches
 
 
 def online_agent(agent: Agent) -> Agent:
-    """Return the agent that goes on: CQL's networks in plain SAC, any other one itself.
-
-    Its actor learns at a constant rate: the cosine of the offline phase has come to 0.
-    """
+    """Agent that continues: CQL's networks in plain SAC, any other itself; with a constant actor rate, since the offline cosine ends at 0."""
     if hasattr(agent.config, "actor_cosine"):
         agent.config = replace(agent.config, actor_cosine=False)
     if not isinstance(agent, Cql):
@@ -183,18 +168,10 @@ def online_agent(agent: Agent) -> Agent:
 def online_phase(
     settings: Any, agent: Agent, data: Trajectories, world: Any, *, folder: Path, log: MetricLog
 ) -> tuple[Agent, dict[str, Any]]:
-    """Let an agent go on learning in its data's environment, resuming from ``folder``.
-
-    Args:
-        settings: of ``train-offline``.
-        agent: pre-trained; its weights change, unless it is CQL's.
-        data: names the environment; with ``online.resets=snapshots`` its states are where episodes begin.
-        world: the ensemble, for a planner.
-        folder: of the checkpoints.
-        log: of the training.
+    """Continue an agent's training in its data's environment, resuming from ``folder``; ``world`` is the ensemble for a planner.
 
     Returns:
-        The agent that went on, and what happened: episodes, updates, steps, returns of the first and last ten episodes.
+        The agent that continued, and episodes, updates, steps, and mean returns of the first and last ten episodes.
 
     Raises:
         SettingError: snapshots of a dataset without simulator states.
@@ -231,7 +208,7 @@ def online_phase(
 
 
 def online_report(found: FineTuned, steps: int) -> dict[str, Any]:
-    """Sum an online phase up, JSON-ready; episodes from snapshots are shorter, and so are their returns."""
+    """JSON-ready summary of an online phase; episodes from snapshots are shorter, and so are their returns."""
     head, tail = found.returns[:LAST_EPISODES], found.returns[-LAST_EPISODES:]
     return {
         "steps": steps,

@@ -1,9 +1,8 @@
-"""NEUBAY in ``worldrl train-offline``: an agent with a memory, trained on tapes of long rollouts instead of batches of rows.
+"""NEUBAY in ``worldrl train-offline``: an agent with a recurrent state, trained on packed sequences of long rollouts.
 
-The world is an ensemble of the layer-norm kind, one member per rollout; rollouts end where its uncertainty exceeds a
-quantile of what it is on the data. In the latents of a video world model there are no members, and only time cuts.
-Defaults are a laptop's, measured on own Hopper and HalfCheetah sets (``docs/log/offline-grids.md``);
-``preset=gpu`` takes the published.
+The world is an ensemble of the layer-norm kind, one member per rollout. Rollouts end where its uncertainty exceeds a quantile of the
+uncertainty on the data. In the latents of a video world model there are no members, so only time ends rollouts. Defaults are for
+a laptop, measured on own Hopper and HalfCheetah sets (``docs/log/offline-grids.md``); ``preset=gpu`` takes the published ones.
 """
 
 from __future__ import annotations
@@ -62,7 +61,6 @@ class RecurrentConfig:
     history: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require(self.rows >= 2, "recurrent.rows", "at least 2", self.rows)
         require(self.kept >= 2, "recurrent.kept", "at least 2", self.kept)
         require(self.rollouts >= 1, "recurrent.rollouts", "at least 1", self.rollouts)
@@ -93,18 +91,12 @@ LAPTOP_UPDATES = OfflineTraining(steps=15_000, evaluate_every=3000, checkpoint_e
 
 
 def neubay_defaults(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a command line's settings begin with: a laptop's sizes, the published ones with a preset of ``PUBLISHED``.
+    """Default groups of settings for the given ones (text by dotted key): laptop sizes, or the published ones with a preset of ``PUBLISHED``.
 
-    ``tuned=`` puts in the paper's κ and α of a dataset, and with the published sizes its encoder rate.
-
-    Args:
-        given: text by dotted key.
-
-    Returns:
-        Groups of settings by name: ``agent``, ``recurrent``, ``ensemble``, ``ensemble_training``, ``training``.
+    ``tuned=`` sets the paper's κ and α of a dataset, and with the published sizes its encoder rate.
 
     Raises:
-        SettingError: settings that this agent has no use for, or an unknown dataset.
+        SettingError: settings without effect for this agent, or an unknown dataset.
     """
     useless = [key for key in given if unread_by_neubay(key)]
     if useless:
@@ -126,7 +118,7 @@ def neubay_defaults(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def unread_by_neubay(key: str) -> bool:
-    """Whether a setting of the other algorithms is none of NEUBAY's, which imagines whole episodes and learns from tapes."""
+    """Whether a setting of other algorithms has no effect: NEUBAY imagines whole episodes and learns from packed sequences."""
     return key.startswith("imagining.") or key == "training.batch_size"
 
 
@@ -143,18 +135,11 @@ def train_recurrent(
 ) -> OfflineReport:
     """Train NEUBAY on a dataset, resuming from ``folder``.
 
-    Args:
-        settings: of ``train-offline``, with ``recurrent``.
-        agent: freshly made.
-        world: made with ``rows``, one member per rollout; or latents, where there is no posterior.
-        data: gives the episodes and the time limit.
-        rows: its transitions.
-        evaluate: called about every ``training.evaluate_every`` updates, where a generation ends.
-        folder: of the checkpoints and the evaluations.
-        log: of the training.
+    ``world`` is made with ``rows``, one member per rollout, or of latents. ``evaluate`` is called about every
+    ``training.evaluate_every`` updates, at the end of a generation.
 
     Raises:
-        SettingError: the ensemble measures no uncertainty, or a quantile of it is asked for in latents.
+        SettingError: the ensemble measures no uncertainty, or a quantile of it is requested in latents.
     """
     config: RecurrentConfig = settings.recurrent
     threshold = threshold_in(world, rows, config.quantile)
@@ -170,22 +155,26 @@ def train_recurrent(
         checkpoint_generations=max(1, round(settings.training.checkpoint_every / longest)),
     )
     episodes = Episodes.of(rows, torch.from_numpy(data.episode))
-    looks = IntermediateEvaluations(folder / "evaluations.json", settings.training.evaluate_every, training.updates)
+    intermediate = IntermediateEvaluations(
+        folder / "evaluations.json", settings.training.evaluate_every, training.updates
+    )
 
-    def look(updates: int) -> None:
-        if evaluate is not None and looks.due(updates):
-            looks.note(updates, evaluate(agent, updates))
+    def evaluate_if_due(updates: int) -> None:
+        if evaluate is not None and intermediate.due(updates):
+            intermediate.note(updates, evaluate(agent, updates))
 
-    train_neubay(agent, world, episodes, training, seed=settings.seed, folder=folder, log=log, on_generation=look)
-    told = {"threshold": threshold} if math.isfinite(threshold) else {}
-    return OfflineReport(training.updates, 0, 0.0, looks.found, told)
+    train_neubay(
+        agent, world, episodes, training, seed=settings.seed, folder=folder, log=log, on_generation=evaluate_if_due
+    )
+    numbers = {"threshold": threshold} if math.isfinite(threshold) else {}
+    return OfflineReport(training.updates, 0, 0.0, intermediate.found, numbers)
 
 
 def threshold_in(world: EnsembleWorld | LatentWorld, rows: Transitions, quantile: float) -> float:
-    """Return the uncertainty after which rollouts are cut; infinity in latents, where one model has nobody to disagree with.
+    """Uncertainty after which rollouts are cut; infinity in latents, where a single model has no disagreement.
 
     Raises:
-        SettingError: another quantile than all of the data's steps, in latents.
+        SettingError: in latents, another quantile than 1.
     """
     if isinstance(world, EnsembleWorld):
         return uncertainty_threshold(dataset_uncertainty(world, rows), quantile)
@@ -194,12 +183,9 @@ def threshold_in(world: EnsembleWorld | LatentWorld, rows: Transitions, quantile
 
 
 class IntermediateEvaluations:
-    """Evaluations during training, kept beside the checkpoints; those after the newest checkpoint are made again.
+    """Evaluations about every ``every`` updates and after the ``last``, stored in a JSON file beside the checkpoints.
 
-    Args:
-        path: of the JSON file.
-        every: updates between two.
-        last: updates in all, after which there is one more.
+    Those after the newest checkpoint are made again.
     """
 
     def __init__(self, path: Path, every: int, last: int) -> None:
@@ -207,12 +193,12 @@ class IntermediateEvaluations:
         self.found: list[dict[str, Any]] = read_json(path)["evaluations"] if path.exists() else []
 
     def due(self, updates: int) -> bool:
-        """Whether to look after so many updates; forgets what a killed session saw beyond them."""
+        """Whether to evaluate after so many updates; removes later entries of a killed session."""
         self.found = [entry for entry in self.found if entry["step"] < updates]
         before = self.found[-1]["step"] if self.found else 0
         return updates >= self.last or updates // self.every > before // self.every
 
     def note(self, updates: int, numbers: Mapping[str, float]) -> None:
-        """Keep what was seen."""
+        """Store an evaluation."""
         self.found.append({"step": updates, **numbers})
         write_json(self.path, {"evaluations": self.found})

@@ -1,7 +1,6 @@
-"""What ``worldrl train-offline`` measures of an agent in the real environment, and how it is told.
+"""Measurements of an offline agent in the real environment, and their report.
 
-Evaluations during training, the final score on every scale with its interval, what all of that cost in episodes, and the
-closing table.
+Evaluations during training, the final score on every scale with its interval, their cost in episodes, and the closing table.
 """
 
 from __future__ import annotations
@@ -23,32 +22,24 @@ from worldrl.recipes.offline.latent_actor import LatentEnvironment
 from worldrl.rollout.vector.episodes import memoryless, remembering
 
 FINAL_SEED_OFFSET = 1_000_000
-"""Final episodes are others than those watched during training, which may have been used to choose settings."""
-
-
+"""Final episodes differ from those during training, which may have been used to choose settings."""
 TrainingSuite = gymnasium.Env[Any, Any] | LatentEnvironment
-"""Where an agent is played: an environment of vectors, or the embedded suite seen through a codec."""
+"""Environment of vectors, or the embedded suite through a codec."""
 
 
 def play(
-    settings: Any,
-    agent: Any,
-    env: TrainingSuite,
-    info: DatasetInfo,
-    seed: int,
-    episodes: int,
+    settings: Any, agent: Any, env: TrainingSuite, info: DatasetInfo, seed: int, episodes: int
 ) -> OfflineEvaluation:
-    """Play episodes with the most likely actions; the critic, where there is one, says what it expects of each.
+    """Play episodes with the most likely actions; a critic predicts the return of each, except in latents.
 
-    In latents it is not asked, and ``episodes`` are of each task.
+    In latents, ``episodes`` are per task.
     """
     gamma = getattr(settings.agent, "discount", 0.99)
     if isinstance(env, LatentEnvironment):
         return env.play(agent, seed=seed, episodes=episodes, gamma=gamma)
     value = getattr(agent, "value", None)
-    remembers = isinstance(agent, Neubay)
     return evaluate_offline(
-        remembering(agent, agent.facts.action_size) if remembers else memoryless(agent),
+        remembering(agent, agent.facts.action_size) if isinstance(agent, Neubay) else memoryless(agent),
         env,
         info,
         seed=seed,
@@ -60,7 +51,7 @@ def play(
 
 
 def watcher(settings: Any, env: TrainingSuite, info: DatasetInfo) -> Evaluate:
-    """Return the evaluation during training: mean return, over-estimation, and what it cost."""
+    """Evaluation during training: mean return, over-estimation, and its cost."""
 
     def watch(agent: Any, step: int) -> dict[str, float]:
         found = play(settings, agent, env, info, settings.seed, settings.video_episodes)
@@ -77,7 +68,7 @@ def watcher(settings: Any, env: TrainingSuite, info: DatasetInfo) -> Evaluate:
 
 
 def final_score(settings: Any, agent: Agent, env: TrainingSuite | None, info: DatasetInfo) -> dict[str, Any]:
-    """Play the final episodes and put the mean return, with its interval, on every scale."""
+    """Play the final episodes; mean return with its interval on every scale."""
     if env is None or not settings.episodes:
         return {"evaluation": None, "scores": {}}
     found = play(settings, agent, env, info, settings.seed + FINAL_SEED_OFFSET, settings.episodes)
@@ -89,18 +80,13 @@ def final_score(settings: Any, agent: Agent, env: TrainingSuite | None, info: Da
 
 
 def success_rate(found: OfflineEvaluation) -> dict[str, Any]:
-    """Return the share of episodes that succeeded, a return of 0 or 1 each, with its Wilson interval."""
+    """Share of episodes with success, a return of 0 or 1 each, with its Wilson interval."""
     rate = wilson(int(found.returns.sum()), len(found.returns))
     return {"n": rate["n"], "mean": rate["rate"], "lo": rate["lo"], "hi": rate["hi"], "method": rate["method"]}
 
 
 def interval_scores(mean: Mapping[str, Any], info: DatasetInfo) -> dict[str, Any]:
-    """Put a mean return and the ends of its interval on every scale; the raw one is always there.
-
-    Args:
-        mean: with ``mean``, and ``lo`` and ``hi`` where there were several episodes.
-        info: gives the references.
-    """
+    """Mean return and the ends of its interval (of several episodes) on every scale, always with the raw one."""
     raw = {"value": mean["mean"], "lo": mean.get("lo"), "hi": mean.get("hi"), "scale": "raw", "min": None, "max": None}
     scaled: dict[str, Any] = {"raw": raw}
     for scale, entry in dataset_scores(mean["mean"], info).items():
@@ -114,11 +100,9 @@ def interval_scores(mean: Mapping[str, Any], info: DatasetInfo) -> dict[str, Any
 
 
 def online_budget(report: OfflineReport, metrics: Mapping[str, Any]) -> dict[str, int]:
-    """Count what was seen of the real environment: knowledge that offline learning has to state.
+    """Count the use of the real environment, which offline learning has to report.
 
-    Args:
-        report: of the training, with its evaluations.
-        metrics: the final ``evaluation``; ``online`` and ``imagined_rollouts`` where there were an online phase and a diagnosis.
+    ``metrics`` holds the final ``evaluation``, and ``online`` and ``imagined_rollouts`` of an online phase and a diagnosis.
     """
     online = metrics.get("online", {})
     played = [(entry["episodes"], entry["steps_played"]) for entry in report.evaluations]

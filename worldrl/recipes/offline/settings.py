@@ -1,4 +1,4 @@
-"""Settings of ``worldrl train-offline``: the chosen algorithm, world and ``tuned=`` decide types and defaults of their groups."""
+"""Settings of ``worldrl train-offline``: algorithm, world and ``tuned=`` decide types and defaults of their groups."""
 
 from __future__ import annotations
 
@@ -101,7 +101,6 @@ class TrainOfflineSettings:
     snapshots: SnapshotConfig = field(default_factory=SnapshotConfig)
 
     def __post_init__(self) -> None:
-        """Check the names and ranges, and that algorithm and world fit together."""
         one_of("world", self.world, WORLDS)
         check_tuned(self.tuned, self.algorithm, self.world)
         one_of("uncertainty", self.uncertainty, [kind.value for kind in Uncertainty if kind is not Uncertainty.none])
@@ -134,11 +133,7 @@ class TrainOfflineSettings:
 
 
 def offline_agent(name: str) -> type[Agent]:
-    """Look an offline agent up.
-
-    Raises:
-        SettingError: unknown, with the nearest; or registered, but not an offline agent.
-    """
+    """Look up an offline agent; SettingError where it is unknown (with the nearest) or no offline agent."""
     found: Any = ALGORITHMS.get(name)
     if not (isinstance(found, type) and issubclass(found, Agent)):
         raise SettingError(f"algorithm {name!r} does not learn from a dataset of vectors; worldrl train-vla may use it")
@@ -146,11 +141,7 @@ def offline_agent(name: str) -> type[Agent]:
 
 
 def check_tuned(tuned: str | None, algorithm: str, world: str) -> None:
-    """Refuse settings that are of another world, or of another algorithm.
-
-    Raises:
-        SettingError: which of them, and what fits.
-    """
+    """Refuse tuned settings of another world or another algorithm; SettingError."""
     if tuned is None or (algorithm == Neubay.name and tuned != video_latents.NAME):
         return
     if tuned != video_latents.NAME:
@@ -163,14 +154,7 @@ def check_tuned(tuned: str | None, algorithm: str, world: str) -> None:
 
 
 def settings_for(given: Mapping[str, str]) -> type[TrainOfflineSettings]:
-    """Make the settings class of a command line: ``agent`` has the chosen algorithm's type and defaults.
-
-    Args:
-        given: text by dotted key.
-
-    Raises:
-        SettingError: unknown algorithm.
-    """
+    """Settings class for a command line (text by dotted key): ``agent`` has the type and defaults of the algorithm."""
     agent_class = offline_agent(given.get("algorithm", DEFAULT))
     if agent_class is Neubay:
         return _neubay_settings(given)
@@ -196,7 +180,7 @@ def settings_for(given: Mapping[str, str]) -> type[TrainOfflineSettings]:
 
 
 def _latent_fields(agent_class: type[Agent]) -> list[Any]:
-    """Fields of the settings that learn in latents."""
+    """Fields of the settings that are trained in latents."""
     agent = video_latents.AGENTS[agent_class.name]
     return [
         ("agent", agent_class.config_class, field(default_factory=lambda: agent)),
@@ -207,7 +191,7 @@ def _latent_fields(agent_class: type[Agent]) -> list[Any]:
 
 
 def _latent_view() -> list[Any]:
-    """Fields of the world, and of what an agent of latents sees and chooses there."""
+    """Fields of the world, and of an agent's observations and actions there."""
     values: dict[str, Any] = {
         "world": "latent",
         "keypoints": video_latents.KEYPOINTS,

@@ -1,7 +1,7 @@
-"""Training of an offline agent on a dataset: what ``train-offline`` and ``benchmark-offline`` share.
+"""Training of an offline agent on a dataset, for ``train-offline`` and ``benchmark-offline``.
 
-The dataset is read, the world trained where one is asked for, the agent trained in the one loop
-(:mod:`worldrl.methods.offline.training`), saved, and evaluated in the dataset's own environment.
+Reads the dataset, trains the world where one is requested, trains the agent (:mod:`worldrl.methods.offline.training`), saves it, and
+evaluates it in the dataset's environment.
 """
 
 from __future__ import annotations
@@ -48,9 +48,6 @@ NAME = "agent"
 def run_offline_training(settings: TrainOfflineSettings) -> dict[str, Any]:
     """Train, save, evaluate; write ``result.json`` and print the closing table.
 
-    Args:
-        settings: which data, which algorithm, in which world.
-
     Returns:
         The metrics: data, score on every scale with interval, over-estimation, online budget, world, last logs.
     """
@@ -95,7 +92,7 @@ def train(
     folder: Path,
     log: MetricLog,
 ) -> OfflineReport:
-    """Train on batches of rows, or an agent with a memory on tapes."""
+    """Train on batches of rows, or an agent with a recurrent state on packed sequences."""
     if isinstance(agent, Neubay):
         return train_recurrent(settings, agent, imagined.world, data, rows, evaluate=watch, folder=folder, log=log)
     return train_offline(
@@ -121,14 +118,14 @@ def go_online(
     folder: Path,
     log: MetricLog,
 ) -> dict[str, Any]:
-    """Go on learning in the environment, save the agent beside the offline one, and score it on the same episodes."""
+    """Continue training in the environment, save the agent beside the offline one, and score it on the same episodes."""
     learner, report = online_phase(settings, agent, data, world, folder=folder / "online-checkpoints", log=log)
     learner.save(folder / "online", space=space_of(data))
     return report | final_score(settings, learner, env, data.info)
 
 
 def space_of(data: Trajectories) -> dict[str, Any]:
-    """What an agent's folder says of its training: the environment, and the bounds of its actions."""
+    """Environment and action bounds for an agent's folder."""
     info = data.info
     return {
         "trained_on": info.env_id or info.dataset_id or info.source,
@@ -138,10 +135,10 @@ def space_of(data: Trajectories) -> dict[str, Any]:
 
 
 def open_environment(settings: TrainOfflineSettings, opened: Opened) -> TrainingSuite | None:
-    """Make the environment to evaluate in, and hold the data's vectors against its spaces; None without evaluation.
+    """Make the environment for the evaluation, and compare the data's vectors with its spaces; None without evaluation.
 
     Raises:
-        SettingError: latents of tasks that the embedded suite has not, or vectors of another size than the environment's.
+        SettingError: latents of tasks outside the embedded suite, or vectors of another size than the environment's.
     """
     if not settings.episodes and not settings.video_episodes:
         return None
@@ -158,7 +155,7 @@ def open_environment(settings: TrainOfflineSettings, opened: Opened) -> Training
 
 
 def best_rows(settings: TrainOfflineSettings, data: Trajectories, rows: Transitions) -> Transitions | None:
-    """Return the rows of the best episodes, for an algorithm that imitates them; None for the others."""
+    """Rows of the best episodes, for an algorithm that imitates them; None for the others."""
     fraction: float | None = getattr(settings.agent, "expert_fraction", None)
     if fraction is None:
         return None
@@ -168,7 +165,7 @@ def best_rows(settings: TrainOfflineSettings, data: Trajectories, rows: Transiti
 
 
 def make_agent(settings: TrainOfflineSettings, facts: Facts, parts: Mapping[str, Any]) -> Agent:
-    """Make the agent with its initial weights; ``parts`` are what some algorithms need besides."""
+    """Make the agent with its initial weights; ``parts`` are additional inputs of some algorithms."""
     made: Any = offline_agent(settings.algorithm)
     with initial_weights(settings.seed, NAME, "weights"):
         return made(settings.agent, facts, **{name: parts[name] for name in made.needs})
@@ -177,7 +174,7 @@ def make_agent(settings: TrainOfflineSettings, facts: Facts, parts: Mapping[str,
 def summary(
     settings: TrainOfflineSettings, data: Trajectories, report: OfflineReport, imagined: Imagined
 ) -> dict[str, Any]:
-    """Return what was learned from, and how."""
+    """Data and course of the training."""
     return {
         "algorithm": settings.algorithm,
         "world": {"kind": settings.world, **imagined.report},

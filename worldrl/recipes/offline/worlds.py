@@ -1,8 +1,8 @@
-"""The worlds that ``worldrl train-offline`` imagines in: opened by name, trained first where they learn.
+"""Worlds of ``worldrl train-offline``: opened by name, and trained first where they learn.
 
 ``none`` trains on recorded rows alone; ``ensemble`` is the learned state ensemble; ``true`` the simulator itself, for
-diagnostics; ``diffusion`` whole trajectories guided by the agent, without a world to step through; ``latent`` the latents of
-a video world model, where a step is a chunk and the data are recorded episodes of the embedded suite.
+diagnostics; ``diffusion`` whole trajectories guided by the agent, without single steps; ``latent`` the latents of a video world model,
+where a step is a chunk and the data are recorded episodes of the embedded suite.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ from worldrl.world_models.video.model import VideoWorldModel
 
 WORLDS = ("none", "ensemble", "true", "diffusion", "latent")
 KEYPOINTS, COMPONENTS = "keypoints", "components"
-"""Settings of ``world=latent``, and folders of the encoder that an agent sees through and of the basis that it acts in."""
+"""Settings of ``world=latent``, and folders of the encoder of observations and of the basis of actions."""
 LATENT = (KEYPOINTS, COMPONENTS, "stride")
 """Settings of that world alone."""
 NEVER = "never"
 AUTO, LEARNED = "auto", "learned"
-"""Termination rules that no registry holds: the environment's own, and one fitted to the dataset's terminals."""
+"""Termination rules outside the registry: the environment's own, and one fitted to the dataset's terminals."""
 GUIDED = Imagining(horizon=32, real_ratio=1 / 16, rollouts=8192, refresh_every=10_000, generations=1)
 """Policy-guided diffusion's own numbers: 8192 trajectories of 32 steps every 10,000 updates, 240 + 16 rows a batch."""
 
@@ -74,7 +74,7 @@ GUIDED = Imagining(horizon=32, real_ratio=1 / 16, rollouts=8192, refresh_every=1
 class DiffusionSettings:
     """Trajectory diffusion, with ``world=diffusion``.
 
-    It is guided by default, as ``worldrl reproduce pgd`` is: without guidance it draws the data's own policy again.
+    Guided by default, as in ``worldrl reproduce pgd``: without guidance it samples the data's policy.
     """
 
     model: TrajectoryDiffusionConfig = field(default_factory=TrajectoryDiffusionConfig)
@@ -84,7 +84,7 @@ class DiffusionSettings:
 
 
 def published_diffusion() -> DiffusionSettings:
-    """Return policy-guided diffusion's own sizes, which take a GPU: 178 million parameters, 10,000 epochs, 256 steps a draw."""
+    """Policy-guided diffusion's own sizes, for a GPU: 178 million parameters, 10,000 epochs, 256 steps per sample."""
     return DiffusionSettings(
         published_trajectory_diffusion(), published_trajectory_training(), sampler=published_sampler()
     )
@@ -92,13 +92,7 @@ def published_diffusion() -> DiffusionSettings:
 
 @dataclass(frozen=True)
 class Opened:
-    """A dataset, and the world that its rows are of, where opening the one makes the other.
-
-    Attributes:
-        data: the rows.
-        world: the :class:`~worldrl.rollout.imagined.latent_world.LatentWorld` of latents; None otherwise.
-        tasks: of the recorded episodes that became latents.
-    """
+    """A dataset, its :class:`~worldrl.rollout.imagined.latent_world.LatentWorld`, and tasks of its episodes (both for latents only)."""
 
     data: Trajectories
     world: LatentWorld | None = None
@@ -107,11 +101,11 @@ class Opened:
 
 @dataclass(frozen=True)
 class Imagined:
-    """What an algorithm imagines with.
+    """Imagination of an algorithm.
 
     Attributes:
-        imagination: makes generations of rows; None where nothing is imagined.
-        world: a :class:`~worldrl.core.interfaces.StateWorld`, where there is one to step through.
+        imagination: makes generations of rows; None without imagination.
+        world: a :class:`~worldrl.core.interfaces.StateWorld`, where single steps exist.
         report: JSON-ready, of its training.
     """
 
@@ -121,11 +115,11 @@ class Imagined:
 
 
 def open_data(settings: Any, device: torch.device) -> Opened:
-    """Read the dataset that the settings name: vectors, or with ``world=latent`` recorded episodes through a codec.
+    """Read the dataset of the settings: vectors, or with ``world=latent`` recorded episodes through a codec.
 
     Raises:
         ArtefactError: damaged data or world model.
-        SettingError: no such dataset; or a world model without the latents that are asked for.
+        SettingError: no such dataset, or a world model without the requested latents.
     """
     if settings.world != "latent":
         data = open_trajectories(settings.data, **reading(settings))
@@ -153,7 +147,7 @@ def open_data(settings: Any, device: torch.device) -> Opened:
 
 
 def save_view(opened: Opened, folder: Path) -> None:
-    """Save what an agent of latents needs beside its weights: through what it sees, and in what it acts."""
+    """Save the encoder of observations and the basis of actions beside an agent of latents."""
     if opened.world is not None:
         parts = {KEYPOINTS: opened.world.encoder, COMPONENTS: opened.world.basis}
         for name, part in parts.items():
@@ -162,17 +156,17 @@ def save_view(opened: Opened, folder: Path) -> None:
 
 
 def known_limit(tasks: Sequence[str], model: VideoWorldModel) -> int | None:
-    """Return the time limit of tasks of the embedded suite in chunks; None where one is of another suite."""
+    """Time limit of embedded tasks in chunks; None where one is of another suite."""
     return limit_in_chunks(tasks, model) if set(tasks) <= embedded_tasks() else None
 
 
 def outcome_rule(model: VideoWorldModel) -> SuccessRule:
-    """Return the rule by which the model's own outcome head decides."""
+    """Rule of the model's own outcome head."""
     return SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce)
 
 
 def latent_trajectories(recorded: RecordedLatents, source: str, limit: int | None = None) -> Trajectories:
-    """Lay recorded latents out as a dataset, whose episodes are cut after ``limit`` chunks."""
+    """Recorded latents as a dataset with episodes of at most ``limit`` chunks."""
     rows, size = recorded.rows, recorded.rows.action.shape[1]
     columns = {item.name: getattr(rows, item.name).numpy() for item in fields(rows)}
     columns["action"] = columns["action"].astype(np.float32)
@@ -183,19 +177,7 @@ def latent_trajectories(recorded: RecordedLatents, source: str, limit: int | Non
 def open_imagined(
     settings: Any, opened: Opened, rows: Transitions, *, folder: Path, log: MetricLog, device: torch.device
 ) -> Imagined:
-    """Open the world that the settings ask for.
-
-    Args:
-        settings: of the command.
-        opened: the dataset.
-        rows: the same as transitions, on ``device``.
-        folder: of the world's checkpoints.
-        log: of its training.
-        device: where it learns and runs.
-
-    Raises:
-        SettingError: the dataset lacks what the world needs.
-    """
+    """Open the world of the settings for ``rows`` on ``device``; SettingError where the dataset lacks something it needs."""
     if settings.world == "none":
         return Imagined(None, None, {})
     data, report = opened.data, dict[str, Any]()
@@ -209,11 +191,7 @@ def open_imagined(
 
 
 def true_world(data: Trajectories, rows: Transitions) -> TrueDynamics:
-    """Return the dataset's own simulator, set to its recorded states.
-
-    Raises:
-        SettingError: it recorded none, or names no environment.
-    """
+    """The dataset's own simulator, set to its recorded states; SettingError without states or environment."""
     if data.qpos is None or data.qvel is None or data.info.env_id is None:
         raise SettingError(
             f"world=true: {data.info.source} holds no simulator states (qpos, qvel) or names no environment; "
@@ -223,9 +201,9 @@ def true_world(data: Trajectories, rows: Transitions) -> TrueDynamics:
 
 
 def rule_of(name: str, info: DatasetInfo) -> Termination:
-    """Return the termination rule called ``name``; ``auto`` takes that of the data's environment.
+    """Termination rule called ``name``; ``auto`` takes that of the data's environment.
 
-    D4RL's files name their environment (``hopper-medium-v2``), so theirs is known without ``env=``.
+    D4RL's files contain the name of their environment (``hopper-medium-v2``), so ``env=`` is not needed.
 
     Raises:
         SettingError: unknown, or ``auto`` for an environment without a known rule.
@@ -241,9 +219,9 @@ def rule_of(name: str, info: DatasetInfo) -> Termination:
 
 
 def held_rule(name: str, data: Trajectories, rows: Transitions) -> Termination:
-    """Return the rule called ``name``, held against the terminals that the data recorded.
+    """Rule called ``name``, compared with the recorded terminals.
 
-    ``never`` is what a user gives against the data, too, so that its contradictions are printed instead of refused.
+    ``never`` is a deliberate choice against the data, so its contradictions are printed instead of refused.
 
     Raises:
         SettingError: as :func:`rule_of`, or the rule contradicts the data.
@@ -283,7 +261,7 @@ def _ensemble(
         )
     if report.stopped == "max_epochs":
         console().print(
-            f"world: cut at ensemble_training.max_epochs={report.epochs}, before patience ended its learning; an agent exploits "
+            f"world: cut at ensemble_training.max_epochs={report.epochs}, before patience ended the training; an agent exploits "
             "the errors of an unfinished world model (docs/reference/offline-worlds.md)"
         )
     return EnsembleWorld(ensemble, rows.obs, rule, world_config(settings)), report.to_json()
@@ -292,18 +270,18 @@ def _ensemble(
 def _place_of_ensemble(
     settings: Any, rows: Transitions, folder: Path, device: torch.device
 ) -> AbstractContextManager[Path]:
-    """Where its checkpoints lie: the run's own folder, or one that all runs have which would train the same ensemble."""
+    """Folder of its checkpoints: the run's own, or one shared by all runs that would train the same ensemble."""
     if settings.worlds is None:
         return nullcontext(folder)
-    told = [asdict(settings.ensemble), asdict(settings.ensemble_training), settings.seed, str(device)]
-    name = hashlib.sha256(json.dumps(told).encode())
+    identity = [asdict(settings.ensemble), asdict(settings.ensemble_training), settings.seed, str(device)]
+    name = hashlib.sha256(json.dumps(identity).encode())
     for column in (rows.obs, rows.action, rows.reward, rows.next_obs):
         name.update(column.cpu().numpy().tobytes())
     return exclusive_folder(Path(settings.worlds) / f"ensemble-{name.hexdigest()[:16]}")
 
 
 def world_config(settings: Any) -> EnsembleWorldConfig:
-    """Measure uncertainty where something asks for it, since it costs all members; NEUBAY's rollouts keep their member."""
+    """Measure uncertainty only where it is used, since it costs all members; NEUBAY's rollouts keep their member."""
     kind = Uncertainty(settings.uncertainty)
     if settings.algorithm == Neubay.name:
         return EnsembleWorldConfig(MemberChoice.rollout, kind, "elites")
@@ -339,7 +317,7 @@ def _diffusion(
 
 
 class FirstUnguided:
-    """Guided dreams of which the first generation follows nobody: an agent that has learned nothing is no guide."""
+    """Guided rollouts with an unguided first generation: an untrained agent cannot guide."""
 
     def __init__(self, policy_rollouts: GuidedRollouts) -> None:
         self.policy_rollouts = policy_rollouts

@@ -1,13 +1,13 @@
 """``edge-of-reach``: the edge-of-reach problem on a MuJoCo task, where the model is the simulator itself.
 
-Sims et al., "The Edge-of-Reach Problem in Offline Model-Based Reinforcement Learning" (2024): replace the learned dynamics by
-the true ones, and the methods that live on short rollouts collapse, while their values grow. Two agents on the same data:
+Sims et al., "The Edge-of-Reach Problem in Offline Model-Based Reinforcement Learning" (2024): with true dynamics in place
+of learned ones, methods of short rollouts collapse while their values grow. Two agents learn from the same data:
 
-- ``base``: SAC on rollouts of k steps (MBPO). MOPO, MOReL and MOBILE are the same here: what they subtract is the
-  model's uncertainty, and the simulator has none, so they equal base number for number (a test);
+- ``base``: SAC on rollouts of k steps (MBPO). MOPO, MOReL and MOBILE subtract the model's uncertainty, which is 0 in the
+  simulator, so they equal base number for number (a test);
 - ``ravl``: many diverse critics, pessimistic where they disagree, and no penalty.
 
-The data of a seed are what a short training of SAC lived through, with simulator states; both agents learn from them.
+The data of a seed are all steps of a short training of SAC, with simulator states.
 """
 
 from __future__ import annotations
@@ -51,27 +51,21 @@ class SimulatorSettings:
     """Settings of the task and the agents; rollouts and RAVL are the published ones by default.
 
     Attributes:
-        seeds: how many.
-        env: Gymnasium id of a MuJoCo task.
         behaviour_steps: steps of the SAC whose experience is the dataset.
         behaviour_start: its steps of uniform actions.
         behaviour_hidden: width of its two hidden layers.
-        updates: gradient steps.
         refresh: updates between two generations of rollouts.
         starts: rollouts per generation.
-        generations: generations kept.
+        generations: number of generations in the buffer.
         horizon: k.
-        batch: rows per update.
-        real_ratio: share of recorded rows in it.
+        batch: rows per update, of which ``real_ratio`` are recorded.
         hidden: width of the two hidden layers of actor and critics.
         rate: learning rate of everything.
-        polyak: τ.
-        discount: γ.
         critics: of RAVL.
         diversity: η of RAVL.
         evaluations: points of the curves.
         episodes: true episodes per point.
-        asked: rollouts whose final states the critics are asked about.
+        asked: rollouts whose final states the critics value at the end.
     """
 
     seeds: int = 3
@@ -97,7 +91,7 @@ class SimulatorSettings:
     asked: int = 2000
 
 
-# Ten critics in place of the 50 published for Hopper, which take an hour; what they lack in number, diversity makes up for. An error is
+# Ten critics in place of the 50 published for Hopper, which take an hour; a larger diversity makes up for them. An error is
 # bootstrapped once per 1 / (τ (1 - γ)) updates, 15 times here; with the published τ it would be three quarters of once.
 QUICK = SimulatorSettings(
     behaviour_steps=10_000, behaviour_start=1000, behaviour_hidden=64, updates=15_000, refresh=250, starts=400,
@@ -105,7 +99,7 @@ QUICK = SimulatorSettings(
 )  # fmt: skip
 SETTINGS: Mapping[str, SimulatorSettings] = {
     "paper": SimulatorSettings(),
-    # Returns differ so much between seeds that these are what the full setting spends its time on
+    # Returns differ much between seeds, so the full setting spends its time on seeds
     # (docs/log/offline-reproductions-2.md).
     "full": replace(QUICK, seeds=10, episodes=10, asked=2000),
     "quick": QUICK,
@@ -117,7 +111,7 @@ SETTINGS: Mapping[str, SimulatorSettings] = {
 
 
 def run(settings: SimulatorSettings, cell: Cell, folder: Path) -> dict[str, Any]:
-    """Train one agent in the simulator, looking at it from time to time; ``folder`` holds its checkpoints."""
+    """Train one agent in the simulator and evaluate it at intervals; ``folder`` holds its checkpoints."""
     data = experience(
         settings.env,
         cell.seed,
@@ -136,7 +130,7 @@ def run(settings: SimulatorSettings, cell: Cell, folder: Path) -> dict[str, Any]
 
     try:
         report = train(settings, agent, rows, imagination, watch, settings.updates, cell.seed, folder)
-    except NonFiniteError:  # values have left the range of float32, which is the effect: take the newest checkpoint
+    except NonFiniteError:  # values left the range of float32, which is the effect: take the newest checkpoint
         report = train(settings, agent, rows, imagination, watch, 1, cell.seed, folder)
     curves = padded(report.evaluations, math.ceil(settings.updates / interval(settings)))
     largest = float(rows.reward.max()) / (1 - settings.discount)
@@ -155,7 +149,7 @@ def train(
     seed: int,
     folder: Path,
 ) -> OfflineReport:
-    """Train up to ``updates`` steps; beyond the newest checkpoint's number nothing is left to do."""
+    """Train up to ``updates`` steps; a newer checkpoint leaves nothing to do."""
     every = interval(settings)
     size = Imagining(settings.horizon, settings.real_ratio, settings.starts, settings.refresh, settings.generations)
     return train_offline(
@@ -185,7 +179,7 @@ def make_agent(settings: SimulatorSettings, method: str, facts: Facts) -> Sac:
 
 
 def look(settings: SimulatorSettings, agent: Sac, env: Any, info: DatasetInfo, rows: Transitions) -> dict[str, float]:
-    """Measure the agent: true return, what it promised at the episodes' starts and what came, values at the data."""
+    """Measure the true return, the value predicted at episode starts with its discounted return, and the value at the data."""
     found = evaluate_offline(
         memoryless(agent),
         env,
@@ -242,7 +236,7 @@ def conclude(settings: SimulatorSettings, results: Mapping[str, Sequence[dict[st
 
 
 def late_returns(found: Sequence[dict[str, Any]]) -> NDArray[np.float64]:
-    """Return each seed's mean over the last half of the evaluations: a policy whose values have left all bounds jumps."""
+    """Return each seed's mean over the last half of the evaluations: a diverged policy's return jumps."""
     return np.array([np.mean(one["return"][len(one["return"]) // 2 :]) for one in found])
 
 
@@ -251,19 +245,14 @@ def _last(found: Sequence[dict[str, Any]], key: str) -> Any:
 
 
 def methods_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
-    """What became of every method, mean over seeds."""
+    """Last evaluation of every method, mean over seeds."""
     rows = []
     for method in METHODS:
         found = results[method]
         returns = late_returns(found)
         numbers = [number(float(np.mean(_last(found, key)))) for key in ("log10_q", "log10_earned")]
         rows.append(
-            (
-                method,
-                over_seeds(returns.tolist()),
-                *numbers,
-                f"{np.mean([one['penalty_auroc'] for one in found]):.3f}",
-            )
+            (method, over_seeds(returns.tolist()), *numbers, f"{np.mean([one['penalty_auroc'] for one in found]):.3f}")
         )
     data = np.mean([one["data_return"] for one in results["base"]])
     headers = (
@@ -277,7 +266,7 @@ def methods_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
 
 
 def curves(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Any]:
-    """Return, and value against what is earned, over training."""
+    """Return, and predicted value beside discounted return, over training."""
     x = list(range(1, len(results["base"][0]["return"]) + 1))
 
     def of(key: str) -> dict[str, Any]:
@@ -292,7 +281,7 @@ def curves(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Any]:
 
 
 def notes(settings: SimulatorSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
-    """How it was done."""
+    """Notes on the method."""
     uncertainty = max(found["largest_uncertainty"] for found in results["base"])
     return [
         f"{settings.env}; data: {settings.behaviour_steps} steps of a learning SAC per seed, with simulator states.",

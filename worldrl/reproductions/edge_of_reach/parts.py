@@ -1,4 +1,4 @@
-"""What the edge-of-reach reproductions share, and the oracle's patch.
+"""Common settings of the edge-of-reach reproductions, and the oracle's patch.
 
 Shapes legend: ``B`` rows.
 """
@@ -21,9 +21,9 @@ FLOOR = 1e-2
 
 
 def common_settings(settings: Any) -> dict[str, Any]:
-    """Return what all agents of a reproduction have in common, as keyword arguments of their configurations.
+    """Return the configuration arguments that all agents of a reproduction share.
 
-    The entropy stays out of the targets: a value is a return then, and can be held against one.
+    The targets have no entropy, so a value is a return and comparable with one.
     """
     rates = {f"{part}_rate": settings.rate for part in ("actor", "critic", "temperature")}
     return {
@@ -38,23 +38,14 @@ def common_settings(settings: Any) -> dict[str, Any]:
 
 
 class PatchedSac(Sac):
-    """SAC whose target is the oracle's at the edge of reach, and nowhere else.
-
-    Args:
-        config: of SAC.
-        facts: of the data.
-        plane: the environment.
-
-    Attributes:
-        patched: mean share of the targets so far that were the oracle's.
-    """
+    """SAC with the oracle's target at the edge of reach, and nowhere else; ``patched`` is the mean share of such targets."""
 
     def __init__(self, config: SacConfig, facts: Facts, plane: Plane) -> None:
         super().__init__(config, facts)
         self.plane, self.patched = plane, 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        """What SAC has, and the share of patched targets."""
+        """SAC's state, and the share of patched targets."""
         return super().state_dict() | {"patched": self.patched}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -64,7 +55,7 @@ class PatchedSac(Sac):
 
     @torch.no_grad()
     def target(self, batch: Transitions, draws: torch.Generator) -> Tensor:
-        """Return y ``[B]``, with Q*(s', a') in the place of the bootstrapped value where s' is at the edge."""
+        """Return y ``[B]``, with Q*(s', a') for the bootstrapped value where s' is at the edge."""
         action, _ = self.sample(batch.next_obs, draws)
         arrived = batch.next_obs[:, :2]
         true = batch.reward + self.config.discount * self.plane.q(arrived, action)
@@ -74,6 +65,6 @@ class PatchedSac(Sac):
 
 
 def padded(evaluations: Sequence[Mapping[str, float]], count: int) -> dict[str, list[float]]:
-    """Lay evaluations out as curves of ``count`` points; those of a training that ended early keep their last value."""
+    """Return evaluations as curves of ``count`` points; a training that ended early repeats its last value."""
     whole = [*evaluations, *[evaluations[-1]] * (count - len(evaluations))]
     return {key: [found[key] for found in whole] for key in evaluations[0] if key != "step"}

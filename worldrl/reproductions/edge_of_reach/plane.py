@@ -2,15 +2,15 @@
 
     s ∈ [-size, size]²,  a ∈ [-1, 1]²,  s' = clip(s + step · a),  r = max(0, 1 - ‖s' - goal‖² / far²)
 
-Whoever stands beyond the ledge, max |s_i| > ledge, has fallen: s' = s and r = 0 for ever after. Episodes and rollouts begin in
-the square max |s_i| ≤ start, so after j steps exactly the square max |s_i| ≤ start + j · step can be reached. The ledge is where
-a rollout of k steps can get to before its last one, so what is reached at step k only, the edge of reach, is the
-abyss: the reward grows towards it, the last step into it still pays, and no row ever begins there that could tell
-what comes after. The paper's own environment is published as a picture only; this one is a stand-in.
+Beyond the ledge, max |s_i| > ledge, a state has fallen: s' = s and r = 0 for ever after. Episodes and rollouts begin in
+the square max |s_i| ≤ start, so exactly the square max |s_i| ≤ start + j · step is reachable after j steps. The ledge
+ends where a rollout of k steps can be before its last step. So the states that are reached only at step k, the edge of
+reach, are the abyss: the reward grows towards it, the step into it still pays, and no row begins there. The paper's own
+environment is published as an image only; this one is a stand-in.
 
-An agent sees the place and, in the abyss, numbers that the ledge never showed (:meth:`Plane.observe`), as a robot at the edge of
-reach is in a pose unlike any that it acted from. By the place alone the abyss is merely further along, and critics that learn
-common targets extrapolate there alike.
+An agent observes the position and, in the abyss, numbers that are 0 on the ledge (:meth:`Plane.observe`), as a robot at
+the edge of reach is in a pose unlike all that it acted from. With the position alone, critics of common targets
+extrapolate into the abyss alike.
 
 Shapes legend: ``B`` rows, ``G`` grid points per axis.
 """
@@ -35,12 +35,12 @@ GRID = 201
 TOLERANCE = 1e-6
 """Largest change of the table at which value iteration ends, as a share of the largest value."""
 SLACK = 1e-5
-"""Rounding that does not make anyone fall."""
+"""Rounding error that counts as no fall."""
 PIXELS = 96
 GOLDEN = math.pi * (3 - math.sqrt(5))
-"""Angle (rad) between the directions of two neighbouring waves, the golden one: no two of few are near each other."""
+"""Golden angle (rad) between neighbouring waves: no two of few directions are close."""
 WAVELENGTH = 0.4
-"""Of the waves, as a share of ``size``: two moves to either side."""
+"""Length of the waves, as a share of ``size``: two moves to either side."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class Plane:
 
     Attributes:
         horizon: k of the rollouts, which puts the ledge k - 1 steps from the start.
-        size: half of the square's side, which the lengths below are to be read against.
+        size: half of the square's side; the other lengths are relative to it.
         step: largest move per coordinate; a multiple of the grid's ``size`` / 100.
         start: half side of the square where episodes begin.
-        beyond: how far beyond the ledge the reward's peak lies, in both coordinates.
-        far: distance from the peak at which nothing is paid any more.
+        beyond: distance of the reward's peak beyond the ledge, in both coordinates.
+        far: distance from the peak at which the reward is 0.
         discount: γ of the oracle.
-        novelties: numbers that an agent sees besides its place, all 0 on the ledge; see :meth:`observe`.
+        novelties: further observed numbers, all 0 on the ledge; see :meth:`observe`.
     """
 
     horizon: int = 5
@@ -69,7 +69,7 @@ class Plane:
 
     @property
     def ledge(self) -> float:
-        """Largest coordinate at which one stands."""
+        """Largest coordinate before a fall."""
         return self.start + (self.horizon - 1) * self.step
 
     @property
@@ -78,7 +78,7 @@ class Plane:
         return self.ledge + self.beyond
 
     def fallen(self, state: Tensor) -> Tensor:
-        """Whether ``[B, 2]`` lies beyond the ledge: bool ``[B]``."""
+        """Whether ``[B, 2]`` is beyond the ledge: bool ``[B]``."""
         return state.abs().amax(-1) > self.ledge + SLACK
 
     def reward(self, state: Tensor, arrived: Tensor) -> Tensor:
@@ -93,22 +93,22 @@ class Plane:
         )
 
     def observe(self, state: Tensor) -> Tensor:
-        """Return what is seen at ``[B, 2]``: the place, and waves whose height is the depth fallen, ``[B, 2 + novelties]``."""
+        """Return the position and waves of a height equal to the depth fallen, ``[B, 2 + novelties]``."""
         turn = GOLDEN * torch.arange(self.novelties)
         waves = torch.sin(2 * math.pi / WAVELENGTH * (state @ torch.stack([turn.cos(), turn.sin()])) + turn)
         depth = ((state.abs().amax(-1, keepdim=True) - self.ledge - SLACK) / self.step).clamp(min=0)
         return torch.cat([state, depth * waves], -1)
 
     def reachable(self, state: Tensor, steps: int) -> Tensor:
-        """Whether ``[B, 2]`` can be reached from the start in at most ``steps``, ``steps`` ≤ k: bool ``[B]``."""
+        """Whether ``[B, 2]`` is reachable from the start in at most ``steps`` ≤ k: bool ``[B]``."""
         return state.abs().amax(-1) <= self.start + steps * self.step + SLACK
 
     def at_edge(self, state: Tensor, horizon: int) -> Tensor:
-        """Whether ``[B, 2]`` can be reached in ``horizon`` ≤ k steps and no fewer: bool ``[B]``."""
+        """Whether ``[B, 2]`` is reachable in ``horizon`` ≤ k steps and no fewer: bool ``[B]``."""
         return self.reachable(state, horizon) & ~self.reachable(state, horizon - 1)
 
     def data(self, rows: int, *, generator: torch.Generator) -> Transitions:
-        """Draw a dataset: states of the starting square and actions, both uniform, no endings."""
+        """Draw a dataset: uniform states of the starting square and uniform actions, no endings."""
         state = self.start * (2 * torch.rand(rows, 2, generator=generator) - 1)
         action = 2 * torch.rand(rows, 2, generator=generator) - 1
         arrived, no = self.move(state, action), torch.zeros(rows, dtype=torch.bool)
@@ -120,9 +120,8 @@ class Plane:
     def value_table(self) -> Tensor:
         """V*, ``[G, G]`` over x and y, by value iteration from 0.
 
-        A move covers every grid point of the square of side 2 · step around a state, and the reward of one who stands
-        belongs to where it arrives, so one sweep is a maximum filter: V ← max over the square of (r + γ V), and 0 beyond the
-        ledge.
+        A move covers every grid point of the square of side 2 · step around a state, and the reward depends on the arrival.
+        So one sweep is a maximum filter: V ← max over the square of (r + γ V), and 0 beyond the ledge.
         """
         axis = torch.linspace(-self.size, self.size, GRID)
         at = torch.stack(torch.meshgrid(axis, axis, indexing="ij"), -1)
@@ -158,12 +157,7 @@ class Plane:
 
 
 class PlaneWorld:
-    """The plane as a :class:`~worldrl.core.interfaces.StateWorld`: the true dynamics, whose uncertainty is exactly 0.
-
-    Args:
-        plane: the environment.
-        starts: ``[N, 2]``, the dataset's states.
-    """
+    """The plane as a :class:`~worldrl.core.interfaces.StateWorld` without uncertainty; ``starts`` ``[N, 2]`` are the data's states."""
 
     action_size = 2
 
@@ -191,11 +185,7 @@ class PlaneWorld:
 
 
 def picture(plane: Plane, paths: Any) -> NDArray[np.uint8]:
-    """Draw what arriving pays (grey), the start (blue), the edge of reach (yellow) and where paths went (red).
-
-    Args:
-        plane: the environment.
-        paths: numbers ``[points, 2]``.
+    """Draw rewards (grey), the start (blue), the edge of reach (yellow) and paths ``[points, 2]`` (red).
 
     Returns:
         uint8 ``[PIXELS, PIXELS, 3]``, y upwards.

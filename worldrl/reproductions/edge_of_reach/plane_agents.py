@@ -1,12 +1,12 @@
 """``edge-of-reach-2d``: a perfect model makes model-based offline RL fail.
 
-Sims et al., "The Edge-of-Reach Problem in Offline Model-Based Reinforcement Learning" (2024). Rollouts of k steps in the
-true dynamics. States that are reached only at step k are bootstrapped from and never corrected; their values leak
-backwards and grow. Three agents on the same data:
+Sims et al., "The Edge-of-Reach Problem in Offline Model-Based Reinforcement Learning" (2024). Rollouts take k steps in the
+true dynamics. States that are reached only at step k are bootstrapped from and never corrected; their errors spread
+backwards and grow. Three agents learn from the same data:
 
-- ``base``: SAC on imagined rollouts. A method that subtracts the model's uncertainty equals it number for number, for the
-  true dynamics have none;
-- ``oracle-patch``: base whose target takes the true Q* at the edge of reach, and nowhere else;
+- ``base``: SAC on imagined rollouts. A method that subtracts the model's uncertainty equals it number for number, since
+  the true dynamics have none;
+- ``oracle-patch``: base with the true Q* as target at the edge of reach, and nowhere else;
 - ``ravl``: many diverse critics, pessimistic where they disagree, and no penalty.
 """
 
@@ -50,21 +50,16 @@ class EdgeSettings:
     """Settings of the plane and the agents.
 
     Attributes:
-        seeds: how many.
-        updates: gradient steps.
         refresh: updates between two generations of rollouts.
         starts: rollouts per generation.
-        generations: generations kept.
+        generations: number of generations in the buffer.
         horizon: k.
-        discount: γ.
-        batch: rows per update.
-        real_ratio: share of recorded rows in it.
+        batch: rows per update, of which ``real_ratio`` are recorded.
         hidden: width of the two hidden layers of actor and critics.
         rate: learning rate of everything.
-        polyak: τ.
-        novelties: numbers that agents see besides their place, 0 on the ledge; with none the abyss is merely further along.
+        novelties: observed numbers besides the position, 0 on the ledge; with 0 of them critics extrapolate into the abyss.
         critics: of RAVL.
-        diversity: η of RAVL. Ten gradients cannot point apart in a plane of actions, so η > 0 lowers values within reach too.
+        diversity: η of RAVL. In a plane of actions ten gradients cannot diverge, so η > 0 lowers values within reach too.
         evaluations: points of the curves.
         steps: of an evaluated episode.
     """
@@ -88,7 +83,6 @@ class EdgeSettings:
     steps: int = 50
 
     def __post_init__(self) -> None:
-        """Refuse fewer than no novelties."""
         non_negative("change.novelties", self.novelties)
 
     @property
@@ -98,7 +92,7 @@ class EdgeSettings:
 
     @property
     def largest_q(self) -> float:
-        """No return can exceed r_max / (1 - γ) with r_max = 1."""
+        """Bound on all returns: r_max / (1 - γ) with r_max = 1."""
         return 1 / (1 - self.discount)
 
 
@@ -108,14 +102,7 @@ SETTINGS: Mapping[str, EdgeSettings] = {
         updates=10_000, refresh=20, starts=100, generations=20, hidden=128, rate=5e-4, polyak=0.02, evaluations=10
     ),
     "quick": EdgeSettings(
-        updates=5000,
-        refresh=20,
-        starts=100,
-        generations=20,
-        hidden=64,
-        rate=1e-3,
-        polyak=0.05,
-        evaluations=10,
+        updates=5000, refresh=20, starts=100, generations=20, hidden=64, rate=1e-3, polyak=0.05, evaluations=10
     ),
     "tiny": EdgeSettings(
         seeds=2,
@@ -143,7 +130,7 @@ def make_agent(settings: EdgeSettings, method: str, facts: Facts) -> Sac:
 
 
 def run(settings: EdgeSettings, cell: Cell, folder: Path) -> dict[str, Any]:
-    """Train one agent, looking at it from time to time; ``folder`` holds a checkpoint of each look."""
+    """Train one agent and evaluate it at intervals; ``folder`` holds a checkpoint of each evaluation."""
     plane = settings.plane
     data = plane.data(ROWS, generator=stream(cell.seed, "plane", "data"))
     with initial_weights(cell.seed, "plane", "agent"):
@@ -174,7 +161,7 @@ def run(settings: EdgeSettings, cell: Cell, folder: Path) -> dict[str, Any]:
 
 @torch.no_grad()
 def look(settings: EdgeSettings, agent: Sac, data: Transitions, best: Tensor, update: int) -> dict[str, Any]:
-    """Measure the agent: score (``best`` are the best policy's returns), predicted values, and where it goes."""
+    """Measure the score (relative to the returns ``best``), predicted values, and the greedy policy's path."""
     path, total = play(settings, data.obs[:STARTS_SHOWN, :2], greedy(settings, agent))
     q = agent.value(data.obs)
     kept = path[:: max(1, settings.steps // settings.horizon)]
@@ -193,7 +180,7 @@ def greedy(settings: EdgeSettings, agent: Sac) -> Act:
 
 
 def earned(settings: EdgeSettings, starts: Tensor, agent: Sac) -> float:
-    """Return what the greedy policy really earns: its discounted return, until a reward counts less than 1 %."""
+    """Return the greedy policy's true discounted return, until a reward counts less than 1 %."""
     plane, state, act, total, weight = settings.plane, starts, greedy(settings, agent), 0.0, 1.0
     while weight > 0.01:
         before, state = state, plane.move(state, act(state))
@@ -213,7 +200,7 @@ def play(settings: EdgeSettings, starts: Tensor, act: Act) -> tuple[Tensor, Tens
 
 @torch.no_grad()
 def penalty_auroc(settings: EdgeSettings, agent: Sac, seed: int) -> float:
-    """Does mean Q - min Q tell states at the edge from those within reach? Its AUROC over reachable states."""
+    """Return the AUROC of mean Q - min Q for states at the edge among reachable states."""
     states = settings.plane.size * (2 * torch.rand(STATES_ASKED, 2, generator=stream(seed, "plane", "asked")) - 1)
     states = states[settings.plane.reachable(states, settings.horizon)]
     edge = settings.plane.at_edge(states, settings.horizon)
@@ -279,7 +266,7 @@ def curves(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Any]:
 
 
 def filmstrips(settings: EdgeSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Filmstrip]:
-    """Where the greedy policies of the first seed go, over training."""
+    """Paths of the first seed's greedy policies, over training."""
     updates = results["base"][0]["update"]
     shown = np.unique(np.linspace(0, len(updates) - 1, 6).round().astype(int))
     rows = {m: np.stack([picture(settings.plane, results[m][0]["path"][i]) for i in shown]) for m in METHODS}
@@ -291,11 +278,11 @@ def filmstrips(settings: EdgeSettings, results: Mapping[str, Sequence[dict[str, 
 
 
 def notes(settings: EdgeSettings) -> list[str]:
-    """How it was done."""
+    """Notes on the method."""
     return [
         "In true dynamics the uncertainty is exactly 0, so a method that subtracts it is base, number for number.",
         f"The largest possible value is 1 / (1 - γ) = {settings.largest_q:g}; its logarithm is {math.log10(settings.largest_q):g}.",
         "The environment is a stand-in: the paper's own is published as an image only.",
-        f"Beside their place agents see {settings.novelties} numbers that are 0 on the ledge. RAVL: {settings.critics} critics, "
+        f"Beside their position agents see {settings.novelties} numbers that are 0 on the ledge. RAVL: {settings.critics} critics, "
         f"η = {settings.diversity:g}.",
     ]

@@ -1,7 +1,6 @@
-"""The arms of ``eva``: align a video model, plan from test states, execute what the plans show, and count what it cost.
+"""The arms of ``eva``: align a video model, plan from test states, execute the plans, and count the cost.
 
-Computation is counted in rows that the network was evaluated on; a row that was trained on counts three times (forward and
-backward).
+Cost is counted in rows that the network was evaluated on; a trained row counts three times (forward and backward).
 """
 
 from __future__ import annotations
@@ -58,19 +57,19 @@ from worldrl.world_models.video.model import VideoWorldModel
 
 MEASURES = ("success", "violation_rate", "jerk_spike_rate", "motion", "reward")
 MOTIONS = "motions"
-"""Motion content of every plan, in the order of the tests: those of two arms are pairs."""
+"""Motion content of every plan, in the order of the tests, so two arms form pairs."""
 FORESEEN = "foreseen_success"
-"""Mean reward that the critic gives an arm's plans, where there is a critic."""
+"""Mean reward of an arm's plans by the critic, if there is one."""
 
 
 # --- alignment ------------------------------------------------------------------------------------------------------
 
 
 def alignment_method(settings: EvaSettings, arm: str) -> tuple[str, MethodConfigs]:
-    """Name an arm's method and its settings, with the same denoising steps, ranges and leaves for all.
+    """Return an arm's method and its settings, with the same denoising steps, ranges and leaves for all.
 
-    Steps that keep the noise's level show the rewards what the tests' own sampler makes; those of an SDE, few as they are,
-    would leave noise of their own in the middle of a video.
+    Steps that keep the noise level give the rewards the same videos as the tests' own sampler. The few steps of an SDE
+    would leave noise in the middle of a video.
     """
     steps = settings.denoising
     noisy, plain = Denoising(steps=steps, noise="cps"), Denoising(steps=steps, noise="none")
@@ -79,7 +78,7 @@ def alignment_method(settings: EvaSettings, arm: str) -> tuple[str, MethodConfig
     cheap = SolRlConfig(settings.explored, max(1, steps // 4), nft=nft)
     in_full = replace(cheap, explore_steps=steps, explore_dtype="float32", resample=False)
     return "sol_rl" if arm == "full-pool" else arm.replace("-", "_"), MethodConfigs(
-        # A reference's evaluations would be no part of the comparison.
+        # Evaluations of a reference would distort the comparison.
         flow_grpo=FlowGrpoConfig(denoising=noisy, ratio=rule, kl=0.0),
         branch_grpo=BranchGrpoConfig(denoising=noisy, ratio=rule, splits=splits, prune_width="extremes"),
         sol_rl=in_full if arm == "full-pool" else cheap,
@@ -87,13 +86,13 @@ def alignment_method(settings: EvaSettings, arm: str) -> tuple[str, MethodConfig
 
 
 def mixture(settings: EvaSettings) -> RewardMix:
-    """Mix the terms by GDPO; the executability by itself needs no mixture."""
+    """Mix the terms by GDPO; the executability alone needs no mixture."""
     weights = list(term_weights(settings).values())
     return partial(mix, weights=weights) if len(weights) > 1 else mean_of_terms
 
 
 def aligned(settings: EvaSettings, cell: Cell, parts: Parts, folder: Path) -> dict[str, Any]:
-    """Align the arm's copy of the video model in place; return what it cost."""
+    """Align the arm's copy of the video model in place; return the cost."""
     model = parts.model
     starts = [demonstrated_start(model, e, f"demonstration {n}") for n, e in enumerate(parts.learned)]
     config = AlignmentConfig(
@@ -118,10 +117,10 @@ def aligned(settings: EvaSettings, cell: Cell, parts: Parts, folder: Path) -> di
 
 
 def shown(cell: Cell, parts: Parts, episode: Episode) -> Tensor:
-    """Show a kept demonstration as the arm sees it, uint8 ``[1 + T, Y, X, 3]``, every ``frame_stride``-th frame.
+    """Return a held-out demonstration as the arm's input, uint8 ``[1 + T, Y, X, 3]``, every ``frame_stride``-th frame.
 
-    ``recorded``: as it is. ``restored``: through the codec, what is lost there. ``imagined-true-actions``: imagined from the
-    first frame and the true actions, what the dynamics lose besides; a plan has no actions to go by.
+    ``recorded`` is unchanged. ``restored`` passes the codec and has its loss. ``imagined-true-actions`` is imagined from
+    the first frame and the true actions, and adds the dynamics' loss.
     """
     model = parts.model
     frames = torch.from_numpy(episode.main_view[:: model.frame_stride].copy())
@@ -135,7 +134,7 @@ def shown(cell: Cell, parts: Parts, episode: Episode) -> Tensor:
 
 
 def executed_again(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, Any]:
-    """Execute what the arm's pictures of every kept demonstration show."""
+    """Execute the decoded actions of every held-out demonstration as the arm shows it."""
 
     def read(episode: Episode) -> Tensor:
         return parts.idm.decode(shown(cell, parts, episode)[None]).mean[0, 1:].float().cpu()
@@ -148,12 +147,12 @@ def executed_again(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str,
 
 
 def equal_compute(settings: EvaSettings) -> int:
-    """N of best-of-N: as many videos per test as plain GRPO's alignment would pay for, and the one that is there anyway."""
+    """N of best-of-N: one video per test, and as many more as plain GRPO's alignment costs."""
     return 1 + round(alignment_rows(settings) / (settings.tests * plan_rows(settings)))
 
 
 def staging(settings: EvaSettings, method: str, chunks: int) -> StagedConfig:
-    """Say how an arm plans; stages are of equal length, as few as the plan's chunks can be parted into."""
+    """Return an arm's staging; stages have equal length and are as few as the plan's chunks allow."""
     if method == "staged":
         stages = next((n for n in range(2, chunks + 1) if chunks % n == 0), 1)
         return StagedConfig(proposals=settings.proposals, stages=stages, stage_chunks=chunks // stages)
@@ -162,12 +161,12 @@ def staging(settings: EvaSettings, method: str, chunks: int) -> StagedConfig:
 
 
 def planning_of(settings: EvaSettings, cell: Cell, parts: Parts) -> Planning:
-    """Let the arm's model plan, by the reward that it climbed."""
+    """Return the planning of the arm's model, with the reward of its alignment."""
     return Planning(parts.model, parts.idm, parts.reward, mixture(settings), cell.seed)
 
 
 def executed(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, Any]:
-    """Plan from every test state, execute what the plans show, and count their artefacts."""
+    """Plan from every test state, execute the plans, and count their artefacts."""
     success: list[bool] = []
     measured: dict[str, list[float]] = {}
     evaluations, planning = 0, planning_of(settings, cell, parts)
@@ -190,7 +189,7 @@ def executed(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, Any]:
 
 
 def image_rows(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, Frames]:
-    """Rows of a filmstrip: a kept demonstration as recorded, and as the arm sees or plans it from its first frame."""
+    """Rows of a filmstrip: a held-out demonstration as recorded, and as the arm shows or plans it from its first frame."""
     episode = parts.kept[0]
     recorded = shown(Cell("recorded", cell.seed), parts, episode).numpy()
     if cell.method == "recorded":
@@ -209,7 +208,7 @@ def demonstrated_start(model: VideoWorldModel, episode: Episode, source: str) ->
 
 
 def artefacts(parts: Parts, found: ExecutedPlans) -> dict[str, list[float]]:
-    """Measure every plan's decoded joints: broken limits, jerk spikes, motion content; its executability, and the critic's reward."""
+    """Measure every plan's decoded joints: broken limits, jerk spikes, motion content, executability, and the critic's reward."""
     basis, names, terms = parts.executability.basis, parts.reward.names, found.plans.terms
     measures = {"violation_rate": violation_rate, "jerk_spike_rate": jerk_spike_rate, "motion": motion_content}
     motion = {name: measure(found.decoded, basis.dt, basis.limits).tolist() for name, measure in measures.items()}

@@ -1,8 +1,8 @@
-"""How far the arms of ``eva`` climb what they optimise, and what two methods take to the same reward.
+"""Rewards of ``eva`` during alignment, and the cost of two methods up to the same reward.
 
-GDPO climbs terms that are normalised within groups; of their mixture nothing can be told over iterations. So the means of all terms
-that are optimised are kept, each by name, and one number stands for them: the terms weighed as they are mixed, a critic's in the
-range of the executability, penalties among them (:func:`climbed`).
+GDPO optimises terms normalised within groups, so its mixture is not comparable over iterations. Therefore the means of
+all optimised terms are stored by name. One number stands for them (:func:`climbed`): the terms with their mixing weights,
+a critic's scaled to the range of the executability, penalties included.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ SPENT = {
     "cpu_seconds": "cpu_seconds/iteration",
     "cpu_rollout_seconds": "cpu_seconds/imagining",
 }
-"""What an alignment's log says of its time: on the wall, and of this process's processors."""
+"""An alignment's times by their names in its log: on the wall, and of this process's processors."""
 LEAST_LOOKS = 5
-"""Fewer measurements of the reward do not tell a climb from its noise: each takes three of them to see how far the middle one strays."""
+"""Smallest number of measurements: :func:`strays` needs three for each deviation."""
 MARGIN = 2.0
-"""Deviations of a measurement by which a reward must be passed, from below and from above."""
+"""Deviations of a measurement between the target and both the beginning and the plateau."""
 Means = Mapping[str, float]
 """Mean of every optimised term on kept starts, by name."""
 
@@ -47,7 +47,7 @@ Means = Mapping[str, float]
 
 
 def scales(settings: EvaSettings) -> dict[str, float]:
-    """What every optimised term counts in :func:`climbed`: its weight, and of the critic's probability the executability's range."""
+    """Scale of every optimised term in :func:`climbed`: its weight, for the critic's probability times the executability's range."""
     return {
         name: weight * (PUBLISHED.highest if name == EXECUTION else 1.0)
         for name, weight in term_weights(settings).items()
@@ -55,7 +55,7 @@ def scales(settings: EvaSettings) -> dict[str, float]:
 
 
 def climbed(settings: EvaSettings, terms: Means) -> float:
-    """Stand for what is optimised by one number: Σ_k scale_k mean_k / Σ_k weight_k over all terms, penalties among them."""
+    """Return Σ_k scale_k mean_k / Σ_k weight_k over all terms, penalties included."""
     weights = term_weights(settings)
     return sum(scale * terms[name] for name, scale in scales(settings).items()) / sum(weights.values())
 
@@ -68,16 +68,11 @@ def climb_label(settings: EvaSettings) -> str:
 
 
 def climb(
-    settings: EvaSettings,
-    task: AlignmentTask,
-    seen: AlignmentTask,
-    method: Method,
-    folder: Path,
-    log: MetricLog,
+    settings: EvaSettings, task: AlignmentTask, seen: AlignmentTask, method: Method, folder: Path, log: MetricLog
 ) -> tuple[list[dict[str, float]], dict[int, Means]]:
-    """Align the task's model in place; return every iteration's numbers, and by iteration the terms' means on ``seen``'s starts.
+    """Align the task's model in place; return every iteration's numbers, and the terms' means on ``seen``'s starts by iteration.
 
-    They are measured with the tests' own sampler, and kept in ``folder``, since a resumed alignment has no older weights.
+    They are measured with the tests' own sampler and stored in ``folder``, since a resumed alignment has no older weights.
     """
     found, history = kept_climb(folder / CLIMB), list[dict[str, float]]()
     for finished in look_points(settings):
@@ -94,11 +89,7 @@ def climb(
 
 
 def kept_climb(file: Path) -> dict[int, Means]:
-    """Read what was measured before a stop; nothing where nothing was.
-
-    Raises:
-        ArtefactError: an earlier version kept one number in place of the terms.
-    """
+    """Read the measurements before a stop, if any; ArtefactError where an earlier version stored one number."""
     found = {int(k): value for k, value in read_json(file).items()} if file.exists() else {}
     if not all(isinstance(value, dict) for value in found.values()):
         raise ArtefactError(f"{file}: an earlier version kept no terms here; delete {file.parent} and run again")
@@ -106,7 +97,7 @@ def kept_climb(file: Path) -> dict[int, Means]:
 
 
 def look_points(settings: EvaSettings) -> list[int]:
-    """Return the numbers of finished iterations at which the reward is measured: before all and after all among them."""
+    """Return the numbers of finished iterations at which the reward is measured, 0 and all included."""
     return [*range(0, settings.iterations, settings.look_every), settings.iterations]
 
 
@@ -116,9 +107,9 @@ def told_climb(
     found: Mapping[int, Means],
     lines: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Put what was climbed, its terms, cost in rows, and time side by side, by finished iterations.
+    """Return reward, terms, cost in rows, and time by finished iterations.
 
-    Seconds are read off the stage's log, and are without those of the measurements.
+    Seconds are from the stage's log and exclude the measurements.
     """
     steps = {line["step"]: line["values"] for line in lines if line["series"] == "align"}
     looks = sorted(found)
@@ -132,7 +123,7 @@ def told_climb(
 
 
 def costs(history: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Add up the rows that were evaluated to imagine and to train."""
+    """Add up the rows evaluated in imagination and in training."""
     imagined = sum(row.get(f"cost/{name}", 0.0) for row in history for name in ("evaluations", "explore_evaluations"))
     trained = sum(row.get("cost/trained_steps", 0.0) for row in history)
     return {"imagined_rows": imagined, "trained_rows": trained, "cost": imagined + TRAINED * trained}
@@ -148,22 +139,22 @@ def costs(history: Sequence[Mapping[str, float]]) -> dict[str, Any]:
 
 
 def smoothed(reward: Sequence[float]) -> NDArray[np.float64]:
-    """Mean of each measurement and its neighbours; the first is before all training and stays alone."""
+    """Mean of each measurement and its neighbours; the first, before any training, is not averaged."""
     y = np.asarray(reward, np.float64)
     around = [y[max(k - 1, 0) : k + 2].mean() for k in range(1, len(y))]
     return np.array([y[0], *around])
 
 
 def strays(reward: Sequence[float]) -> float:
-    """Deviation of a measurement: σ² = mean (y_{k-1} - 2 y_k + y_{k+1})² / 6, in which a straight climb has no part.
+    """Deviation of a measurement: σ² = mean (y_{k-1} - 2 y_k + y_{k+1})² / 6, which is 0 for a straight climb.
 
-    A bend counts as noise, so a steep climb that ends abruptly must be passed by more than it need be.
+    A bend counts as noise, so the margin is too large for a steep climb that ends abruptly.
     """
     return float(np.sqrt(np.square(np.diff(reward, 2)).mean() / 6))
 
 
 def reached_by_both(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Return the highest reward of which it can be told when each of two climbs passes it; None where there is none.
+    """Return the highest reward that both climbs pass beyond their noise; None where there is none.
 
     With σ of both together, top the lower of the two highest smoothed rewards and begin the higher of the two first ones::
 
@@ -177,13 +168,13 @@ def reached_by_both(one: Sequence[float], other: Sequence[float]) -> float | Non
 
 
 def needed(way: Mapping[str, Any], by: str, target: float) -> float:
-    """Return what it took until the smoothed reward passed ``target``, which lies above the first and not above all; interpolated."""
+    """Return the interpolated cost at which the smoothed reward passes ``target``, which is above the first reward."""
     x, y = way[by], smoothed(way["reward"])
     k = int(np.argmax(y >= target))
     return float(x[k - 1] + (x[k] - x[k - 1]) * (target - y[k - 1]) / (y[k] - y[k - 1]))
 
 
 def times_less(base: Mapping[str, Any], other: Mapping[str, Any], by: str) -> float | None:
-    """Return how many times less ``other`` took to the same reward; None where that is not decided (:func:`reached_by_both`)."""
+    """Return the cost of ``base`` over that of ``other`` up to the same reward; None where undecided (:func:`reached_by_both`)."""
     target = reached_by_both(base["reward"], other["reward"])
     return None if target is None else needed(base, by, target) / needed(other, by, target)

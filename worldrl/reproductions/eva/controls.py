@@ -1,8 +1,8 @@
-"""Controls of ``eva``: what the same cost buys without reinforcement learning.
+"""Controls of ``eva``: the same cost without reinforcement learning.
 
-``longer`` goes on with the planner's own training, on its demonstrations, for as many steps as alignment and practice are worth
-in rows of the network. ``imitate`` does so on its own executed plans that succeeded too, as further demonstrations, for as many
-as the alignment is worth: it has seen what the critic has. Both begin where alignment begins, with a schedule of their own.
+``longer`` continues the planner's own training on its demonstrations, for as many steps as alignment and collection cost
+in rows of the network. ``imitate`` adds its own successful executed plans as demonstrations, for as many steps as the
+alignment costs: it uses the collection, as the critic does. Both begin with the weights and a new schedule.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RECORDED, ACTIONS = "dataset", "plans.npz"
 
 
 def trained_on(settings: EvaSettings, cell: Cell, parts: Parts, folder: Path) -> dict[str, Any]:
-    """Go on with the training of the control's copy of the video model, in place; return what it cost."""
+    """Continue training the control's copy of the video model, in place; return the cost."""
     more = [] if cell.method == "longer" else executed_successes(settings, cell.seed, parts, folder)
     steps, seed = further_steps(settings, cell.method), stream_seed(cell.seed, "eva", cell.method)
     training = replace(planner_training(settings), codec_steps=0, steps=steps)
@@ -50,13 +50,13 @@ def trained_on(settings: EvaSettings, cell: Cell, parts: Parts, folder: Path) ->
 
 
 def rows_per_step(settings: EvaSettings) -> float:
-    """What a step of the planner's training costs on average: its trained rows, and the chunks that it imagines before them."""
+    """Mean cost of a step of the planner's training: its trained rows, and the chunks that it imagines before them."""
     ahead = settings.bootstrap * settings.unroll / 2 if settings.unroll > 1 else 0.0  # 1..unroll-1, all alike
     return settings.batch * (TRAINED + ahead * settings.denoising)
 
 
 def further_steps(settings: EvaSettings, method: str) -> int:
-    """Steps of a control: alignment's rows in rows of training, and practice's where nothing is learned from it."""
+    """Steps of a control: alignment's rows in rows of training, and the collection's where nothing is learned from it."""
     rows = alignment_rows(settings) + (collection_rows(settings) if method == "longer" else 0)
     return max(1, round(rows / rows_per_step(settings)))
 
@@ -65,7 +65,7 @@ def further_steps(settings: EvaSettings, method: str) -> int:
 
 
 def executed_successes(settings: EvaSettings, seed: int, parts: Parts, folder: Path) -> Sequence[Episode]:
-    """Episodes of the practised plans that succeeded, as a camera would have recorded them."""
+    """Return the successful plans of the collection as recorded episodes."""
     practice = collection_folder(settings, seed, folder, parts)
 
     def record(place: Path) -> None:
@@ -84,14 +84,14 @@ def executed_successes(settings: EvaSettings, seed: int, parts: Parts, folder: P
 
 
 def given_actions(settings: EvaSettings, seed: int, parts: Parts, tried: CollectionSettings) -> PolicyRollouts:
-    """Return the targets that were executed of the successful plans, with the initial states that they began in."""
+    """Return the executed targets of the successful plans, with their initial states."""
     tasks, source = task_names_of(settings), states_seed(seed, COLLECTION)
     hit = tried.success.nonzero()[0]
-    look = {"memory_frames": 1, "image_size": settings.image_size, "domain": settings.domain}
-    starts = simulator_starts(tasks, settings.executed_plans, seed=source, **look)
-    told = torch.from_numpy(np.stack([record.command for record in starts]))[hit]
+    sizes = {"memory_frames": 1, "image_size": settings.image_size, "domain": settings.domain}
+    starts = simulator_starts(tasks, settings.executed_plans, seed=source, **sizes)
+    command = torch.from_numpy(np.stack([record.command for record in starts]))[hit]
     model = parts.model
-    path = joint_path(told, tried.read[hit], model.frame_stride, model.embodiment.actions)
+    path = joint_path(command, tried.read[hit], model.frame_stride, model.embodiment.actions)
     return PolicyRollouts(
         task=tuple(starts[row].task for row in hit),
         index=hit % settings.executed_plans,

@@ -1,9 +1,9 @@
 """The critic of ``eva``: plans are executed before any alignment, and a critic learns which of them succeed.
 
-The planner learns from successes alone, and EVA's reward knows smoothness alone, so neither can tell a smooth plan that misses. What
-can is experience: ``practice`` plans per task, from initial states that are neither tests nor demonstrations, each with what came of
-its execution (``rewards.execution_critic``). On a robot these would have to be paid for; the page says how many there were, and
-what they and the critic took.
+The planner learns from successes alone, and EVA's reward measures smoothness alone, so neither distinguishes a smooth
+plan that misses. The critic does: it learns from ``executed_plans`` plans per task and the outcomes of their execution
+(``rewards.execution_critic``). Their initial states are neither tests nor demonstrations. The report states their number
+and cost, since on a robot they would cost time.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from worldrl.rewards.mixing import mean_of_terms
 
 TRIED, SPENT = "plans.npz", "spent.json"
 Mark = Callable[[], None]
-"""Keeps what was spent so far."""
+"""Stores the seconds spent so far."""
 
 
 def with_critic(settings: EvaSettings, seed: int, folder: Path, parts: Parts) -> Parts:
-    """Add the seed's critic, and what it and its practice took, to parts that have none; made unless another stage has."""
+    """Add the seed's critic, and its cost, to parts without one; made unless another stage has."""
     practice = collection_folder(settings, seed, folder, parts)
 
     def learn(place: Path, mark: Mark) -> None:
@@ -46,7 +46,7 @@ def with_critic(settings: EvaSettings, seed: int, folder: Path, parts: Parts) ->
 
 
 def collection_folder(settings: EvaSettings, seed: int, folder: Path, parts: Parts) -> Path:
-    """Return where the seed's executed plans lie (:func:`tried_plans`); executed unless another stage has."""
+    """Return the folder of the seed's executed plans (:func:`tried_plans`); executed unless another stage has."""
 
     def keep(place: Path, mark: Mark) -> None:
         keep_collection(settings, seed, parts, place, mark)
@@ -55,9 +55,9 @@ def collection_folder(settings: EvaSettings, seed: int, folder: Path, parts: Par
 
 
 def timed(place: Path, make: Callable[[Path, Mark], None]) -> None:
-    """Make something, and leave in ``place`` how many seconds that took, on the wall and of the processors.
+    """Call ``make`` and store in ``place`` its seconds, on the wall and of the processors.
 
-    Seconds before a kill count, as far as ``make`` has called its mark.
+    Seconds before a kill count, up to the last call of ``make``'s mark.
     """
     watch = Stopwatch(place / SPENT)
     make(place, watch.mark)
@@ -65,7 +65,7 @@ def timed(place: Path, make: Callable[[Path, Mark], None]) -> None:
 
 
 def keep_collection(settings: EvaSettings, seed: int, parts: Parts, place: Path, mark: Mark) -> None:
-    """Plan from states of their own and execute the plans; what was executed before a kill is kept."""
+    """Plan from separate states and execute the plans; plans executed before a kill are not repeated."""
     planning = Planning(parts.model, parts.idm, parts.reward, mean_of_terms, seed)
     chunks = {task: chunks_to(settings, task) for task in task_names_of(settings)}
     tried = collect_plans(planning, chunks, settings.executed_plans, place=place, domain=settings.domain, on_part=mark)
@@ -73,11 +73,11 @@ def keep_collection(settings: EvaSettings, seed: int, parts: Parts, place: Path,
 
 
 def tried_plans(place: Path) -> CollectionSettings:
-    """Read what :func:`collection_folder` holds: of every task ``practice`` plans, in the order of their initial states."""
+    """Read the collection of :func:`collection_folder`: each task's plans in the order of their initial states."""
     return CollectionSettings.load(place / TRIED)
 
 
 def make_critic(settings: EvaSettings, seed: int, practice: Path, place: Path, mark: Mark) -> None:
-    """Learn from executed plans; SettingError where all came to the same."""
+    """Learn from executed plans; SettingError where all have the same outcome."""
     config = ExecutionConfig(steps=settings.critic_steps)
     learn_critic(tried_plans(practice), config, settings.kept, place, seed=seed, on_step=lambda _: mark())

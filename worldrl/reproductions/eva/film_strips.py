@@ -1,6 +1,6 @@
-"""Pictures of a stage: rows of frames that it leaves in its folder, and the report page shows.
+"""Filmstrips of stages: rows of frames that a stage stores in its folder and the report page shows.
 
-One file, :data:`STRIP`, with a row of frames per name and a label per time step; a stage without one has nothing to see.
+The file :data:`STRIP` has a row of frames per name and a label per time step.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ LABELS = "labels"
 
 
 def save_strip(folder: Path, rows: Mapping[str, Frames], labels: Iterable[str]) -> None:
-    """Leave rows of frames uint8 ``[T, Y, X, 3]`` in a stage's folder."""
+    """Store rows of frames uint8 ``[T, Y, X, 3]`` in a stage's folder."""
     arrays: dict[str, Any] = {LABELS: np.array(list(labels)), **rows}
     np.savez_compressed(folder / STRIP, **arrays)
 
 
 def stored_strips(stages: Mapping[str, Path]) -> list[Filmstrip]:
-    """Make a filmstrip of every stage that left one; title to the stage's folder."""
+    """Return the filmstrip of every stage that stored one; ``stages`` maps titles to folders."""
     return [strip(title, folder / STRIP) for title, folder in stages.items() if (folder / STRIP).is_file()]
 
 
 def strip(title: str, file: Path) -> Filmstrip:
     """Read one stage's rows."""
-    with np.load(file, allow_pickle=False) as kept:
-        rows = {name: kept[name] for name in kept.files if name != LABELS}
-        return Filmstrip(title, f"{' above '.join(rows)}.", rows, kept[LABELS].tolist())
+    with np.load(file, allow_pickle=False) as stored:
+        rows = {name: stored[name] for name in stored.files if name != LABELS}
+        return Filmstrip(title, f"{' above '.join(rows)}.", rows, stored[LABELS].tolist())

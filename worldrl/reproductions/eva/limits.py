@@ -1,8 +1,8 @@
-"""Broken limits of many planned videos of ``eva``, which are read and not executed.
+"""Broken limits of many planned videos of ``eva``, which are decoded and not executed.
 
-Some two plans in a thousand frames break a limit, so the tests' plans, as few as can be executed, say little about how often.
-Planning alone is cheap: ``change.limit_plans=N`` plans from N states that are neither tests, demonstrations nor practice, and reads what
-the plans show. The states and the noise are the same for every arm, so plans are compared in pairs.
+Some two plans in a thousand frames break a limit, so the few executed plans of the tests give a poor estimate. Planning
+alone is cheap: ``change.limit_plans=N`` plans from N states apart from tests, demonstrations and collection, and decodes
+the plans. States and noise are the same for every arm, so plans are compared in pairs.
 
 Shapes legend: ``N`` plans of an arm.
 """
@@ -25,7 +25,7 @@ from worldrl.rewards.motion.executability import violation_rate
 from worldrl.rollout.imagined.staged_rollouts import StagedConfig
 
 MEASURED = ("none", *CONTROLS, *ALIGNED)
-"""Arms with weights of their own; those that choose among plans have the weights of ``none``, and would plan N times as much."""
+"""Arms with weights of their own; arms that choose among plans have those of ``none`` and would plan N times as much."""
 PLANNED = "planned_violations"
 """Share of each plan's frames that break a limit."""
 PURPOSE = "limits"
@@ -33,7 +33,7 @@ Results = Mapping[str, Sequence[dict[str, Any]]]
 
 
 def planned_violations(settings: EvaSettings, parts: Parts, planning: Planning) -> dict[str, list[float]]:
-    """Share of frames that break a limit, of ``limit_plans`` plans, as many of each task; nothing where none are asked for."""
+    """Share of frames that break a limit, of ``limit_plans`` plans shared by the tasks; empty where none are set."""
     if not settings.limit_plans:
         return {}
     basis, tasks = parts.executability.basis, task_names_of(settings)
@@ -47,7 +47,7 @@ def planned_violations(settings: EvaSettings, parts: Parts, planning: Planning) 
 
 
 def rates_of(results: Results, arm: str) -> NDArray[np.float64]:
-    """Shares of all seeds' plans of one arm, one after the other, ``[N]``."""
+    """Shares of all seeds' plans of one arm, seed after seed, ``[N]``."""
     return np.concatenate([np.asarray(found[PLANNED], np.float64) for found in results[arm]])
 
 
@@ -64,13 +64,13 @@ def halved(results: Results) -> Bootstrap | None:
 
 
 def limits_table(results: Results) -> Table:
-    """How often the plans of every arm with weights of its own break a limit; no row where none were planned for it."""
+    """Broken limits of every arm with weights of its own; no row for an arm without such plans."""
     rows: list[tuple[str, ...]] = []
     for arm in (arm for arm in MEASURED if arm in results and PLANNED in results[arm][0]):
         rates = rates_of(results, arm)
-        change = "" if arm == "none" else _told(mean_rate(rates - rates_of(results, "none"), "change", arm))
+        change = "" if arm == "none" else _in_percent(mean_rate(rates - rates_of(results, "none"), "change", arm))
         touched = f"{100 * (rates > 0).mean():.2g} %"
-        rows.append((arm, str(len(rates)), _told(mean_rate(rates, arm)), touched, change))
+        rows.append((arm, str(len(rates)), _in_percent(mean_rate(rates, arm)), touched, change))
     heads = ("Arm", "Plans", "Frames that break a limit, %", "Plans that do", "Change, points")
     note = (
         "Planned and read, not executed; means over plans of all seeds with 95 % bootstrap intervals over plans. The change is of the "
@@ -79,5 +79,5 @@ def limits_table(results: Results) -> Table:
     return Table("Limits broken in planned videos", heads, rows, note)
 
 
-def _told(found: Bootstrap) -> str:
+def _in_percent(found: Bootstrap) -> str:
     return f"{100 * found['value']:.3g} [{100 * found['lo']:.3g}, {100 * found['hi']:.3g}]"

@@ -1,7 +1,7 @@
-"""What every arm of ``eva`` shares with its seed: demonstrations, a video model that plans, an inverse dynamics.
+"""Parts of ``eva`` that all arms of a seed share: demonstrations, a video model that plans, an inverse dynamics model.
 
-All are made once per seed, of the same demonstrations; a part of these is kept apart for the inverse dynamics'
-deviations and noise floor, and to execute what real videos show.
+All are made once per seed from the same demonstrations. Some of these are held out, for the inverse dynamics' deviations
+and noise floor, and to execute real videos.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from worldrl.world_models.video.training_config import WorldModelTraining
 
 @dataclass(frozen=True)
 class Parts:
-    """What an arm begins with.
+    """Parts of an arm at its beginning.
 
     Attributes:
         model: the video model; every arm has a copy of its own.
-        idm: reads the command.
-        learned: demonstrations that both learned from.
-        kept: those that neither did.
+        idm: decodes the command.
+        learned: training demonstrations of both.
+        kept: held-out demonstrations.
         frame_s: seconds between imagined frames.
         limits: name of the reward's penalty on limits, and its margin; None without.
-        critic: says which plans will succeed; None without practice.
-        critic_worth: how well it tells plans apart that it has not learned from, and what practice and it have cost.
+        critic: predicts the success of plans; None without a collection.
+        critic_worth: accuracy on held-out plans, and the cost of collection and critic.
     """
 
     model: VideoWorldModel
@@ -69,7 +69,7 @@ class Parts:
 
     @property
     def executability(self) -> DecodedReward:
-        """EVA's reward of the decoded motion, and the penalty on broken limits where it is asked for."""
+        """EVA's reward of the decoded motion, and the penalty on broken limits where it is set."""
         assert self.idm.basis is not None  # it reads positions
         kept: dict[str, MotionReward] = {}
         if self.limits is not None:
@@ -79,19 +79,13 @@ class Parts:
 
     @property
     def reward(self) -> RewardTerms:
-        """The reward that alignment climbs and that plans are chosen by: of the motion, and the critic's where there is one."""
+        """The reward for alignment and for the choice of plans: of the motion, and the critic's where there is one."""
         learned = [] if self.critic is None else [ExecutionReward(self.idm, self.critic)]
         return RewardTerms([self.executability, *learned])
 
 
 def open_parts(settings: EvaSettings, seed: int, folder: Path) -> Parts:
-    """Make the seed's parts but the critic, unless another stage has, and load them.
-
-    Args:
-        settings: sizes.
-        seed: of all draws.
-        folder: of the stage that asks.
-    """
+    """Make the seed's parts but the critic, unless another stage has, and load them; ``folder`` is the present stage's."""
     data = shared(folder, f"demonstrations-seed-{seed}", lambda place: record(settings, seed, place)) / "dataset"
     recorded = EpisodeDataset.open(data)
     dataset = recorded.subset(lambda episode: episode.success).load()
@@ -115,7 +109,7 @@ def open_parts(settings: EvaSettings, seed: int, folder: Path) -> Parts:
 
 
 def record(settings: EvaSettings, seed: int, place: Path) -> None:
-    """Record the experts' demonstrations: steady ones, then disturbed ones from states of their own."""
+    """Record the experts' demonstrations: undisturbed ones, then disturbed ones from other states."""
     tasks, source = task_names_of(settings), stream_seed(seed, "eva", "demonstrations") % 2**31
     steady = settings.demonstrations - round(settings.noisy_share * settings.demonstrations)
 
@@ -148,7 +142,7 @@ def planner_config(settings: EvaSettings) -> VideoWorldModelConfig:
 
 
 def planner_training(settings: EvaSettings) -> WorldModelTraining:
-    """How the video model is trained: most windows are told their instruction instead of their actions."""
+    """Training of the video model: most windows have their instruction as input instead of their actions."""
     return WorldModelTraining(
         codec_steps=settings.codec_steps,
         steps=settings.world_steps,
@@ -161,15 +155,15 @@ def planner_training(settings: EvaSettings) -> WorldModelTraining:
         static_share=settings.static_share,
         event_share=settings.event_share,
         action_dropout=settings.action_dropout,
-        negative_share=0.0,  # a plan of a sentence that the episode does not fulfil would be a lie
-        outcome_steps=0,  # nobody asks this model whether it succeeded
+        negative_share=0.0,  # the episode would not fulfil the plan's instruction
+        outcome_steps=0,  # success is measured by execution
     )
 
 
 def make_planner(
     settings: EvaSettings, seed: int, dataset: EpisodeDataset, learned: Sequence[Episode], place: Path
 ) -> None:
-    """Train the video model from nothing; its curves are in ``place/metrics.jsonl``."""
+    """Train the video model from scratch; its curves are in ``place/metrics.jsonl``."""
     config, device = planner_config(settings), resolve_device("cpu")
     model = starting_world_model(SCRATCH, config, dataset.embodiment, seed=seed, device=device)
     if not isinstance(model, VideoWorldModel):
@@ -180,7 +174,7 @@ def make_planner(
 
 
 def look_through(settings: EvaSettings, model: VideoWorldModel, seed: int) -> Restore:
-    """Show recorded frames as planned ones look: through the codec, with noise on its latents."""
+    """Show recorded frames as planned ones: through the codec, with noise on its latents."""
     return through_codec(model, noise=settings.latent_noise, seed=seed)
 
 
@@ -192,13 +186,10 @@ def make_idm(
     split: tuple[Sequence[Episode], Sequence[Episode], Sequence[Episode]],
     place: Path,
 ) -> None:
-    """Train an inverse dynamics that reads the command off real frames and off what the codec makes of them.
-
-    Its curves are in ``place/metrics.jsonl``.
-    """
+    """Train an inverse dynamics model on real frames and on their reconstructions; curves in ``place/metrics.jsonl``."""
     learned, scaling, apart = split
     camera, restore = learned[0].main_camera, look_through(settings, model, seed)
-    look = {"frame_stride": settings.stride, "camera": camera, "restore": restore}
+    view = {"frame_stride": settings.stride, "camera": camera, "restore": restore}
     with MetricLog(place) as log:
         idm = learn_idm(
             place,
@@ -210,8 +201,8 @@ def make_idm(
             seed=seed,
             device=torch.device("cpu"),
             log=log,
-            **look,
+            **view,
         )
     dt = settings.stride / dataset.fps
-    idm.basis, *_ = motion_basis(idm, learned, apart, frames=settings.video_frames, dt=dt, limits=None, **look)
+    idm.basis, *_ = motion_basis(idm, learned, apart, frames=settings.video_frames, dt=dt, limits=None, **view)
     idm.save(place / IDM)

@@ -1,23 +1,22 @@
-"""``eva``: an inverse dynamics reward makes a video model's plans executable, says EVA (arXiv 2603.17808).
+"""``eva``: EVA (arXiv 2603.17808) states that an inverse dynamics reward makes a video model's plans executable.
 
-A video model sees the first frame and an instruction of the bimanual suite and plans a video; inverse dynamics decodes it into
-fourteen joint targets, and the simulator executes these, open loop. Arms, each on the same test states:
+A video model plans a video from the first frame and an instruction of the bimanual suite. An inverse dynamics model
+decodes it into fourteen joint targets, and the simulator executes these, open loop. Arms, on the same test states:
 
-- ``recorded``: what the frames of kept demonstrations show, executed: how much the decoding alone loses;
+- ``recorded``: frames of held-out demonstrations, executed: the loss of decoding alone;
 - ``restored``: the same frames through the video model's codec;
-- ``imagined-true-actions``: the same demonstrations imagined from their first frame and true actions: how much the dynamics lose;
+- ``imagined-true-actions``: the same demonstrations imagined from their first frame and true actions: the dynamics' loss;
 - ``none``: the video model as it was trained;
-- ``longer``, ``imitate``: trained on for what alignment costs, without or with executed plans that succeeded (``eva_controls``);
+- ``longer``, ``imitate``: trained on at alignment's cost, without or with successful executed plans (``controls.py``);
 - ``best-of-n``: the best of N videos by the reward, N such that the tests cost as much computation as the alignment did;
 - ``staged``: MIND-V's staged rollouts, the best of a few at the middle and at the end;
 - ``flow-grpo``, ``branch-grpo``, ``sol-rl``: the model aligned by each method with the same reward;
-- ``full-pool``: what Sol-RL is held against, the same pool of videos with all steps in full precision.
+- ``full-pool``: Sol-RL's baseline, the same pool of videos with all steps in full precision.
 
-The first three plan nothing: they say which link is weak where the others fail.
+The first three plan nothing: they show which part fails where the others fail.
 
-Computation is counted in rows that the network was evaluated on; a row that was trained on counts three times (forward and
-backward). Seconds depend on the machine: each stage's ``metrics.jsonl`` has them, on the wall and of the processors, and what
-two methods take to the same reward, on starts that neither learned from, is read off there.
+Cost is counted in rows that the network was evaluated on; a trained row counts three times (forward and backward).
+Seconds depend on the machine; each stage's ``metrics.jsonl`` has them, on the wall and of the processors.
 """
 
 from __future__ import annotations
@@ -34,15 +33,7 @@ from worldrl.core.statistics.intervals import paired
 from worldrl.evaluation.report.model import Curve
 from worldrl.evaluation.world_model.motion_correlation import motion_ratio
 from worldrl.reproductions.catalogue import Cell
-from worldrl.reproductions.eva.arms import (
-    FORESEEN,
-    MEASURES,
-    MOTIONS,
-    aligned,
-    executed,
-    executed_again,
-    image_rows,
-)
+from worldrl.reproductions.eva.arms import FORESEEN, MEASURES, MOTIONS, aligned, executed, executed_again, image_rows
 from worldrl.reproductions.eva.climb import SPENT, climb_label, look_points
 from worldrl.reproductions.eva.controls import trained_on
 from worldrl.reproductions.eva.critic import with_critic
@@ -68,18 +59,18 @@ from worldrl.rewards.motion.basis import REAL_SHARE
 
 METHODS = ARMS
 GAIN, EPISODES = 0.06, 400
-"""Points of success that EVA's alignment gains, and how many paired episodes are to say so."""
+"""Success gained by EVA's alignment, and the paired episodes needed for a verdict."""
 CRITIC_READ = (
     "learned", "executed", "successes", "failures", "auroc", "auroc_pooled", "imagined_rows", "cpu_seconds", "seconds",
 )  # fmt: skip
-"""What is told of a critic and its practice."""
+"""Reported numbers of a critic and its collection."""
 QUICK = EvaSettings(
     seeds=3, tasks="BimanualOpenDrawer", codec_steps=1800, width=144, depth=4, world_steps=6000, first_chunk_share=0.5,
     idm_width=32, idm_steps=4000, iterations=10, prompts=4, tests=20, look_every=2, horizon=48,
 )  # fmt: skip
 SETTINGS: Mapping[str, EvaSettings] = {
     "paper": EvaSettings(),
-    # A video model stopped early, so that there is something to align; the practised critic and the penalty are what aligns it.
+    # A video model stopped early has something to align; the critic and the penalty align it.
     "full": replace(
         QUICK, world_steps=1350, executed_plans=960, iterations=24, prompts=8, look_every=6, tests=140, limits_weight=4.0,
         limits_margin=0.3, limit_plans=4000, arms="none+flow-grpo+branch-grpo",
@@ -107,7 +98,7 @@ def run(settings: EvaSettings, cell: Cell, folder: Path) -> dict[str, Any]:
 
 
 def numbers_read(settings: EvaSettings, method: str) -> list[str]:
-    """Name what :func:`conclude` reads off an arm's stage, dotted where nested: an earlier version may have kept less."""
+    """Return the names that :func:`conclude` reads from an arm's stage, dotted where nested."""
     names = ["success", "episodes", "hits"]
     if method in GIVEN:
         return names
@@ -132,7 +123,7 @@ def numbers_read(settings: EvaSettings, method: str) -> list[str]:
 
 
 def conclude(settings: EvaSettings, results: Results) -> Findings:
-    """Hold the arms against each other, seed by seed."""
+    """Compare the arms, seed by seed."""
     arms = arms_in(results)
     planned = arms[len(arms_in(results, GIVEN)) :]
     tables = [
@@ -150,7 +141,7 @@ def conclude(settings: EvaSettings, results: Results) -> Findings:
 
 
 def claims(results: Results) -> list[Claim]:
-    """Make the paper's statements of the arms that are there, each as numbers that should lie above zero."""
+    """Return the paper's statements about the arms that were run, each as numbers that should be above zero."""
     was, now = ({name: column(results, arm, name) for name in MEASURES} for arm in ("none", "flow-grpo"))
     success = "alignment raises the success of executed plans", "success, difference"
     said = [
@@ -166,7 +157,7 @@ def claims(results: Results) -> list[Claim]:
 
 
 def gain_claim(results: Results) -> Claim:
-    """Say of all seeds' episodes, test by test, whether alignment gains what EVA's does; few episodes leave it open."""
+    """Alignment gains as much as EVA's, over all seeds' paired episodes; open with few episodes."""
     found = paired(hits(results, "none"), hits(results, "flow-grpo"))
     verdict: Verdict = "reproduced" if found["diff"] >= GAIN and found["lo"] > 0 else "not reproduced"
     verdict = "contrary" if found["hi"] < 0 else verdict
@@ -179,7 +170,7 @@ def gain_claim(results: Results) -> Claim:
 
 
 def limits_claim(results: Results, values: list[float]) -> Claim:
-    """Say whether broken limits are halved: of planned videos where they were counted, else of the executed plans, over seeds."""
+    """Broken limits are halved: of planned videos where they were counted, else of executed plans, over seeds."""
     counted = halved(results)
     share = column(results, "none", "violation_rate").mean() if counted is None else rates_of(results, "none").mean()
     sentence = f"alignment at least halves the frames that break a limit ({100 * share:.2g} % of the frames before)"
@@ -196,7 +187,7 @@ def limits_claim(results: Results, values: list[float]) -> Claim:
 
 
 def motion_claim(results: Results, values: list[float]) -> Claim:
-    """Say whether alignment keeps the motion, plan by plan: the same test and noise before and after."""
+    """Alignment keeps the motion, plan by plan: the same test and noise before and after."""
     before, after = ([m for one in results[arm] for m in one[MOTIONS]] for arm in ("none", "flow-grpo"))
     found = motion_ratio(before, after, generator=numpy_stream(0, "eva", MOTIONS))
     verdicts: dict[str, Verdict] = {"kept": "reproduced", "lost": "contrary", "not decided": "not reproduced"}
@@ -207,7 +198,7 @@ def motion_claim(results: Results, values: list[float]) -> Claim:
 
 
 def cost_claims(results: Results) -> list[Claim]:
-    """What cheaper methods save, in processor seconds to the same reward."""
+    """Savings of cheaper methods, in processor seconds up to the same reward."""
     said: list[Claim] = []
     if "branch-grpo" in results:
         sentence = "BranchGRPO takes 1.8 times less time than plain GRPO to the same reward"
@@ -221,13 +212,13 @@ def cost_claims(results: Results) -> list[Claim]:
 
 
 def factor_claim(sentence: str, quantity: str, factors: list[float | None], least: float) -> Claim:
-    """Say that something takes ``least`` times less; seeds whose climbs lie within their noise leave it open."""
+    """A cost is ``least`` times smaller; seeds whose climbs are within their noise leave it open."""
     known = [factor - least for factor in factors if factor is not None]
     return Claim(sentence, f"{quantity}, less {least:g}", known, undecided=len(factors) - len(known))
 
 
 def climb_figures(settings: EvaSettings, results: Results) -> list[Curve]:
-    """What is optimised, on kept starts while each method aligns: all terms as weighed, and where there are several each by itself."""
+    """The reward on held-out starts during each alignment, and each term by itself where there are several."""
     ways = {method: climbs(results, method) for method in arms_in(results, ALIGNED)}
     weights, looks = term_weights(settings), look_points(settings)
 
@@ -255,7 +246,7 @@ def climb_figures(settings: EvaSettings, results: Results) -> list[Curve]:
 
 
 def artefact_figure(results: Results, arms: list[str]) -> Curve:
-    """Broken limits and jerk spikes of every planned arm, in per cent on an axis of their own size: there are few."""
+    """Broken limits and jerk spikes of every planned arm, in per cent on an axis of their own."""
     series = {
         label: (100 * np.stack([column(results, m, name) for m in arms], axis=1)).tolist()
         for label, name in (("limits broken", "violation_rate"), ("jerk spikes", "jerk_spike_rate"))

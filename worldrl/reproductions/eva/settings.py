@@ -32,59 +32,50 @@ class EvaSettings:
     """Settings of demonstrations, models, alignment and tests.
 
     Attributes:
-        seeds: how many.
         tasks: ``bimanual`` for all seven, or names joined by ``+``.
-        domain: ``clean``, or ``randomised`` in look, clutter and table height: of demonstrations, practice and tests alike.
-        arms: ``all``, or names joined by ``+``, ``none`` and ``flow-grpo`` among them; ``imitate`` needs practice, and is not
-            one of all without.
-        demonstrations: per task, failures of the expert among them; only successes are learned from.
-        noisy_share: of them whose expert is disturbed, so that states beside its path are seen, and how it comes back.
-        noise: how much, in the expert's own units: 1 cm of each tool per control step.
+        domain: ``clean``, or ``randomised`` in visual style, clutter and table height; of all recordings and tests.
+        arms: ``all``, or names joined by ``+``, with ``none`` and ``flow-grpo``; ``imitate`` needs ``executed_plans``, and
+            without them is not one of all.
+        demonstrations: per task, failures of the expert included; only successes are learned from.
+        noisy_share: share of demonstrations with a disturbed expert, so that states beside its path and recoveries occur.
+        noise: of the disturbed expert; 1 is 1 cm of each tool per control step.
         hold_steps: control steps after the first success, so that a plan can end in rest.
-        kept: share of the successes that neither model learns from.
+        kept: share of the successes that no model learns from.
         image_size: pixels of the head camera.
         chunk: control steps of a chunk.
         stride: control steps between imagined frames.
         codec_width: tokens of the frame codec.
-        codec_steps: of its training.
-        width: of the video model.
-        depth: its blocks.
-        world_steps: of its training.
-        world_rate: its peak learning rate.
-        ema: of the averaged weights that are kept.
+        world_steps: of the video model's training, with ``world_rate`` as its peak learning rate.
+        ema: decay of the averaged weights that are used.
         batch: windows per step.
-        first_chunk_share: of the windows, those that start an episode, as every plan does.
-        event_share: those around gripper changes and contacts.
-        static_share: static clips.
-        action_dropout: windows that are told the instruction instead of their actions, which is to plan; the rest keeps what
-            ``imagined-true-actions`` diagnoses.
-        bootstrap: steps that go on from what the model imagined itself.
+        first_chunk_share: share of windows at the start of an episode, as every plan.
+        event_share: share of windows around gripper changes and contacts.
+        static_share: share of static clips.
+        action_dropout: share of windows with the instruction in place of actions, as in planning; the other windows serve
+            ``imagined-true-actions``.
+        bootstrap: share of steps that continue from the model's own imagination.
         unroll: chunks of a window.
-        latent_noise: on the codec's latents where the inverse dynamics learns through it, and where its noise is measured.
-        idm_width: channels of the inverse dynamics.
-        idm_steps: of its training.
-        idm_rate: its peak learning rate.
-        executed_plans: plans per task that are executed before any alignment, from states of their own, for a critic (``eva_critic``)
-            whose reward is mixed with the executability by GDPO; 0 trains none.
-        critic_steps: of the critic's training.
-        critic_weight: of its reward beside the executability's 1.
-        limits_weight: of the smooth penalty on broken limits (``rewards.motion.broken_limits``) beside the executability's 1, by
-            GDPO; 0 leaves it out.
-        limits_margin: share of each bound, of a position of half its range, from which inside on that penalty begins; 0 begins where a
-            bound is broken, which some two plans in a hundred do. Measured bounds are 1.5 times what real motion keeps to: 0.33 begins
-            about where it ends.
-        limit_plans: plans of each arm with weights of its own whose broken limits are counted without executing them, all tasks
-            together (``eva_limits``); 0 counts those of executed plans alone.
-        iterations: of the alignment.
-        prompts: starts per iteration.
-        chunks: length of the videos that are aligned, and of those that the reward's constants are measured on.
+        latent_noise: on the codec's latents, in training and measuring the inverse dynamics model.
+        idm_width: channels of the inverse dynamics model.
+        executed_plans: plans per task that are executed before any alignment, for the critic (``critic.py``); 0 trains none.
+        critic_weight: of the critic's reward beside the executability's 1, mixed by GDPO.
+        limits_weight: of the smooth penalty on broken limits (``rewards.motion.broken_limits``) beside the executability's 1,
+            mixed by GDPO; 0 leaves it out.
+        limits_margin: share of each bound (of a position: of half its range) inside it where that penalty begins. 0 begins at
+            the bound, which some two plans in a hundred break. Bounds are 1.5 times the range of real motion, so 0.33 begins
+            about where that ends.
+        limit_plans: plans of each arm with weights of its own whose broken limits are counted without execution, all tasks
+            together (``limits.py``); 0 counts those of executed plans alone.
+        prompts: starts per iteration of the alignment.
+        chunks: length of the aligned videos, and of those that measure the reward's constants.
         denoising: steps per chunk, in alignment and in tests.
         rate: learning rate of the alignment.
-        ratio_clip: range of the ratios in GRPO and BranchGRPO; a chunk of 64 pixels has a tenth of the numbers that 1e-4 is for.
-        explored: videos per start that Sol-RL looks at, with a quarter of the steps.
-        look_every: iterations between two measurements of the reward on kept starts.
+        ratio_clip: range of the ratios in GRPO and BranchGRPO; a chunk of 64 pixels has a tenth of the numbers that 1e-4 is
+            for.
+        explored: videos per start in Sol-RL's exploration, with a quarter of the steps.
+        look_every: iterations between two measurements of the reward on held-out starts.
         tests: initial states per task.
-        horizon: control steps that are planned; then the last targets are held to the task's limit. 0 plans to that limit.
+        horizon: planned control steps; the last targets are held afterwards. 0 plans to the task's limit.
         proposals: videos per stage of the staged plans.
     """
 
@@ -137,7 +128,6 @@ class EvaSettings:
     proposals: int = 4
 
     def __post_init__(self) -> None:
-        """Check the ranges that the rooms below do not check."""
         for name in ("noisy_share", "kept"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingError(f"change.{name}: must be in [0, 1], got {getattr(self, name)}")
@@ -160,7 +150,7 @@ class EvaSettings:
 
     @property
     def video_frames(self) -> int:
-        """Frames of an aligned video, the recorded first one among them."""
+        """Frames of an aligned video, the recorded first one included."""
         return 1 + self.chunks * self.chunk // self.stride
 
 
@@ -170,7 +160,7 @@ def task_names_of(settings: EvaSettings) -> list[str]:
 
 
 def check_arms(settings: EvaSettings) -> None:
-    """Refuse arms that do not exist, cannot be, or say nothing alone; SettingError."""
+    """SettingError for unknown arms, impossible ones, or a choice without a comparison."""
     named = settings.methods if settings.arms == ALL else settings.arms.split("+")
     for arm in named:
         if arm not in ARMS:
@@ -182,18 +172,18 @@ def check_arms(settings: EvaSettings) -> None:
 
 
 def term_weights(settings: EvaSettings) -> dict[str, float]:
-    """What is optimised: the reward's terms with their weights, in the order of ``Parts.reward``."""
+    """Weights of the optimised terms, in the order of ``Parts.reward``."""
     limits = {limits_term(settings): settings.limits_weight} if settings.limits_weight else {}
     return {TERM: 1.0, **limits, **({EXECUTION: settings.critic_weight} if settings.executed_plans else {})}
 
 
 def limits_term(settings: EvaSettings) -> str:
-    """Name the penalty on limits: broken ones, or with a margin those that are nearly broken, too."""
+    """Name of the penalty on limits: on broken ones, with a margin also on nearly broken ones."""
     return CLEAR if settings.limits_margin else WITHIN
 
 
 def check_limits(settings: EvaSettings) -> None:
-    """Refuse a penalty on limits that cannot be, or a margin without one; SettingError."""
+    """SettingError for an impossible penalty on limits, or a margin without one."""
     for name in ("limits_weight", "limit_plans"):
         if getattr(settings, name) < 0:
             raise SettingError(f"change.{name} must be 0 or more, got {getattr(settings, name)}")
@@ -209,26 +199,26 @@ def check_limits(settings: EvaSettings) -> None:
 
 
 def group_size(settings: EvaSettings) -> int:
-    """Videos per start: as many as BranchGRPO's tree has leaves when it splits once in every chunk."""
+    """Videos per start: the leaves of BranchGRPO's tree with one split per chunk."""
     return 2**settings.chunks
 
 
 def alignment_rows(settings: EvaSettings) -> int:
-    """What plain GRPO's alignment costs in rows of the network.
+    """Rows of plain GRPO's alignment.
 
-    It evaluates every row of its videos once and trains on those whose step added noise, all but the last of each chunk.
+    It evaluates every row of its videos once and trains on the rows whose step added noise, all but each chunk's last.
     """
     videos = settings.iterations * settings.prompts * group_size(settings) * settings.chunks
     return videos * (settings.denoising + TRAINED * (settings.denoising - 1))
 
 
 def collection_rows(settings: EvaSettings) -> int:
-    """What planning for practice costs."""
+    """Rows of planning the collection."""
     return settings.executed_plans * plan_rows(settings)
 
 
 def plan_rows(settings: EvaSettings) -> int:
-    """What one plan of every task costs."""
+    """Rows of one plan of every task."""
     return settings.denoising * sum(chunks_to(settings, task) for task in task_names_of(settings))
 
 

@@ -1,4 +1,4 @@
-"""Tables and notes of ``eva``: what was measured of every arm, against whom, what rewards know, and what all of it cost."""
+"""Tables and notes of ``eva``: measurements of every arm, comparisons, ranking by rewards, and costs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from worldrl.reproductions.eva.settings import ALIGNED, ARMS, GIVEN, TERM, TRAIN
 REWARDS = {"reward": TERM, FORESEEN: "execution, foreseen"}
 """What the rewards of single plans are called."""
 BASELINES = {"branch-grpo": "flow-grpo", "sol-rl": "full-pool"}
-"""What a cheaper method is held against."""
+"""Baseline of each cheaper method."""
 Results = Mapping[str, Sequence[dict[str, Any]]]
 """Every arm's numbers, by seed."""
 
@@ -27,7 +27,7 @@ Results = Mapping[str, Sequence[dict[str, Any]]]
 
 
 def arms_in(results: Results, among: Sequence[str] = ARMS) -> list[str]:
-    """Those of some arms that were run, in their order."""
+    """Arms of ``among`` that were run, in their order."""
     return [method for method in among if method in results]
 
 
@@ -37,17 +37,17 @@ def column(results: Results, method: str, name: str) -> NDArray[np.float64]:
 
 
 def climbs(results: Results, method: str) -> list[dict[str, Any]]:
-    """What one aligned arm reached on its way, by seed."""
+    """The climb of one aligned arm, by seed."""
     return [found["climb"] for found in results[method]]
 
 
 def hits(results: Results, method: str) -> NDArray[np.bool_]:
-    """Which tests of one arm succeeded, of all seeds one after the other, bool ``[n]``."""
+    """Success of each test of one arm, seed after seed, bool ``[n]``."""
     return np.concatenate([np.array(found["hits"], dtype=bool) for found in results[method]])
 
 
 def sooner(results: Results, method: str, by: str) -> list[float | None]:
-    """How many times less a method took than its baseline to the same reward, by seed; None where that is not decided."""
+    """Cost of a method's baseline over its own up to the same reward, by seed; None where undecided."""
     pairs = zip(climbs(results, BASELINES[method]), climbs(results, method), strict=True)
     return [times_less(*pair, by) for pair in pairs]
 
@@ -70,7 +70,7 @@ def measures_table(results: Results) -> Table:
 
 
 def paired_table(results: Results, base: str, arms: Sequence[str]) -> Table:
-    """Some arms against one, test by test."""
+    """Compare some arms with one, test by test."""
     before, rows = hits(results, base), []
     for method in arms:
         after = hits(results, method)
@@ -88,7 +88,7 @@ def paired_table(results: Results, base: str, arms: Sequence[str]) -> Table:
 
 
 def knowledge_table(settings: EvaSettings, results: Results) -> Table:
-    """Does a reward know which plans succeed? Where it does not, climbing it can raise success only by chance."""
+    """How the rewards rank plans by success; without such a ranking alignment raises success only by chance."""
     rows = []
     for method in arms_in(results, ARMS[len(GIVEN) :]):
         hit = hits(results, method)
@@ -119,7 +119,7 @@ def strata_of(settings: EvaSettings, found: Sequence[Mapping[str, Any]]) -> list
 
 
 def cost_table(settings: EvaSettings, results: Results) -> Table:
-    """What practice and every planned arm cost, in episodes, rows of the network and seconds, and against its baseline."""
+    """Cost of the collection and every planned arm, in episodes, rows of the network and seconds, and against its baseline."""
     practice = [collection_row(results)] if settings.executed_plans else []
     arms = arms_in(results, ARMS[len(GIVEN) :])
     rows = [*practice, *(arm_row(results, method) for method in arms)]
@@ -142,7 +142,7 @@ def cost_table(settings: EvaSettings, results: Results) -> Table:
 
 
 def collection_row(results: Results) -> list[str]:
-    """What practice and critic took, before any alignment: all arms but those that only plan or train rest on it."""
+    """Cost of collection and critic, before any alignment; all arms that use the critic's reward depend on it."""
     worth = [found["critic"] for found in results["none"]]
     told = ("executed", "imagined_rows", "cpu_seconds", "seconds")
     mean = {name: f"{np.mean([one[name] for one in worth]):.0f}" for name in told}
@@ -151,7 +151,7 @@ def collection_row(results: Results) -> list[str]:
 
 
 def arm_row(results: Results, method: str) -> list[str]:
-    """What one arm cost before its tests, and what planning these cost."""
+    """Cost of one arm before its tests, and of planning these."""
     trained = "cost" in results[method][0]
     names = ("imagined_rows", "trained_rows", "cost")
     counted = [f"{column(results, method, name).mean():.0f}" if trained else "0" for name in names]
@@ -165,7 +165,7 @@ def arm_row(results: Results, method: str) -> list[str]:
 
 
 def factor_cell(factors: Sequence[float | None]) -> str:
-    """Mean of the seeds in which it is decided how many times less a method took, and how many these are."""
+    """Mean over the seeds with a decided factor, and their number."""
     known = [factor for factor in factors if factor is not None]
     if not known:
         return "not decided"
@@ -186,7 +186,7 @@ def time_cells(results: Results, method: str) -> list[str]:
 
 
 def notes(settings: EvaSettings, results: Results) -> list[str]:
-    """How it was done, and limits."""
+    """Notes on the method, and limits."""
     return [
         f"{settings.tasks}, {settings.domain} domain: {settings.demonstrations} demonstrations per task and seed, {settings.tests} "
         "test states per task.",
@@ -200,7 +200,7 @@ def notes(settings: EvaSettings, results: Results) -> list[str]:
 
 
 def regime_notes(settings: EvaSettings, results: Results) -> list[str]:
-    """Say that the planner's training was chosen, and what more of it gives where that was measured."""
+    """State that the planner's training was chosen, and the effect of more of it where that was measured."""
     told = [
         f"The planner is trained for {settings.world_steps} steps; this number is chosen, since a fully trained planner leaves "
         "alignment nothing to gain."
@@ -214,7 +214,7 @@ def regime_notes(settings: EvaSettings, results: Results) -> list[str]:
 
 
 def limits_note(settings: EvaSettings) -> str:
-    """What is climbed of limits; empty where there is no penalty."""
+    """Note on the penalty on limits; empty without one."""
     if not settings.limits_weight:
         return ""
     begins = f", from a share of {settings.limits_margin:g} inside each bound on," if settings.limits_margin else ""
@@ -222,7 +222,7 @@ def limits_note(settings: EvaSettings) -> str:
 
 
 def critic_notes(settings: EvaSettings, results: Results) -> list[str]:
-    """What is climbed besides, what it cost, and how well it knows plans that it has not learned from."""
+    """Note on the critic: its weight, its cost, and its accuracy on held-out plans."""
     limits = limits_note(settings)
     if not settings.executed_plans:
         return [f"The reward is EVA's: it measures smoothness only, so smooth failures have nothing to gain.{limits}"]

@@ -1,12 +1,10 @@
-"""``neubay-bandit``: what a penalty on uncertainty does to an agent that could find out.
+"""``neubay-bandit``: the effect of a penalty on uncertainty on an agent that could explore.
 
 Ni et al., "Long-Horizon Model-Based Offline RL Without Conservatism" (2025). Two Bernoulli arms, 100 pulls. The data
-are 10 episodes that pull arm 0 alone, which pays half of the time. A recurrent agent is trained in an ensemble of
-reward models, one member per episode, once with the plain rewards ("neutral": maximise the expected return over the
-posterior) and once with ``r - λ U`` ("penalised", U the members' disagreement). Both then meet real bandits whose arm 1 pays
-with probabilities from 0.01 to 0.99.
-
-The data, the ensemble and the agent are drawn anew for every seed; both methods of a seed share data and ensemble.
+are 10 episodes of arm 0 alone, which pays half of the time. A recurrent agent is trained in an ensemble of reward models,
+one member per episode, once with the plain rewards ("neutral": maximise the expected return over the posterior) and once
+with ``r - λ U`` ("penalised", U the members' disagreement). Both then play real bandits whose arm 1 pays with
+probabilities from 0.01 to 0.99. Every seed draws data, ensemble and agent anew; its two methods share data and ensemble.
 """
 
 from __future__ import annotations
@@ -42,12 +40,12 @@ ARMS, HORIZON, KNOWN, EPISODES = 2, 100, 0.5, 10
 GRID = (0.01, 0.15, 0.3, 0.45, 0.55, 0.7, 0.85, 0.99)
 """Success probabilities of arm 1 in the test; arm 0 pays with ``KNOWN``."""
 BETTER, WORSE = (0.7, 0.85, 0.99), (0.01, 0.15, 0.3)
-"""Where arm 1 is clearly better or worse; 0.45 and 0.55 take more pulls than an episode has to tell from 0.5."""
+"""Probabilities at which arm 1 is clearly better or worse; 0.45 and 0.55 are too near 0.5 for an episode's pulls."""
 METHODS = ("neutral", "penalised")
 OBS = 1
 """The observation is the last raw reward; a bandit has no other state."""
 CHECKPOINTS = 10
-"""Of a training, where generations end."""
+"""Checkpoints of a training, at ends of generations."""
 
 
 @dataclass(frozen=True)
@@ -55,28 +53,24 @@ class BanditSettings:
     """Settings of the bandit, the paper's by default.
 
     Attributes:
-        seeds: how many.
-        updates: gradient steps.
         updates_per_step: gradient steps per imagined pull.
-        batch: rows of tape per update.
+        batch: packed rows per update.
         rollouts: episodes imagined at once, one per member.
-        buffer: rows of tape kept.
+        buffer: capacity, packed rows.
         width: features of the memory.
         states: complex states of each memory layer.
         hidden: width of the head.
         encoder_lr: learning rate up to the memory.
         head_lr: learning rate after it.
         tau: of the target network.
-        epsilon_end: random share of pulls from ``epsilon_share`` of the training on; it falls from 1.
-        epsilon_share: see there.
+        epsilon_end: random share of pulls after ``epsilon_share`` of the training; it falls linearly from 1.
         penalty: λ of the penalised agent; the paper's are 0.1, 0.5 and 2.5.
-        centre: 1 trains on rewards less the data's mean, which changes no policy's rank, since every episode has 100
-            pulls; values are then near 0 instead of 50, where one pull is a hundredth of them. 0 leaves rewards raw.
-        radius: largest modulus of the memory's eigenvalues at the start; 0.9, the paper's, forgets within ten pulls.
-        standardise: 1 lets the reward models learn rewards in deviations of the data, as NEUBAY's state models do; 0,
-            as its bandit does, the rewards themselves.
+        centre: 1 subtracts the data's mean from training rewards, 0 does not. The rank of policies is the same, since every
+            episode has 100 pulls. Values are then near 0 instead of 50, where one pull is a hundredth of them.
+        radius: largest modulus of the memory's eigenvalues at the start; the paper's 0.9 forgets within ten pulls.
+        standardise: 1 trains the reward models on standardised rewards, as NEUBAY's state models; 0, as its bandit, on raw ones.
         tests: real bandits per success probability.
-        members: reward models trained; ``rollouts`` of them, the best, are used.
+        members: reward models trained; the best ``rollouts`` of them are used.
         epochs: of their training, at most.
     """
 
@@ -146,7 +140,7 @@ def learned_world(settings: BanditSettings, seed: int) -> ResampledRollouts:
 
 
 def epsilon_at(settings: BanditSettings, update: int) -> float:
-    """Random share of pulls after some updates: linear from 1 to ``epsilon_end``."""
+    """Random share of pulls after ``update`` updates."""
     progress = min(update / (settings.updates * settings.epsilon_share), 1.0)
     return 1 + (settings.epsilon_end - 1) * progress
 
@@ -154,7 +148,7 @@ def epsilon_at(settings: BanditSettings, update: int) -> float:
 def trained_agent(
     settings: BanditSettings, world: ResampledRollouts, penalty: float, folder: Path, *, seed: int
 ) -> RecurrentQAgent:
-    """Imagine a generation of episodes, learn from the tape, and so on; resume from ``folder``."""
+    """Imagine a generation of episodes, learn from packed sequences, repeat; resume from ``folder``."""
     config = RecurrentQConfig(
         memory=MemoryConfig(settings.width, settings.states, radius_max=settings.radius),
         hidden=settings.hidden,
@@ -189,7 +183,7 @@ def imagine(
     epsilon: float,
     generator: torch.Generator,
 ) -> None:
-    """Let each member play one episode, and lay them on the tape; the penalty is in the tape's rewards alone."""
+    """Play one episode in each member and store them; only the stored rewards hold the penalty."""
 
     def pay(arm: Tensor, t: int) -> Tensor:
         return world.rewards(arm, generator=generator)
@@ -206,14 +200,14 @@ def imagine(
 def play(
     agent: RecurrentQAgent, rows: int, pay: Any, *, epsilon: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Play episodes side by side.
+    """Play ``rows`` episodes side by side.
 
     Args:
-        agent: who plays.
+        agent: the player.
         rows: E.
         pay: maps arms int64 ``[E]`` and the pull's number to rewards ``[E]``.
         epsilon: random share of pulls.
-        generator: of those.
+        generator: of the random pulls.
 
     Returns:
         Arms int64 ``[E, HORIZON]`` and rewards ``[E, HORIZON]``.
@@ -230,9 +224,9 @@ def play(
 
 
 def tested(settings: BanditSettings, agent: RecurrentQAgent, *, seed: int) -> Tensor:
-    """Play greedily in real bandits; return which arm was pulled, ``[grid, tests, HORIZON]`` of 0 and 1.
+    """Play greedily in real bandits; return the arms, ``[grid, tests, HORIZON]`` of 0 and 1.
 
-    The outcomes of both arms are drawn beforehand, so that both methods of a seed meet the same ones.
+    The outcomes of both arms are drawn beforehand, so both methods of a seed have the same ones.
     """
     p = torch.tensor(GRID).repeat_interleave(settings.tests)
     chance = torch.stack([torch.full_like(p, KNOWN), p], 1)[:, None].expand(-1, HORIZON, -1)
@@ -271,7 +265,7 @@ def conclude(settings: BanditSettings, results: Mapping[str, Sequence[dict[str, 
 
 
 def curves(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Any]:
-    """The figure: arm 1's share over its success probability, and over the pulls of an episode."""
+    """Arm 1's share over its success probability, and over the pulls of an episode."""
     share = {m: [found["arm_1"] for found in results[m]] for m in METHODS}
     figure = [
         across_seeds(
@@ -302,7 +296,7 @@ def grid_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
 
 
 def ensemble_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
-    """What the ensembles believe."""
+    """Predictions of the ensembles."""
     rows = []
     for name, key in (("mean over members", "mu"), ("standard deviation over members", "uncertainty")):
         mean = np.mean([found[key] for found in results["neutral"]], axis=0)
@@ -311,7 +305,7 @@ def ensemble_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
 
 
 def notes(settings: BanditSettings) -> list[str]:
-    """How it was done."""
+    """Notes on the method."""
     return [
         f"The penalised agent is trained on r - {settings.penalty:g} U; both see raw rewards, in training and in the test.",
         "The reward models learned "

@@ -1,8 +1,8 @@
-"""NEUBAY's two-armed bandit, and what its data teach: an ensemble that agrees on the arm that was pulled.
+"""NEUBAY's two-armed bandit: a reward ensemble whose members agree on the recorded arm only.
 
 Ni et al., "Long-Horizon Model-Based Offline RL Without Conservatism" (2025), section on the bandit. The data hold
-rewards of arm 0 alone. Each member is a small Gaussian regression, so all of them learn arm 0's mean and spread, and
-about arm 1 each keeps the opinion it began with: the posterior of a bandit whose other arm is unknown.
+rewards of arm 0 alone. Each member is a small Gaussian regression. All members learn arm 0's mean and spread, and keep
+their initial predictions for arm 1: the posterior of a bandit whose other arm is unknown.
 
 Shapes legend: ``N`` members, ``B`` rows of a batch, ``K`` arms, ``h`` hidden units, ``E`` rollouts.
 """
@@ -22,21 +22,19 @@ LOG_SIGMA = (-5.0, 0.25)
 IMPROVEMENT = 1e-3
 """Fall of the hold-out loss that counts as one."""
 PATIENCE = 5
-"""Epochs without any before training stops."""
+"""Epochs without an improvement before training stops."""
 
 
 @dataclass(frozen=True)
 class RewardTraining:
-    """How the ensemble learns; the paper's settings.
+    """Settings of the ensemble's training; the paper's.
 
     Attributes:
-        members: trained.
-        elites: kept, the best by hold-out loss.
+        members: number trained.
+        elites: number used, the best by hold-out loss.
         hidden: h, in two layers.
         epochs: at most.
         batch: rows per member and step.
-        learning_rate: of AdamW.
-        weight_decay: of AdamW.
         hold_out: share of the rows that only measures.
     """
 
@@ -70,7 +68,7 @@ class RewardEnsemble(nn.Module):
 
 
 def soft_clamp(x: Tensor, low: float, high: float) -> Tensor:
-    """Bend x into (low, high) smoothly: ``x ← high - softplus(high - x)``, then ``x ← low + softplus(x - low)``."""
+    """Bound x to (low, high) smoothly: ``x ← high - softplus(high - x)``, then ``x ← low + softplus(x - low)``."""
     x = high - F.softplus(high - x)
     return low + F.softplus(x - low)
 
@@ -83,13 +81,7 @@ def gaussian_nll(mu: Tensor, log_sigma: Tensor, y: Tensor) -> Tensor:
 def fit_rewards(
     ensemble: RewardEnsemble, reward: Tensor, config: RewardTraining, *, generator: torch.Generator
 ) -> Tensor:
-    """Train on rewards of arm 0, and leave each member at its best epoch.
-
-    Args:
-        ensemble: freshly drawn.
-        reward: float32 ``[n]``.
-        config: how.
-        generator: of the split and the batches.
+    """Train on rewards ``[n]`` of arm 0, and leave each member at its best epoch.
 
     Returns:
         Hold-out loss ``[N]`` of each member's best epoch.
@@ -141,7 +133,7 @@ def _loss(ensemble: RewardEnsemble, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ResampledRollouts:
-    """All that the elites say: a bandit has no state, so a table per arm is the whole model.
+    """Predictions of the elites; a bandit has no state, so a table per arm is the whole model.
 
     Attributes:
         mu: ``[N, K]`` mean reward.
@@ -154,19 +146,19 @@ class ResampledRollouts:
     uncertainty: Tensor
 
     def rewards(self, arm: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Draw a reward for ``arm`` int64 ``[E]``; rollout e belongs to member e mod N from beginning to end."""
+        """Draw a reward for ``arm`` int64 ``[E]``; rollout e uses member e mod N at every pull."""
         member = torch.arange(len(arm)) % len(self.mu)
         noise = torch.randn(len(arm), generator=generator)
         return self.mu[member, arm] + self.sigma[member, arm] * noise
 
     def rescaled(self, mean: float, std: float) -> ResampledRollouts:
-        """Turn opinions of standardised rewards into opinions of rewards."""
+        """Convert predictions of standardised rewards to predictions of rewards."""
         return ResampledRollouts(mean + std * self.mu, std * self.sigma, std * self.uncertainty)
 
 
 @torch.no_grad()
 def resampled(ensemble: RewardEnsemble, loss: Tensor, elites: int) -> ResampledRollouts:
-    """Ask the members with the smallest hold-out loss about every arm."""
+    """Return the predictions of the members with the smallest hold-out loss."""
     members, arms = ensemble.first.weight.shape[:2]
     mu, log_sigma = ensemble(torch.eye(arms).expand(members, arms, arms))
     best = loss.argsort()[:elites]

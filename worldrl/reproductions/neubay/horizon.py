@@ -1,9 +1,9 @@
 """``neubay-horizon``: the longer the rollouts, the smaller the over-estimation.
 
-Ni et al., "Long-Horizon Model-Based Offline RL Without Conservatism" (2025). In a target that looks H imagined steps ahead the
+Ni et al., "Long-Horizon Model-Based Offline RL Without Conservatism" (2025). In a target of H imagined steps the
 bootstrapped, over-estimated value counts γ^H. NEUBAY is trained on a pendulum's data with rollouts of at most H steps, for
-several H; what it predicts at the start of an episode is held against what it then earns in the true pendulum. The last
-H is the time limit: only the uncertainty cuts these rollouts.
+several H. Its prediction at the start of an episode is compared with the true discounted return. The last H is the time
+limit: only the uncertainty cuts these rollouts.
 """
 
 from __future__ import annotations
@@ -31,11 +31,7 @@ from worldrl.reproductions.catalogue import Cell
 from worldrl.reproductions.findings import Claim, Findings, across_seeds
 from worldrl.reproductions.neubay.pendulum import REWARD_SCALE, STEPS, hang, observe, record, swing
 from worldrl.reproductions.stage_sharing import shared
-from worldrl.world_models.state.config import (
-    MemberChoice,
-    Uncertainty,
-    neubay_ensemble,
-)
+from worldrl.world_models.state.config import MemberChoice, Uncertainty, neubay_ensemble
 from worldrl.world_models.state.ensemble import Ensemble
 from worldrl.world_models.state.ensemble_training import fit_ensemble
 from worldrl.world_models.state.ensemble_world import (
@@ -55,23 +51,15 @@ class HorizonSettings:
     """Settings of the sweep.
 
     Attributes:
-        seeds: how many.
         episodes: recorded, of 200 steps.
-        members: of the ensemble.
-        elites: kept.
-        model_width: of its layers.
-        epochs: of its training, at most; patience is to end it, since long rollouts live in what it has learned.
-        updates: gradient steps of the agent.
-        rows: of tape per update.
+        members: of the ensemble, with ``elites``, layers of ``model_width`` and at most ``epochs`` epochs. Patience should end
+            the training, since long rollouts amplify the model's errors.
+        rows: packed rows per update.
         rollouts: per generation.
         updates_per_step: gradient steps per step of a generation.
         width: features of the agent's memory.
         states: complex states of its layers.
         hidden: width of its heads.
-        encoder_rate: learning rate of its encoders.
-        head_rate: learning rate of its heads.
-        polyak: τ.
-        discount: γ.
         temperature: α, fixed and small, so that values are returns.
         quantile: ζ of the uncertainty at which rollouts are cut.
         tests: true episodes.
@@ -129,7 +117,7 @@ SETTINGS: Mapping[str, HorizonSettings] = {
 
 
 def run(settings: HorizonSettings, cell: Cell, folder: Path) -> dict[str, Any]:
-    """Train the ensemble and one agent; the data and the ensemble of a seed are the same for every horizon."""
+    """Train the ensemble and one agent; every horizon of a seed has the same data and ensemble."""
     rows, episode = record(settings.episodes, generator=stream(cell.seed, "pendulum", "data"))
     world = learned_world(settings, rows, cell.seed, folder)
     horizon = int(cell.method.removeprefix("horizon-"))
@@ -155,7 +143,7 @@ def run(settings: HorizonSettings, cell: Cell, folder: Path) -> dict[str, Any]:
 def learned_world(settings: HorizonSettings, rows: Transitions, seed: int, stage: Path) -> EnsembleWorld:
     """Train NEUBAY's kind of ensemble, unless another stage of the seed has.
 
-    Layer norm, plain permutations, one member per rollout, uncertainty of the elites' means.
+    It has layer norm, plain permutations, one member per rollout, and the uncertainty of the elites' means.
     """
     sizes, training = neubay_ensemble()
     sizes = replace(sizes, members=settings.members, elites=settings.elites, width=settings.model_width)
@@ -170,7 +158,7 @@ def learned_world(settings: HorizonSettings, rows: Transitions, seed: int, stage
 
 
 def agent_config(settings: HorizonSettings) -> NeubayConfig:
-    """The agent's configuration."""
+    """The agent at the size of these settings."""
     return NeubayConfig(
         memory=MemoryConfig(settings.width, settings.states),
         hidden=(settings.hidden, settings.hidden),
@@ -247,7 +235,7 @@ def horizon_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
 
 
 def notes(settings: HorizonSettings) -> list[str]:
-    """How it was done."""
+    """Notes on the method."""
     return [
         f"Pendulum-v1, {settings.episodes} episodes of a noisy controller; rewards divided by 10, except in the column of returns.",
         f"Discount {settings.discount}: after 200 steps a reward counts {settings.discount**STEPS:.1g}.",

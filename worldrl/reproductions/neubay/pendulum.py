@@ -1,9 +1,9 @@
-"""Gymnasium's ``Pendulum-v1`` as a function of tensors, many at once, and a clumsy controller that records data in it.
+"""Gymnasium's ``Pendulum-v1`` as a function of tensors, many at once, and a noisy controller that records data in it.
 
     θ̈ = 3g/2l sin θ + 3/ml² u,   |u| ≤ 2,   |θ̇| ≤ 8,   reward -(θ² + 0.1 θ̇² + 0.001 u²),   θ = 0 upright
 
-A test holds the step against the real environment. Rewards are divided by 10 here, so that values stay within -55 and 0 at a
-discount of 0.97.
+A test compares the step with the real environment. Rewards are divided by 10 here, so that values are between -55 and 0
+at a discount of 0.97.
 
 Shapes legend: ``B`` pendulums.
 """
@@ -22,7 +22,7 @@ STEPS = 200
 GRAVITY, STEP_S, LARGEST_SPEED, LARGEST_TORQUE = 10.0, 0.05, 8.0, 2.0
 REWARD_SCALE = 0.1
 NOISE, RANDOM = 0.5, 0.3
-"""Of the controller: deviation of its torque in units of the largest, and share of its actions that are uniform."""
+"""The controller's torque noise in units of the largest torque, and its share of uniform actions."""
 
 
 def observe(angle: Tensor, speed: Tensor) -> Tensor:
@@ -31,16 +31,7 @@ def observe(angle: Tensor, speed: Tensor) -> Tensor:
 
 
 def swing(angle: Tensor, speed: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Take one step.
-
-    Args:
-        angle: θ ``[B]``.
-        speed: θ̇ ``[B]``.
-        action: ``[B, 1]`` in [-1, 1], the torque over its largest.
-
-    Returns:
-        θ, θ̇ and the scaled reward, ``[B]`` each.
-    """
+    """Take one step with torques ``[B, 1]`` in [-1, 1]; return θ, θ̇ and the scaled reward, ``[B]`` each."""
     torque = LARGEST_TORQUE * action[:, 0].clamp(-1, 1)
     wrapped = torch.remainder(angle + torch.pi, 2 * torch.pi) - torch.pi
     reward = -(wrapped**2 + 0.1 * speed**2 + 0.001 * torque**2)
@@ -55,7 +46,7 @@ def hang(rows: int, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def clumsy(angle: Tensor, speed: Tensor, *, generator: torch.Generator) -> Tensor:
-    """Pump energy below, balance on top, badly: actions ``[B, 1]``."""
+    """Pump energy below, balance on top, with much noise: actions ``[B, 1]``."""
     height, energy = angle.cos(), speed**2 / 6 + GRAVITY / 2 * (angle.cos() - 1)
     wrapped = torch.remainder(angle + torch.pi, 2 * torch.pi) - torch.pi
     wanted = torch.where(height > 0.9, -4 * wrapped - speed, torch.sign(speed) * torch.sign(-energy))
@@ -66,7 +57,7 @@ def clumsy(angle: Tensor, speed: Tensor, *, generator: torch.Generator) -> Tenso
 
 
 def record(episodes: int, *, generator: torch.Generator) -> tuple[Transitions, Tensor]:
-    """Record whole episodes of the clumsy controller; return their rows in blocks, and each row's episode."""
+    """Record whole episodes of the noisy controller; return their rows in blocks, and each row's episode."""
     angle, speed = hang(episodes, generator=generator)
     no = torch.zeros(episodes, dtype=torch.bool)
     parts = []
@@ -81,16 +72,7 @@ def record(episodes: int, *, generator: torch.Generator) -> tuple[Transitions, T
 
 @torch.no_grad()
 def play(act: Callable[[Tensor], Tensor], episodes: int, *, generator: torch.Generator) -> Tensor:
-    """Play true episodes from drawn starts.
-
-    Args:
-        act: observations ``[B, 3]`` to actions ``[B, 1]``.
-        episodes: how many, side by side.
-        generator: of the starts.
-
-    Returns:
-        Their returns ``[B]`` in Gymnasium's units.
-    """
+    """Play true episodes, ``act`` mapping ``[B, 3]`` to ``[B, 1]``; return their returns ``[B]`` in Gymnasium's units."""
     angle, speed = hang(episodes, generator=generator)
     total = torch.zeros(episodes)
     for _ in range(STEPS):

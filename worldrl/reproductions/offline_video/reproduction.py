@@ -1,21 +1,22 @@
 """``offline-video``: RAVL, NEUBAY and policy-guided diffusion on the latents of a video world model.
 
-No paper has this one: the three algorithms meet the bundled video world model of the embedded suite as they meet a state
-world. One step is a chunk of 8 control steps, the reward the outcome head's success (:mod:`worldrl.rollout.imagined.latent_world`).
-The data of a seed are episodes of a clumsy scripted expert in one task. All agents see them through keypoints that were learned
-once (:mod:`worldrl.methods.offline.latent.latent_keypoints`): an agent that sees all numbers of a latent frame learns a few
-dozen episodes by heart. They act in the first principal components of the recorded chunks (:mod:`worldrl.world_models.latent.chunk_basis`).
-What counts is success in MuJoCo, against behaviour cloning on the same data:
+No paper has this experiment: the three algorithms use the bundled video world model of the embedded suite as a state
+world. One step is a chunk of 8 control steps, the reward the outcome head's success
+(:mod:`worldrl.rollout.imagined.latent_world`). The data of a seed are episodes of a noisy scripted expert in one task. All
+agents observe keypoints that were learned once (:mod:`worldrl.methods.offline.latent.latent_keypoints`), since with all
+numbers of a latent frame an agent overfits a few dozen episodes. They act in the first principal components of the
+recorded chunks (:mod:`worldrl.world_models.latent.chunk_basis`). The measure is success in MuJoCo, against behaviour
+cloning on the same data:
 
 - ``bc``: repeats the chunks of the data;
-- ``td3_bc``: learns from the data alone, beside ``pgd``;
+- ``td3_bc``: learns from the data alone, for comparison with ``pgd``;
 - ``ravl``: many critics on rollouts of k chunks in the latents;
-- ``neubay``: a recurrent agent on rollouts to the time limit. The world is one model and measures no uncertainty, so
-  there are no members to hold fixed and no quantile to cut at: NEUBAY's agent without its posterior;
+- ``neubay``: a recurrent agent on rollouts to the time limit. The world is one model without uncertainty, so it runs
+  without posterior and without uncertainty threshold;
 - ``pgd``: TD3+BC on trajectories of latents and chunks from a diffusion model, guided by the agent; never steps the world.
 
-RAVL and NEUBAY begin as clones of the data, with targets in [0, 1] (:mod:`worldrl.methods.offline.latent.video_latents`): from a
-random beginning they see no success, recorded ones apart, and learn nothing.
+RAVL and NEUBAY begin as clones of the data, with targets in [0, 1] (:mod:`worldrl.methods.offline.latent.video_latents`): a
+random actor has only recorded successes and learns nothing.
 """
 
 from __future__ import annotations
@@ -70,13 +71,13 @@ from worldrl.world_models.video.model import VideoWorldModel
 
 METHODS = ("bc", "td3_bc", "ravl", "neubay", "pgd")
 CLAIMS = (("ravl", "bc"), ("neubay", "bc"), ("pgd", "bc"), ("pgd", "td3_bc"))
-"""Which method is to succeed more often than which."""
+"""Pairs of methods: the first should succeed more often."""
 NAMES = {"bc": "behaviour cloning", "td3_bc": "TD3+BC without trajectories"}
 LEVELS, SAMPLER_STEPS = 2, 16
-"""Of the trajectory model: resolutions of a few chunks, and Heun steps of a draw."""
+"""The trajectory model's resolutions of a few chunks, and Heun steps of a draw."""
 SETTINGS: Mapping[str, LatentSettings] = {
     "paper": LatentSettings(),
-    # The quick setting's data, twice the updates, and seeds enough to tell twenty points of success from chance.
+    # The quick setting's data, twice the updates, and enough seeds for a difference of twenty points of success.
     "full": LatentSettings(
         seeds=5, episodes=60, noise=0.1, goal_offset=0.01, updates=8000, hidden=128, rate=1e-3, starts=128, critics=5,
         features=64, model_steps=4000, trajectories=256, memory=64,
@@ -94,15 +95,15 @@ SETTINGS: Mapping[str, LatentSettings] = {
 
 @dataclass(frozen=True)
 class Latents:
-    """What a stage learns from.
+    """Data of a stage.
 
     Attributes:
         model: the world model.
         recorded: the data in its latents.
-        facts: of them.
-        encoder: through which they are seen; None shows the latents.
-        basis: in which actions are told; None tells whole chunks.
-        explained: R² of held-out chunks that were cloned through it.
+        facts: of the data.
+        encoder: of observations; None for the latents themselves.
+        basis: of actions; None for whole chunks.
+        explained: R² of held-out chunks that were cloned through the encoder.
     """
 
     model: VideoWorldModel
@@ -127,7 +128,7 @@ def run(settings: LatentSettings, cell: Cell, folder: Path) -> dict[str, Any]:
 
 
 def open_latents(settings: LatentSettings, seed: int, folder: Path) -> Latents:
-    """Record the seed's episodes, unless another stage has, and put them through the codec."""
+    """Record the seed's episodes, unless another stage has, and encode them with the codec."""
     model = VideoWorldModel.load(weights_folder(BUNDLED))
     source = stream_seed(seed, "offline-video", "data") % 2**31
     specs = [EpisodeSpec(settings.task, index, source, source="noisy_expert") for index in range(settings.episodes)]
@@ -153,7 +154,7 @@ def open_latents(settings: LatentSettings, seed: int, folder: Path) -> Latents:
 def open_keypoints(
     settings: LatentSettings, seed: int, model: VideoWorldModel, episodes: Sequence[Episode], folder: Path
 ) -> tuple[KeypointEncoder, float]:
-    """Learn the seed's keypoints, unless another stage has; return them with what they explain of held-out chunks."""
+    """Learn the seed's keypoints, unless another stage has; return them with R² of held-out chunks."""
 
     def make(place: Path) -> None:
         latents = recorded_latents(model, episodes, stride=1)
@@ -187,7 +188,7 @@ def make_agent(settings: LatentSettings, method: str, facts: Facts) -> Agent:
 
 
 def train(settings: LatentSettings, cell: Cell, agent: Agent, latents: Latents, folder: Path) -> None:
-    """Train an agent in its own way, resuming from ``folder``."""
+    """Train an agent with its own loop, resuming from ``folder``."""
     rows = latents.recorded.rows
     if isinstance(agent, Neubay):
         train_recurrent(settings, cell.seed, agent, latents, folder / "checkpoints")
@@ -207,7 +208,7 @@ def train(settings: LatentSettings, cell: Cell, agent: Agent, latents: Latents, 
 
 
 def imagined(settings: LatentSettings, cell: Cell, latents: Latents, folder: Path) -> tuple[Any, Imagining | None]:
-    """Return where a method's imagined rows come from, and how many; nothing for those that learn from the data alone."""
+    """Return the source of a method's imagined rows, and their amount; None for those on data alone."""
     if cell.method in ("bc", "td3_bc"):
         return None, None
     if cell.method == "pgd":
@@ -223,12 +224,12 @@ def imagined(settings: LatentSettings, cell: Cell, latents: Latents, folder: Pat
 
 
 def imagining_of(settings: LatentSettings) -> Imagining:
-    """Return how much RAVL imagines, and how often."""
+    """Rollouts at the size of these settings."""
     return Imagining(settings.horizon, settings.real_ratio, settings.starts, settings.refresh, settings.generations)
 
 
 def world_of(latents: Latents) -> LatentWorld:
-    """Return the world model as a state world that begins at the recorded moments."""
+    """Return the world model as a state world that begins at recorded moments."""
     return LatentWorld(
         latents.model, latents.recorded.records, outcome_rule(latents.model), latents.encoder, latents.basis
     )
@@ -270,7 +271,7 @@ def train_recurrent(settings: LatentSettings, seed: int, agent: Neubay, latents:
 
 
 def conclude(settings: LatentSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> Findings:
-    """Hold each method's success against behaviour cloning's of the same seed."""
+    """Compare each method's success with behaviour cloning's of the same seed."""
     success = {m: np.array([found["success"] for found in results[m]]) for m in METHODS}
     claims = [
         Claim(
@@ -288,16 +289,18 @@ def conclude(settings: LatentSettings, results: Mapping[str, Sequence[dict[str, 
 
 
 def notes(settings: LatentSettings) -> list[str]:
-    """How it was done."""
-    learned = f"{settings.keypoints} keypoints that were learned once per seed by cloning"
+    """Notes on the method."""
+    learned = f"{settings.keypoints} keypoints, learned once per seed by cloning"
     seen = learned if settings.keypoints else "all numbers of a latent frame"
-    told = f"{settings.components} principal components of a chunk" if settings.components else "all numbers of a chunk"
+    chosen = (
+        f"{settings.components} principal components of a chunk" if settings.components else "all numbers of a chunk"
+    )
     apart = "one control step" if settings.stride == 1 else f"{settings.stride} control steps"
     return [
         f"{settings.task}: {settings.episodes} episodes per seed of a scripted expert with noise {settings.noise:g} and "
         f"goals off by {100 * settings.goal_offset:g} cm; {settings.tests} test episodes, the same ones for all methods.",
         "The world model is the bundled one; it was trained on data of its own, which no agent here sees.",
-        f"Agents see {seen}, choose {told}, and learn from trajectories that begin {apart} apart.",
+        f"Agents see {seen}, choose {chosen}, and learn from trajectories that begin {apart} apart.",
         f"RAVL and NEUBAY clone in the first {settings.clone_steps} of {settings.updates} updates; their targets stay in [0, 1].",
         "NEUBAY's agent runs without a posterior: a single world model has no members to disagree.",
     ]

@@ -17,29 +17,26 @@ class LatentSettings:
     """Settings of data and agents.
 
     Attributes:
-        seeds: how many.
         task: name in the embedded suite.
-        episodes: recorded per seed.
         noise: of the expert's actions.
-        goal_offset: error of where it believes its goal to be (m, standard deviation).
-        updates: gradient steps of an agent.
-        batch: rows per update; NEUBAY's rows of tape.
+        goal_offset: standard deviation of the expert's goal error (m).
+        batch: rows per update; packed rows of NEUBAY.
         hidden: width of two hidden layers.
         rate: learning rate; of RAVL's and NEUBAY's actors while they clone.
-        actor_rate: learning rate of RAVL's and NEUBAY's actors from then on. Critics have to be faster than who lives off their errors.
-        clone_steps: first updates of RAVL and NEUBAY, in which their actors clone the data: a policy that begins at random succeeds
-            in no imagined episode either, and learns nothing from that.
+        actor_rate: learning rate of RAVL's and NEUBAY's actors afterwards, lower than the critics', whose errors they exploit.
+        clone_steps: updates of RAVL and NEUBAY that clone the data: a random policy succeeds in no imagined episode and learns
+            nothing.
         discount: γ per chunk.
-        polyak: rate τ at which targets follow. A success at the end of an episode is known at its beginning after some 1 / (τ (1 - γ))
+        polyak: rate τ of the targets. A success at the end of an episode reaches its beginning after some 1 / (τ (1 - γ))
             updates.
         horizon: k of RAVL, chunks.
         starts: rollouts per generation of RAVL; NEUBAY begins half as many, which are longer.
-        refresh: updates between two generations of RAVL's and NEUBAY's rollouts. When they are rare the actor has long left what
-            they show.
-        generations: of rollouts that are kept.
+        refresh: updates between two generations of RAVL's and NEUBAY's rollouts; rare ones no longer match the actor.
+        generations: number of generations in the buffer.
         real_ratio: share of recorded rows in RAVL's batches.
         critics: of RAVL.
-        diversity: η of RAVL. With 1 the actor's noise grew and imagined success fell from 61 to 48 % in a thousand updates (seed 100).
+        diversity: η of RAVL. With 1 the actor's noise grew and imagined success fell from 61 to 48 % in a thousand updates
+            (seed 100).
         window: chunks of a trajectory.
         features: of the trajectory model's first level.
         model_steps: of its training.
@@ -48,13 +45,13 @@ class LatentSettings:
         guidance: coefficient c.
         memory: features of NEUBAY's memories.
         tests: true episodes.
-        alpha: α of TD3+BC, what values weigh beside cloning. Cloning is a mean over the numbers of an action, so it holds each of
-            many less tightly than each of the three to six that the published 2.5 is for.
-        temperature: α of RAVL and NEUBAY, which keep it. A success is worth 1 at most, and the entropy of a chunk many times that.
-        components: that stand for the numbers of a chunk in all agents' actions; 0 leaves them all.
-        keypoints: that agents see in the latents' place; 0 shows them the latents themselves.
-        keypoint_steps: of their training, of which the best look at held-out episodes is kept.
-        stride: control steps between the beginnings of the trajectories that an episode is cut into; must divide a chunk's 8.
+        alpha: α of TD3+BC. Cloning is a mean over an action's numbers, so it constrains each of many less than each of the
+            three to six of the published 2.5.
+        temperature: fixed α of RAVL and NEUBAY. A success is worth 1 at most, the entropy of a chunk many times that.
+        components: number that stands for a chunk in all agents' actions; 0 uses all numbers of a chunk.
+        keypoints: number that agents observe; 0 shows the latents themselves.
+        keypoint_steps: of their training; the best on held-out episodes is used.
+        stride: control steps between starts of an episode's trajectories; must divide a chunk's 8.
     """
 
     seeds: int = 3
@@ -93,7 +90,6 @@ class LatentSettings:
     stride: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse a task that is not there, fewer than no keypoints, and a stride that parts chunks, before anything is recorded."""
         choose_tasks([self.task], None)
         non_negative("change.keypoints", self.keypoints)
         non_negative("change.components", self.components)

@@ -1,7 +1,7 @@
-"""Likelihood against dynamics error: what ``pgd`` measures of imagined steps, in the true pendulum.
+"""Likelihood against dynamics error of imagined steps, measured for ``pgd`` in the true pendulum.
 
-Both sources are driven to several likelihoods under the target policy: the ensemble's rollouts lose it by noise on the policy's
-actions, guided trajectories gain it by guidance. Each set of steps is one point; at equal likelihood, errors compare.
+Both sources are measured at several likelihoods under the target policy. Noise on the policy's actions lowers that of the
+ensemble's rollouts, guidance raises that of guided trajectories. Errors are compared at equal likelihood.
 
 Shapes legend: ``B`` rows, ``L`` steps of a trajectory.
 """
@@ -23,9 +23,9 @@ from worldrl.world_models.state.ensemble_world import EnsembleWorld
 from worldrl.world_models.state.guided_rollouts import GuidedRollouts
 
 NOISES = (0.0, 0.25, 0.5, 1.0, 2.0)
-"""Deviations of the noise on the target policy's actions, by which the ensemble's rollouts lose likelihood."""
+"""Deviations of the noise on the target policy's actions in the ensemble's rollouts."""
 SHARES = (0.0, 0.25, 0.5, 1.0, 2.0)
-"""Of the guidance coefficient, by which guided trajectories gain it."""
+"""Shares of the guidance coefficient in guided trajectories."""
 KINDS = ("ensemble", "guided")
 LEAST_ERROR = 1e-12
 """Smaller errors count as this in logarithms."""
@@ -46,7 +46,7 @@ def measure(
     Args:
         policy: the target.
         world: the autoregressive model.
-        policy_rollouts: gives the trajectories of a share of the guidance.
+        policy_rollouts: maps a share of the guidance to its trajectories.
         std: deviations of the observations ``[S]``.
         rollouts: of each point.
         length: L.
@@ -86,17 +86,17 @@ def roll_out(
 
 
 def step_error(rows: Transitions, std: Tensor) -> Tensor:
-    """Mean over dimensions of ((s' - true s') / std)², ``[B]``; the pendulum is set to the angle that s points to."""
+    """Mean over dimensions of ((s' - true s') / std)², ``[B]``; the pendulum starts at the angle of s."""
     angle, speed = torch.atan2(rows.obs[:, 1], rows.obs[:, 0]), rows.obs[:, 2]
     true = observe(*swing(angle, speed, rows.action)[:2])
     return ((rows.next_obs - true) / std).square().mean(1)
 
 
 def log_ratio(found: Mapping[str, Sequence[float]]) -> float:
-    """How many powers of ten the ensemble's error is above that of the guided trajectories, at their likelihoods.
+    """Return log10 of the ensemble's error over the guided trajectories' error, at the latter's likelihoods.
 
-    The ensemble's curve is interpolated at the likelihood of each guided set but the unguided one; beyond its ends, which
-    are the policy itself and pure noise, it stays constant.
+    The ensemble's curve is interpolated at each guided likelihood except the unguided one. Beyond its ends, the policy
+    itself and pure noise, it is constant.
     """
     order = np.argsort(found["ensemble_log_prob"])
     at, error = (np.array(found[f"ensemble_{key}"])[order] for key in ("log_prob", "error"))

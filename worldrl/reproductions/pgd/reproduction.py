@@ -1,4 +1,4 @@
-"""``pgd``: trajectories of a diffusion model, steered towards the policy that learns from them.
+"""``pgd``: trajectories of a diffusion model, guided towards the policy that learns from them.
 
 Jackson et al., "Policy-Guided Diffusion" (RLC 2024), two statements, here on a pendulum whose true dynamics are known:
 
@@ -7,7 +7,7 @@ Jackson et al., "Policy-Guided Diffusion" (RLC 2024), two statements, here on a 
 - TD3+BC and IQL trained on 15 parts of guided trajectories and one part of recorded rows do better than on the
   recorded rows alone.
 
-The data, the diffusion model and the target policy (TD3+BC on the data alone) of a seed are the same for all its stages.
+All stages of a seed share the data, the diffusion model and the target policy (TD3+BC on the data alone).
 
 Shapes legend: ``B`` rows, ``L`` steps of a trajectory.
 """
@@ -60,25 +60,21 @@ class GuidedSettings:
     """Settings of the models and agents.
 
     Attributes:
-        seeds: how many.
         episodes: recorded, of 200 steps.
         length: L.
         features: of the diffusion model's first level.
-        model_steps: of its training. A few thousand leave its steps worse than the ensemble's
+        model_steps: of its training. After a few thousand its steps are worse than the ensemble's
             (docs/log/offline-reproductions-2.md).
         sampler_steps: Heun steps of a draw.
         guidance: coefficient c of the agents' trajectories.
         trajectories: per generation.
         refresh: updates between two generations.
-        members: of the ensemble.
-        elites: kept.
-        model_width: of its layers.
-        epochs: of its training, at most; patience is to end it, since a model that was cut is no rival.
+        members: of the ensemble, with ``elites`` and layers of ``model_width``.
+        epochs: of its training, at most; patience should end it, or the comparison is unfair.
         judged: trajectories, or rollouts, of each point of the comparison.
         updates: gradient steps of an agent.
         hidden: width of its two hidden layers.
         temperature: β of IQL.
-        discount: γ.
         tests: true episodes.
     """
 
@@ -123,7 +119,7 @@ SETTINGS: Mapping[str, GuidedSettings] = {
 
 
 def run(settings: GuidedSettings, cell: Cell, folder: Path) -> dict[str, Any]:
-    """Judge the models, or train one agent and play it; ``folder`` holds its checkpoints."""
+    """Compare the models, or train one agent and play it; ``folder`` holds its checkpoints."""
     rows, episode = record(settings.episodes, generator=stream(cell.seed, "pgd", "data"))
     if cell.method == "quality":
         return quality(settings, cell.seed, folder, rows, episode)
@@ -172,7 +168,7 @@ def trajectory_model(
 def guided_rollouts_of(
     settings: GuidedSettings, model: TrajectoryDiffusion, count: int, coefficient: float
 ) -> GuidedRollouts:
-    """Return a source of ``count`` trajectories at a time, with guidance of that strength."""
+    """Return a source of ``count`` trajectories at a time, with a guidance of this coefficient."""
     sampler = SamplerConfig(steps=settings.sampler_steps, churn=80 / 256 * settings.sampler_steps)
     return GuidedRollouts(model, GuidedRolloutConfig(count), sampler, GuidanceConfig(coefficient=coefficient))
 
@@ -180,7 +176,7 @@ def guided_rollouts_of(
 def trained(
     settings: GuidedSettings, name: str, rows: Transitions, policy_rollouts: Any, *, seed: int, folder: Path
 ) -> Agent:
-    """Train one agent, on the recorded rows alone where there are no dreams."""
+    """Train one agent, on the recorded rows alone without ``policy_rollouts``."""
     agent_class, config_class = AGENTS[name]
     returns = rows.reward.reshape(-1, STEPS).sum(1).numpy()
     made: Any = agent_class
@@ -210,7 +206,7 @@ def tested(settings: GuidedSettings, agent: Agent, seed: int) -> dict[str, float
 
 
 def quality(settings: GuidedSettings, seed: int, folder: Path, rows: Transitions, episode: Tensor) -> dict[str, Any]:
-    """Compare the diffusion model with an autoregressive ensemble, as :mod:`~worldrl.reproductions.pgd.quality` does."""
+    """Compare the diffusion model with an autoregressive ensemble (:mod:`~worldrl.reproductions.pgd.quality`)."""
     model = trajectory_model(settings, seed, folder, rows, episode)
     found = measure(
         target_policy(settings, seed, folder, rows),
@@ -236,7 +232,7 @@ def learned_world(settings: GuidedSettings, rows: Transitions, seed: int, folder
 
 
 def conclude(settings: GuidedSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> Findings:
-    """Compare the models, and each agent with and without dreams."""
+    """Compare the models, and each agent with and without guided trajectories."""
     score = {m: np.array([found["return"] for found in results[m]]) for m in METHODS[1:]}
     ratio = Claim(
         "at equal likelihood, guided steps are nearer to the true dynamics than the ensemble's",
@@ -296,7 +292,7 @@ def _mean(results: Mapping[str, Sequence[dict[str, Any]]], key: str) -> list[flo
 
 
 def notes(settings: GuidedSettings) -> list[str]:
-    """How it was done."""
+    """Notes on the method."""
     return [
         f"Pendulum-v1, {settings.episodes} episodes of a noisy controller; windows of {settings.length} steps.",
         "The target policy is TD3+BC on the data alone; its density is a unit Gaussian around its action, as in the paper.",

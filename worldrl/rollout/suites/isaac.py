@@ -37,8 +37,8 @@ def isaac_launch(
     WorkerEnvironmentError (not set up).
     """
     check_names(suite, facts.SUITES, cameras, facts.CAMERAS)
-    if cameras and not facts.SUITES[suite].pictures:
-        others = ", ".join(name for name, task in facts.SUITES.items() if task.pictures)
+    if cameras and not facts.SUITES[suite].images:
+        others = ", ".join(name for name, task in facts.SUITES.items() if task.images)
         raise SettingError(f"cameras: {suite} has none; with images there is {others}")
     options = {"suite": suite, "num_envs": num_envs, "cameras": list(cameras), "image_size": image_size}
     return Launch(suite, find_environment("isaac").python, TARGET, {**options, "device": device})

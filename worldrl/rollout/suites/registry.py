@@ -99,7 +99,7 @@ def suite_spec(suite: str) -> SuiteSpec:
         actions = suite_actions({"joints": robotwin_facts.joints()})
         return SuiteSpec(actions, tuple(robotwin_facts.CAMERAS), robotwin_facts.IMAGE)
     if family == "isaac":
-        cameras = tuple(isaac_facts.CAMERAS) if isaac_facts.SUITES[suite].pictures else ()
+        cameras = tuple(isaac_facts.CAMERAS) if isaac_facts.SUITES[suite].images else ()
         return SuiteSpec(TOOL_ACTIONS, cameras, vector=UNKNOWN_SIZE)
     cameras = libero_facts.CAMERAS if family == "libero" else maniskill_facts.CAMERAS
     return SuiteSpec(TOOL_ACTIONS, tuple(cameras))

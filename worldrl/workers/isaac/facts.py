@@ -1,15 +1,15 @@
-"""What is used of Isaac Lab, said once: task ids, time limits, scales, conventions. Written against version 2.3.2.
+"""Facts of Isaac Lab as used here: task ids, time limits, scales, conventions. Written against version 2.3.2.
 
 Imported by the core and by the worker; standard library only. Mittal et al. 2023 (arXiv:2301.04195).
 
-The ids are those with relative inverse kinematics, so LIBERO's seven numbers drive them; what differs is undone in
-``workers/isaac.py``::
+The ids are those with relative inverse kinematics, which take LIBERO's seven numbers. ``isaac/worker.py`` undoes the
+differences::
 
     action   Δposition and Δrotation (axis-angle) from the measured pose. Isaac multiplies by 0.5, so ours are scaled until
              1 means LIBERO's 0.05 m and 0.5 rad; gripper +1 OPEN in Isaac, +1 closed here; none for reaching
     state    tool position in the environment's own frame (m), axis-angle of its quaternion, two finger positions (m);
              Isaac's quaternions have w first, ours last
-    policy   Isaac's own group ``policy``, flat, pictures left out: what its state-based agents see
+    policy   Isaac's own group ``policy``, flat, without images: the input of its state-based agents
     start    drawn by Isaac from a seed made of task, number and seed, one environment at a time
     end      Isaac's own terminations are switched off: it would reset an environment within the step that ends it and
              the last observation would be lost. Success is computed here after each step; the core counts time
@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 WRITTEN_FOR = "2.3.2"
-"""Version of the isaaclab wheel whose sources these facts were read in; the adapter never ran against the real one."""
+"""Version of the isaaclab wheel behind these facts; the adapter never ran against the real one."""
 VENDOR_SCALE = 0.5
 POSITION_SCALE, ROTATION_SCALE = 0.05, 0.5
 TOOL_OFFSET_M = 0.107
@@ -36,22 +36,21 @@ class TaskFacts:
 
     Attributes:
         id: Isaac's.
-        sentence: what a policy is told; ours.
+        instruction: for policies; worldrl's, since Isaac has none.
         horizon: control steps: Isaac's episode length over its control step.
-        control_hz: control steps per second.
-        goal: name of the pose command that must be reached, kept for the whole episode; empty for none.
-        success: in words.
-        pictures: whether the task has cameras.
+        goal: name of the pose command to reach, constant over the episode; empty for none.
+        success: description.
+        images: whether the task has cameras.
         gripper: whether the action has a seventh number.
     """
 
     id: str
-    sentence: str
+    instruction: str
     horizon: int
     control_hz: float
     success: str
     goal: str = ""
-    pictures: bool = False
+    images: bool = False
     gripper: bool = True
 
 
@@ -88,6 +87,6 @@ SUITES: Mapping[str, TaskFacts] = {
         600,
         20.0,
         "Isaac's termination term `success` (cubes_stacked)",
-        pictures=True,
+        images=True,
     ),
 }

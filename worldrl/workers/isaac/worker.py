@@ -1,8 +1,8 @@
 """Isaac Lab in its own environment: one task, many environments moved by one call (``BatchedSuite`` of ``server.py``).
 
-Isaac Lab is a program before it is a library: nothing of it may be imported before its launcher runs, one application
-lives in a process, and its end ends the process. So everything of it happens in this worker, in this order:
-launcher, tasks, configuration, environment. The facts are in ``workers/isaac_facts.py``.
+Isaac Lab's launcher must run before any other import of it, one application runs in a process, and its end ends the
+process. This worker therefore does everything in this order: launcher, tasks, configuration, environment. The facts are
+in ``isaac/facts.py``.
 
 Written against the sources of version 2.3.2 and tested against a double of them; it never ran against the real one.
 """
@@ -27,7 +27,7 @@ NEVER_S = 1e9
 
 
 class IsaacError(Refusal):
-    """Isaac Lab is not what the adapter expects, or is asked for what one process cannot hold."""
+    """Isaac Lab differs from the adapter's version, or a request exceeds one process."""
 
 
 def xyzw(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -36,14 +36,14 @@ def xyzw(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def vendor_action(action: NDArray[np.float32], *, gripper: bool) -> NDArray[np.float32]:
-    """LIBERO's actions ``[..., 7]`` as Isaac's, ``[..., 7]`` or ``[..., 6]``: other scale, other sign of the gripper."""
+    """LIBERO's actions ``[..., 7]`` as Isaac's ``[..., 7]`` or ``[..., 6]``: other scales and gripper sign."""
     position = action[..., :3] * (facts.POSITION_SCALE / facts.VENDOR_SCALE)
     rotation = action[..., 3:6] * (facts.ROTATION_SCALE / facts.VENDOR_SCALE)
     return np.concatenate([position, rotation, *([-action[..., 6:]] if gripper else [])], axis=-1).astype(np.float32)
 
 
 def episode_seed(task: str, init_id: int, seed: int) -> int:
-    """Isaac's seed of one episode: a function of these three alone."""
+    """Isaac's seed of one episode, a function of these arguments alone."""
     digest = hashlib.sha256(f"{task}/{init_id}/{seed}".encode()).digest()
     return int.from_bytes(digest[:4], "little") >> 1
 
@@ -52,10 +52,10 @@ class Isaac:
     """One task of Isaac Lab.
 
     Args:
-        suite: name of a suite of :data:`~worldrl.workers.isaac.facts.SUITES`.
-        num_envs: environments that this process holds.
-        cameras: our camera names; the application is started with cameras where there are any.
-        image_size: pixels of the square pictures.
+        suite: a key of :data:`~worldrl.workers.isaac.facts.SUITES`.
+        num_envs: environments of this process.
+        cameras: worldrl's camera names; empty starts the application without cameras.
+        image_size: pixels of the square images.
         device: torch device of physics and tensors.
     """
 
@@ -78,7 +78,7 @@ class Isaac:
         self._started = False
 
     def _configuration(self, device: str) -> Any:
-        """Isaac's configuration of the task, changed where its docstring in ``isaac_facts`` says so."""
+        """Isaac's configuration of the task, changed as ``isaac/facts.py`` describes."""
         parse: Any = importlib.import_module("isaaclab_tasks.utils").parse_env_cfg
         config = parse(self.task.id, device=device, num_envs=self.num_envs)
         success = getattr(config.terminations, "success", None)
@@ -95,10 +95,10 @@ class Isaac:
         return config
 
     def describe(self) -> dict[str, Any]:
-        """Say what there is."""
+        """Task, protocol and versions in JSON values."""
         return {
             "suite": self.suite,
-            "tasks": [{"name": self.task.id, "instruction": self.task.sentence, "horizon": self.task.horizon}],
+            "tasks": [{"name": self.task.id, "instruction": self.task.instruction, "horizon": self.task.horizon}],
             "stored_states": facts.STORED_STATES,
             "packages": {name: _version(name) for name in ("isaaclab", "isaacsim")},
             "assets": "of Isaac Sim",
@@ -108,10 +108,10 @@ class Isaac:
         }
 
     def probe(self) -> dict[str, Any]:
-        """Check that Isaac's action has the numbers that the adapter sends.
+        """Check the size of Isaac's action.
 
         Raises:
-            IsaacError: it has not.
+            IsaacError: the adapter sends another size.
         """
         sent, taken = 6 + self.task.gripper, int(self.env.action_manager.total_action_dim)
         if sent != taken:
@@ -122,7 +122,7 @@ class Isaac:
         return {"distance_mm": 0.0}
 
     def reset_rows(self, episodes: Sequence[Sequence[Any]]) -> list[Arrays]:
-        """Start episodes, each from its own seed; the other environments go on where they are."""
+        """Start episodes, each from its own seed; the other environments are unchanged."""
         if not self._started:
             self.env.reset(seed=0)
             self._started = True
@@ -134,7 +134,7 @@ class Isaac:
         return self._observe([episode[0] for episode in episodes], [bool(episode[4]) for episode in episodes])
 
     def step_rows(self, slots: Sequence[int], actions: NDArray[np.float32], render: Sequence[bool]) -> list[Arrays]:
-        """Move all environments; those that are not in ``slots`` hold their pose meanwhile."""
+        """Move all environments; those not in ``slots`` hold their pose."""
         everyone = np.zeros((self.num_envs, 7), np.float32)
         everyone[:, 6] = self._gripper
         rows = [self._rows[slot] for slot in slots]
@@ -194,7 +194,7 @@ class Isaac:
         return origin + facts.TOOL_OFFSET_M * axis, quaternion
 
     def _policy(self, group: Any) -> NDArray[np.float32]:
-        """Isaac's group as one vector per environment; terms of pictures are left out."""
+        """Isaac's group as one vector per environment, without images."""
         terms = group.values() if isinstance(group, dict) else [group]
         flat = [_numpy(term).reshape(self.num_envs, -1) for term in terms if term.dtype != self._torch.uint8]
         return np.concatenate(flat, axis=1).astype(np.float32)
@@ -202,12 +202,12 @@ class Isaac:
     def _images(self, group: Any, row: int) -> Arrays:
         drawn: Arrays = {}
         for camera in self.cameras:
-            picture = _numpy(group[facts.CAMERAS[camera]])[row, ..., :3]
-            drawn["image" if camera == "scene" else f"{camera}_image"] = np.array(picture, np.uint8)
+            image = _numpy(group[facts.CAMERAS[camera]])[row, ..., :3]
+            drawn["image" if camera == "scene" else f"{camera}_image"] = np.array(image, np.uint8)
         return drawn
 
     def _success(self) -> NDArray[np.bool_]:
-        """Whether each environment is solved, as ``isaac_facts`` has it."""
+        """Success of each environment, as in ``isaac/facts.py``."""
         if self._succeeds is not None:
             function, parameters = self._succeeds
             return _numpy(function(self.env, **parameters)).astype(bool)

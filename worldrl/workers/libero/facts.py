@@ -1,4 +1,4 @@
-"""What LIBERO is, said once: suites, time limits, conventions and the exact physics of each protocol version.
+"""Facts of LIBERO: suites, time limits, conventions and the exact physics of each protocol version.
 
 Imported by the core and by the worker; standard library only. LIBERO: Liu et al. 2023 (arXiv:2306.03310).
 
@@ -6,8 +6,8 @@ Conventions (numbers as the published policies use them)::
 
     action   Δposition (1 is 0.05 m), Δrotation axis-angle (1 is 0.5 rad), gripper −1 open, +1 closed; at 20 Hz
     state    end-effector position (m), axis-angle of its quaternion (rad), two finger positions (m)
-    image    the cameras' pictures turned by 180°. MuJoCo's come with their rows from bottom to top, so what policies
-             are trained on, and see here, is upright and a mirror image of the scene
+    image    the cameras' images turned by 180°. MuJoCo's rows go from bottom to top, so the images of policies are
+             upright and a mirror image of the scene
     start    stored state, then SETTLE_STEPS times NO_OP
 """
 
@@ -25,32 +25,30 @@ NO_OP = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)
 STORED_STATES = 50
 """Initial states stored with each task."""
 FIXTURE_SEED = 0
-"""Seed of the vendor's generator before each reset. It places cabinets, stoves and racks, which a stored state does
-not: without it their places would depend on how many episodes were run before (openvla/openvla#342)."""
+"""Seed of the vendor's generator before each reset. It places cabinets, stoves and racks, which are not part of a
+stored state: otherwise their places would depend on the number of earlier episodes (openvla/openvla#342)."""
 
 IMAGE_TURN = "180 degrees"
 CAMERAS = {"scene": "agentview", "wrist": "robot0_eye_in_hand"}
-"""Our camera names → LIBERO's."""
+"""worldrl's camera names → LIBERO's."""
 
 PHYSICS: Mapping[str, Mapping[str, str]] = {
     "mujoco3.3": {"mujoco": "3.3.7", "robosuite": "1.4.0", "hf-libero": "0.1.4"},
 }
-"""Protocol version → the exact packages that move the physics. MuJoCo above 3.3 lets the bowl of ``libero_spatial``
-task 5 fall off its ramekin, so a newer one would be another protocol version, not an update."""
+"""Protocol version → the exact packages of the physics. With MuJoCo above 3.3 the bowl of ``libero_spatial`` task 5
+falls off its ramekin, so a newer one would be another protocol version, not an update."""
 VERSION = "mujoco3.3"
 
 
 @dataclass(frozen=True)
 class SettlePlace:
-    """A stored state that tells one physics from another.
+    """A stored state that settles differently in different physics.
 
     Attributes:
-        suite: whose task.
         task: number of the task.
         init_id: number of the stored state.
         upper: object that must rest on ``lower``.
-        lower: object below it.
-        steps: no-op steps before they are measured.
+        steps: no-op steps before the measurement.
         limit_m: largest horizontal distance of the two (m).
     """
 
@@ -64,8 +62,8 @@ class SettlePlace:
 
 
 SETTLE_PROBE = SettlePlace("libero_spatial", 5, 0, "akita_black_bowl_1", "glazed_rim_porcelain_ramekin_1", 40, 0.025)
-"""The bowl falls onto the ramekin. On MuJoCo 3.3.7 it lies still from step 10 on, 14.5 mm beside the middle in the three
-stored states that were looked at; on 3.8.1 it ends 37 mm beside it, leaning (both measured with this code)."""
+"""The bowl falls onto the ramekin. On MuJoCo 3.3.7 it is still from step 10 on, 14.5 mm beside the middle in three
+stored states; on 3.8.1 it ends 37 mm beside it (both measured with this code)."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +71,9 @@ class SuiteFacts:
     """One suite.
 
     Attributes:
-        tasks: how many.
+        tasks: number of tasks.
         horizon: control steps after settling.
-        properties: whether some of its tasks begin with a drawer or microwave open or shut, or a stove on.
+        properties: whether some tasks begin with a drawer or microwave open or shut, or a stove on.
     """
 
     tasks: int
@@ -123,8 +121,8 @@ UNSCRIPTED: Mapping[str, tuple[str, ...]] = {
         "LIVING_ROOM_SCENE4_stack_the_right_bowl_on_the_left_bowl_and_place_them_in_the_tray",
     ),
 }
-"""Suite → its tasks that the scripted expert (``libero_skills.py``) cannot begin: their goals are none that it knows. Of the
-others it says no more than that it tries."""
+"""Suite → tasks whose goals the scripted expert (``libero/skills.py``) does not support. For the others it at least
+tries."""
 
 HORIZON_VARIANTS = {"lerobot": {"libero_spatial": 280}}
 """Named exceptions: lerobot 0.4.4 gives libero_spatial 280 steps."""
@@ -143,10 +141,6 @@ def suite_names() -> list[str]:
 
 
 def horizon(name: str) -> int:
-    """Time limit of a suite or of a variant of it (control steps).
-
-    Raises:
-        KeyError: no such suite or variant.
-    """
+    """Time limit of a suite or of a variant of it (control steps); KeyError for an unknown one."""
     suite, variant = split_suite(name)
     return HORIZON_VARIANTS[variant][suite] if variant else SUITES[suite].horizon

@@ -1,4 +1,4 @@
-"""hf-libero's package as installed: its exact versions, tasks, assets and drawing, without importing its training half."""
+"""hf-libero's installed package: versions, tasks, assets and rendering, without an import of its training half."""
 
 from __future__ import annotations
 
@@ -16,29 +16,25 @@ from worldrl.workers.link.boot import load_file
 from worldrl.workers.link.server import Refusal
 
 PHYSICAL = (".py", ".xml", ".json", ".stl", ".msh")
-"""Endings of files that decide physics; textures and meshes that are only seen do not."""
+"""Endings of files that affect physics; visual textures and meshes do not."""
 
 
 class LiberoError(Refusal):
-    """The environment is not the one that the protocol names: packages, assets or physics."""
+    """The environment differs from the protocol's: packages, assets or physics."""
 
 
 def task_instruction(name: str) -> str:
-    """The instruction that a task's file name carries: what published policies are told."""
+    """The instruction in a task's file name, as published policies use it."""
     return " ".join(re.sub(r"^[A-Z_]+SCENE\d+_", "", name).split("_"))
 
 
 def assets_digest(folder: Path) -> str:
-    """SHA-256 (16 hex digits) over the names and contents of an assets folder; texts beside them do not count."""
+    """SHA-256 (16 hex digits) over the names and contents of an assets folder without its ``.md`` files."""
     return _files_digest(folder, lambda path: path.suffix != ".md")
 
 
 def sources_digests(root: Path, suite: str) -> dict[str, str]:
-    """Digests of what decides a suite's physics besides assets and stored states: a version alone hides an edited file.
-
-    Args:
-        root: of LIBERO's package, see :func:`package_root`.
-        suite: its name.
+    """Digests of the files that determine a suite's physics besides assets and states; versions hide edited files.
 
     Returns:
         ``bddl``: the suite's tasks; ``libero`` and ``robosuite``: programs, models, controllers and collision meshes.
@@ -97,7 +93,7 @@ def find_assets(root: Path, given: str) -> Path:
     """Return the assets' folder.
 
     Raises:
-        LiberoError: there are none; the message says where it looked and what to do.
+        LiberoError: there are none; the message gives the place and the remedy.
     """
     folder = Path(given) if given else root / "assets"
     if not (folder / "scenes").is_dir():

@@ -1,7 +1,7 @@
-"""What ``worldrl setup libero`` does inside LIBERO's environment, once: ``python -I boot.py libero_setup FOLDER``.
+"""Setup inside LIBERO's environment, once per ``worldrl setup libero``: ``python -I boot.py libero.setup FOLDER``.
 
-It writes the file without which LIBERO's first import asks on standard input, and converts the stored initial states
-of every suite to ``initial_states/<suite>.npz``, checked against the digests of the benchmark.
+It writes the file that LIBERO's first import would otherwise request on standard input. It converts the stored initial
+states of every suite to ``initial_states/<suite>.npz``, checked against the digests of the benchmark.
 """
 
 from __future__ import annotations
@@ -29,10 +29,7 @@ def vendor_config(root: Path) -> dict[str, str]:
 
 
 def main(folder: str) -> None:
-    """Prepare an environment.
-
-    Args:
-        folder: of the environment.
+    """Prepare the environment in ``folder``.
 
     Raises:
         LiberoError: other packages than the protocol names.

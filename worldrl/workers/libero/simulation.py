@@ -1,4 +1,4 @@
-"""One LIBERO task in its simulator: settled starts, steps, and what the scripted expert may read of it."""
+"""One LIBERO task in its simulator: settled starts, steps, and the scripted expert's view of it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,7 @@ PADS = ("gripper0_finger1_pad_collision", "gripper0_finger2_pad_collision")
 
 
 class Simulation:
-    """One environment of one task.
-
-    Args:
-        suite: whose settings.
-        env: the vendor's environment.
-        states: stored states, float64 ``[50, D]``.
-    """
+    """One environment of one task; ``states`` are its stored states, float64 ``[50, D]``."""
 
     def __init__(self, suite: Libero, env: Any, states: NDArray[np.float64]) -> None:
         self.suite, self.env, self._states = suite, env, states
@@ -36,7 +30,7 @@ class Simulation:
         self._pads = self._movable = np.zeros(0, bool)
 
     def reset(self, init_id: int, seed: int, *, render: bool) -> Arrays:
-        """Start from a stored state and let it settle; the seed moves nothing here."""
+        """Start from a stored state and let it settle; the seed has no effect here."""
         if not 0 <= init_id < len(self._states):
             raise LiberoError(f"stored state {init_id}: there are {len(self._states)}")
         self._begin(self._states[init_id])
@@ -46,7 +40,7 @@ class Simulation:
         return self._row(fulfilled, render)
 
     def reset_to(self, state: NDArray[np.float64], *, render: bool) -> Arrays:
-        """Start from a demonstration's state, which has settled; fixtures, no part of it, stand where the suite puts them."""
+        """Start from a demonstration's settled state; the suite places the fixtures, which are not part of it."""
         if state.shape != self._states[0].shape:
             raise LiberoError(f"a given state has {state.size} numbers, those of this task have {self._states[0].size}")
         self._begin(state)
@@ -55,8 +49,8 @@ class Simulation:
     def _begin(self, state: NDArray[np.float64]) -> None:
         # A hard reset each time (the vendor's default): a soft one keeps the gripper's and the controller's last goal.
         self.env.seed(facts.FIXTURE_SEED)
-        # Each hard reset adds the initial properties (a drawer open, a stove on) to this list once more. Each is drawn, so
-        # the fixtures, drawn after them, would stand elsewhere after every reset, and objects would meet them elsewhere.
+        # Each hard reset appends the initial properties (a drawer open, a stove on) to this list again. Each is drawn,
+        # so the fixtures, which are drawn later, would be elsewhere after every reset.
         self.env.env.object_property_initializers.clear()
         self.env.reset()
         self._know_geoms()
@@ -85,7 +79,7 @@ class Simulation:
         return row
 
     def _know_geoms(self) -> None:
-        """Look up which geoms are finger pads and which are movable; a reset makes a new model."""
+        """Look up the finger pads and the movable geoms; a reset makes a new model."""
         model, movable = self.env.sim.model, set(self.env.env.objects_dict)
         names = [model.geom_id2name(geom) or "" for geom in range(model.ngeom)]
         self._pads = np.array([name in PADS for name in names])
@@ -112,7 +106,7 @@ class Simulation:
         return np.array(self.env.sim.data.get_site_xmat(name))
 
     def pulled(self, name: str) -> float | None:
-        """How far out the drawer of a region is (m); None for what is no drawer's."""
+        """Extension of a region's drawer (m); None for other regions."""
         sim, site = self.env.sim, self.env.env.object_sites_dict.get(name)
         slides = [joint for joint in (site.joints if site is not None else ()) if "level" in joint]
         return abs(float(sim.data.get_joint_qpos(slides[0]))) if slides else None
@@ -124,7 +118,7 @@ class Simulation:
 
     @property
     def fixtures(self) -> list[str]:
-        """Names of what stands still."""
+        """Names of the fixtures."""
         return list(self.env.env.fixtures_dict)
 
     @property

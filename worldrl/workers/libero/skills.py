@@ -1,11 +1,11 @@
-"""Scripted experts for what else LIBERO's goals ask for: a drawer pulled open or emptied, a knob turned, a plate pushed; over privileged state.
+"""Scripted experts over privileged state for LIBERO's other goals: drawers, a knob turned, a plate pushed.
 
-Each is a list of legs. A leg aims the hand at a point, turned away from straight down where it must reach in from the side,
-and is over when the hand is there or its time is spent; the last one lasts until the episode ends. Everything that moves
-is looked at anew in each step, so a handle that follows the hand stays in sight.
+Each is a list of legs. A leg moves the hand to a point, tilted from straight down where it must reach in from the side.
+It ends when the hand is there or its time is spent; the last one lasts until the episode ends. Positions are read anew
+in each step, so a handle that follows the hand is tracked.
 
-:func:`make_expert` chooses by the goal. The handle's and the knob's places are those of LIBERO's ``wooden_cabinet`` and
-``flat_stove``; other kinds are an error that says so.
+:func:`make_expert` chooses by the goal. The places of handle and knob are those of LIBERO's ``wooden_cabinet`` and
+``flat_stove``; other kinds are an error.
 """
 
 from __future__ import annotations
@@ -23,50 +23,50 @@ from worldrl.workers.link.rotations import DOWN, quaternion, rotation_matrix, ro
 
 Point = NDArray[np.float64]
 Aim = Callable[[World, Point], Point]
-"""From the world and where the hand was when a leg began to where it should be (m)."""
+"""Maps the world and the hand's position at the leg's begin to the hand's target (m)."""
 FOREVER = 1000
 TURN_GAIN, TURN_MOST = 0.6, 0.5
-"""Share of the remaining angle asked for in each step, and the largest action of a turn: the arm follows with a lag."""
+"""Share of the remaining angle per step, and the largest rotation action: the arm follows with a lag."""
 CABINET, STOVE = "wooden_cabinet", "flat_stove"
 HANDLE = np.array([0.004, -0.113, -0.006])
 """A drawer's handle, a bar along x, in the frame of the drawer's region (m)."""
 SHUT_M = 0.1
-"""A drawer that is less far out than this is pulled before anything is put into it; LIBERO calls 0.14 m open."""
+"""A drawer with a smaller extension is pulled before anything is put into it; LIBERO calls 0.14 m open."""
 PULL_M = 0.17
 REACHABLE = ("top_region", "middle_region")
-"""Drawers whose handle the hand can come to; before the bottom one there is no room above the table."""
+"""Drawers with reachable handles; the bottom one has no room above the table."""
 OUTSIDE_M = 0.018
-"""How much further out the fingers close on the rim of what goes into the drawer, which they then draw to them."""
+"""How much further out the fingers close on the rim of an object for the drawer; closing pulls it inwards."""
 ASIDE_M = 0.06
-"""How far further out still the hand begins to come down, and ends going up: straight above the grasp an open finger comes
-down on the open drawer, and what is lifted meets it from below; what is lifted out of a drawer meets the cabinet's edge."""
+"""Horizontal offset of the hand's vertical path. Straight above the grasp an open finger would hit the open drawer, and
+a lifted object would hit the drawer from below, or the cabinet's edge."""
 AWAY = -0.45
-"""Angle (rad) about y at which the hand then reaches for what goes into the drawer, its back away from the open drawer."""
+"""Angle (rad) about y of the hand for the object, its back away from the open drawer."""
 DRAWERS = (*REACHABLE, "bottom_region")
 WITHIN = np.array([0.04, 0.085, 0.105])
 """Half the height, depth and width of a drawer, in the frame of its region (m)."""
 INWARD_M = 0.008
-"""How much further in the fingers close on the rim of what is taken out of a drawer: beside it are 5 cm
-to the drawer's side, too little for an open finger around the rim's middle."""
+"""How much further in the fingers close on the rim of an object in a drawer: the 5 cm beside it are too narrow for an
+open finger around the rim's middle."""
 LEAN = 1.3
-"""Angle (rad) from straight down at which the hand comes to a handle: steeper, it would meet the handle above."""
+"""Angle (rad) from straight down of the hand at a handle: a steeper hand would hit the handle above."""
 Y = np.array([0.0, 1.0, 0.0])
 BAR = np.array([0.034, 0.0, 0.038])
 """The far end of the bar on the knob, from the stove's place (m)."""
 BACK = 0.5
-"""Angle (rad) by which the hand leans towards the robot at the knob: straight down, the elbow is at its limit there."""
+"""Angle (rad) of the hand towards the robot at the knob: straight down, the elbow is at its limit there."""
 HIGH_M, STRETCH = 1.05, -0.3
-"""What stands higher than this (m; the table is at 0.9) is picked up with a hand turned by this angle (rad) about y: its fingers
-point away from the robot, which saves the arm some of the way."""
+"""Objects above this height (m; the table is at 0.9) are gripped with a hand turned by this angle (rad) about y: the
+fingers point away from the robot, which shortens the arm's way."""
 BESIDE_M, SWEEP_M = 0.05, 0.05
 """Where the closed fingers come down beside the bar, and how far beyond it they push."""
 INSIDE_M = 0.003
-"""Height of the closed hand over a plate's place while it pushes from within: below the rim, above the bottom."""
+"""Height of the closed hand over a plate's place during the push: below the rim, above the bottom."""
 AHEAD_M = 0.006
-"""How far ahead of a plate's middle, on the way it is pushed, the hand comes down: straight over the middle, the hand, 20 cm
-wide, may come down on the cabinet behind."""
+"""Distance from a plate's middle, in the direction of the push, at which the hand comes down: over the middle, the
+hand, 20 cm wide, may hit the cabinet behind."""
 PUSH_M = 0.03
-"""How far ahead the pushing hand aims at most: faster, it would climb over the rim."""
+"""Largest distance of the pushing hand's target: a faster hand would climb over the rim."""
 
 
 class Expert(Protocol):
@@ -82,11 +82,11 @@ class Leg:
     """One leg.
 
     Attributes:
-        aim: where the hand should be.
+        aim: target of the hand.
         gripper: −1 open, +1 closed.
         turn: rotation vector (rad) from a hand that points straight down.
-        least: steps it takes at least.
-        most: steps after which it is over, reached or not.
+        least: minimum number of steps.
+        most: maximum number of steps, reached or not.
         reached_m: distance that counts as reached (m).
         reached_rad: angle that counts as reached.
     """
@@ -101,11 +101,7 @@ class Leg:
 
 
 class Legs:
-    """Legs one after the other.
-
-    Args:
-        legs: the plan; the last leg does not end.
-    """
+    """Legs in sequence; the last leg does not end."""
 
     def __init__(self, legs: Sequence[Leg]) -> None:
         self._legs = list(legs)
@@ -133,29 +129,24 @@ class Legs:
         return np.array([*motion, *turning(turn), self._legs[0].gripper], np.float32)
 
     def _lack(self, world: World, hand: Point) -> tuple[Point, Point]:
-        """What the hand lacks of the current leg: a way (m) and a rotation vector (rad)."""
+        """Remaining way (m) and rotation vector (rad) of the current leg."""
         leg = self._legs[0]
         return leg.aim(world, self._anchor) - hand, turn_lack(world, leg.turn)
 
 
 def turn_lack(world: World, turn: Point) -> Point:
-    """Rotation vector (rad) that the hand lacks of one given from straight down."""
+    """Remaining rotation vector (rad) of the hand to one given from straight down."""
     hand = rotation_matrix(np.asarray(world.obs["robot0_eef_quat"], np.float64))
     return rotation_vector(rotation_matrix(quaternion(turn)) @ DOWN @ hand.T)
 
 
 def turning(lack: Point) -> Point:
-    """The action's three numbers of rotation towards what is lacking."""
+    """The action's three rotation numbers towards the remaining rotation."""
     return np.clip(TURN_GAIN * lack / ROTATION_SCALE, -TURN_MOST, TURN_MOST)
 
 
 class Turned:
-    """Puts something down with a hand that is kept turned: left alone, it would sag.
-
-    Args:
-        put: where the hand goes, and when it closes.
-        turn: rotation vector (rad) from a hand that points straight down.
-    """
+    """Puts an object down with a hand held at rotation ``turn`` (rad, from straight down); it would sag."""
 
     def __init__(self, put: PickAndPlace, turn: Point) -> None:
         self._put, self._turn = put, turn
@@ -168,7 +159,7 @@ class Turned:
 
 
 def stay(world: World, anchor: Point) -> Point:
-    """Where the hand was when the leg began."""
+    """Position of the hand at the leg's begin."""
     return anchor
 
 
@@ -197,7 +188,7 @@ def drawer_legs(world: World, region: str) -> list[Leg]:
 
 
 def outward(world: World, region: str) -> Point:
-    """Direction in which a region's drawer comes out."""
+    """Direction in which a region's drawer opens."""
     return -world.matrix(region)[:, 1]
 
 
@@ -207,12 +198,7 @@ def handle(world: World, region: str) -> Point:
 
 
 class OpenAndPut:
-    """Pulls a drawer open, then puts something into it.
-
-    Args:
-        world: after the reset.
-        region: the drawer's.
-    """
+    """Pulls a region's drawer open, then puts an object into it."""
 
     def __init__(self, world: World, region: str) -> None:
         self._drawer = Legs(drawer_legs(world, region))
@@ -227,20 +213,20 @@ class OpenAndPut:
 
 
 def outer_side(world: World) -> Point:
-    """Offset of the grip on what goes into an open drawer: on the side away from it, and further out."""
+    """Offset of the grip on an object for an open drawer: on the side away from it, and further out."""
     _, name, region = world.goals[0]
     rim = grip_of(name).side_m
     return (rim + OUTSIDE_M if rim else 0.0) * outward(world, region)
 
 
 def holding_drawer(world: World, name: str) -> str | None:
-    """Region of the open drawer that an object lies in; None where it lies in none."""
+    """Region of the open drawer that contains an object; None for none."""
     regions = [f"{fixture}_{level}" for fixture in world.fixtures if fixture.startswith(CABINET) for level in DRAWERS]
     return next((region for region in regions if is_open(world, region) and lies_in(world, name, region)), None)
 
 
 def is_open(world: World, region: str) -> bool:
-    """Whether a region is that of a drawer far enough out to reach into."""
+    """Whether a region's drawer is open far enough to reach into."""
     return (world.pulled(region) or 0.0) > SHUT_M
 
 
@@ -251,18 +237,19 @@ def lies_in(world: World, name: str, region: str) -> bool:
 
 
 def take_out(world: World, region: str) -> Turned:
-    """Take something out of a region's open drawer, and put it down.
+    """Take an object out of a region's open drawer, and put it down.
 
-    The fingers open along its width, or one would come down on its front; at a slant, for the cabinet hangs over its back.
+    The fingers open along its width, or one would hit its front. The path is slanted, since the cabinet covers its
+    back.
     """
     width = np.cross(UP, outward(world, region))
-    width = width if width[1] >= 0 else -width  # the shorter turn: it is all the same which finger is on which side
+    width = width if width[1] >= 0 else -width  # the shorter turn: the two fingers are equivalent
     put = PickAndPlace(world, roomier_side(world, region, width), ASIDE_M * outward(world, region))
     return Turned(put, np.arctan2(-width[0], width[1]) * UP)
 
 
 def roomier_side(world: World, region: str, width: Point) -> Point:
-    """Offset of the grip on what lies in a drawer: on the side with more room to the drawer's own."""
+    """Offset of the grip on an object in a drawer: on the side with more room to the drawer's wall."""
     name = world.goals[0][1]
     rim = grip_of(name).side_m
     across = float(width @ (world.position(name) - world.position(region)))
@@ -284,7 +271,7 @@ def knob_legs(world: World, stove: str) -> list[Leg]:
 
 
 def plate_legs(world: World, plate: str, target: str) -> list[Leg]:
-    """Press closed fingers into a plate and push it over the table, and what lies before it along."""
+    """Press closed fingers into a plate and push it over the table, with objects before it."""
     straight = np.zeros(3)
 
     def ahead(world: World, most_m: float) -> Point:
@@ -304,7 +291,7 @@ def plate_legs(world: World, plate: str, target: str) -> list[Leg]:
 
 
 def at(place: Point) -> Aim:
-    """A place that does not move."""
+    """A constant place."""
     return lambda world, anchor: place
 
 
@@ -322,10 +309,7 @@ def known_goal(goals: Sequence[Sequence[str]], movable: Sequence[str]) -> bool:
 
 
 def make_expert(world: World) -> Expert:
-    """Choose by the goal.
-
-    Args:
-        world: after the reset.
+    """Choose an expert by the goal of a reset world.
 
     Raises:
         NoExpertError: the goal is of another kind.

@@ -1,8 +1,8 @@
-"""LIBERO's stored initial states, read without unpickling and kept as one hashed ``.npz`` per suite.
+"""LIBERO's stored initial states, read without unpickling and stored as one hashed ``.npz`` per suite.
 
-The vendor's ``.pruned_init`` files are zip archives around a pickled float64 array. A pickle is a program; this module
+The vendor's ``.pruned_init`` files are zip archives around a pickled float64 array. A pickle is a program. This module
 only lists its instructions (``pickletools.genops`` executes nothing), takes the two numbers of the shape and the text
-that holds the bytes, and accepts nothing that looks otherwise.
+of the bytes, and refuses any other content.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DIGESTS: Mapping[str, str] = {
     "libero_10": "711563a7d4eee69156174786d2eec483d0271585b9300a21a10d957a958a96bf",
     "libero_90": "676b5a93dbe7ff7d429ffe3d15557c98354f164bdac9c88756630b3fccc8518d",
 }
-"""SHA-256 over the task names and states of each suite, as :func:`states_digest` gives it for hf-libero 0.1.4."""
+"""SHA-256 over the task names and states of each suite (:func:`states_digest`) in hf-libero 0.1.4."""
 
 _NAMES = {"numpy.core.multiarray _reconstruct", "numpy ndarray", "numpy dtype", "_codecs encode"}
 
@@ -41,7 +41,7 @@ def read_pruned_init(path: Path) -> NDArray[np.float64]:
     """Read one task's stored states, float64 ``[50, D]``.
 
     Raises:
-        StatesError: the file is not the kind of file that LIBERO ships.
+        StatesError: the file is not one of LIBERO's.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -87,11 +87,7 @@ def convert_suite(folder: Path, tasks: Sequence[str]) -> dict[str, NDArray[np.fl
 
 
 def check_digest(suite: str, states: Mapping[str, NDArray[np.float64]]) -> None:
-    """Refuse states that are not the benchmark's.
-
-    Raises:
-        StatesError: they differ from the published ones.
-    """
+    """Refuse states that are not the benchmark's with a StatesError."""
     found = states_digest(states)
     if found != DIGESTS[suite]:
         raise StatesError(f"{suite}: stored states have digest {found}, the benchmark's have {DIGESTS[suite]}")

@@ -1,8 +1,7 @@
-"""LIBERO in its own environment: hf-libero's tasks behind the worker's interface (``workers/server.py``).
+"""LIBERO in its own environment: hf-libero's tasks behind the worker's interface (``link/server.py``).
 
-A task's simulation is in ``libero_simulation.py``, observations in ``libero_observation.py``, what is installed in
-``libero_package.py``, every number in ``libero_facts.py``. Vendor packages are imported when the suite is built, after
-the file that their import would otherwise ask for on standard input has been pointed at.
+Vendor packages are imported when the suite is built: the setup has by then written the file that their import would
+otherwise request on standard input.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ class Libero:
         suite: for example ``"libero_goal"``.
         states: folder of the converted stored states.
         assets: folder of meshes, textures and MJCF; empty takes the package's own.
-        image_size: pixels of the square pictures.
-        cameras: our camera names, the scene camera first; empty renders nothing.
-        shadows: the vendor's shadows and anti-aliasing; without them a CPU draws about eight times faster, other
-            pictures.
+        image_size: pixels of the square images.
+        cameras: worldrl's camera names, the scene camera first; empty renders nothing.
+        shadows: the vendor's shadows and anti-aliasing; without them a CPU renders other images, about eight times
+            faster.
         physics: protocol version whose exact packages are required.
 
     Raises:
@@ -77,7 +76,7 @@ class Libero:
             draw_plainly()
 
     def describe(self) -> dict[str, Any]:
-        """Say what there is."""
+        """Tasks, protocol and versions in JSON values."""
         return {
             "suite": self.suite,
             "tasks": [{"name": name, "instruction": task_instruction(name)} for name in self._names[self.suite]],
@@ -98,7 +97,7 @@ class Libero:
     def _environment(self, suite: str, task: str, *, render: bool | None = None) -> Any:
         env = self._vendor.ControlEnv(
             bddl_file_name=str(self._bddl / suite / f"{task}.bddl"),
-            use_camera_obs=False,  # pictures are drawn only where somebody looks at them
+            use_camera_obs=False,  # images are rendered on request only
             has_offscreen_renderer=bool(self.cameras) if render is None else render,
             control_freq=facts.CONTROL_HZ,
             **{"ignore_done": True},  # the horizon is the protocol's, counted by the core
@@ -108,10 +107,10 @@ class Libero:
         return env
 
     def probe(self) -> dict[str, Any]:
-        """Let one telling stored state settle.
+        """Let one stored state settle that differs between physics versions.
 
         Raises:
-            LiberoError: it does not hold: this is not the physics the states were stored with.
+            LiberoError: it does not hold: these are not the physics of the stored states.
         """
         place = facts.SETTLE_PROBE
         task = self._names[place.suite][place.task]
@@ -134,7 +133,7 @@ class Libero:
 
 
 def drawn_frame(row: Arrays) -> dict[str, str]:
-    """Digest of a row's first picture and what drew it; nothing where no camera is drawn."""
+    """Digest of a row's main image and the renderer; empty without cameras."""
     if IMAGE not in row:
         return {}
     return {"frame": hashlib.sha256(row[IMAGE].tobytes()).hexdigest()[:16], "renderer": current_renderer()}

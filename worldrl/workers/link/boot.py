@@ -1,7 +1,7 @@
 """The first file of a process in a simulator's environment: ``python -I boot.py MODULE ARGUMENT ...``.
 
-It runs ``worldrl.workers.MODULE.main`` in the simulator's own Python environment: it makes ``worldrl.workers`` importable there, and nothing else of
-the environment that the core lives in: no search path is added, so no version of a package can leak across.
+It runs ``worldrl.workers.MODULE.main`` in the simulator's own Python environment. It makes ``worldrl.workers``
+importable without a search path, so that no package of the core's environment is visible there.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""One end of a worker's socket pair: messages of ``workers/wire.py``, each behind its length, without spare copies.
+"""One end of a worker's socket pair: messages of ``link/wire.py``, each behind its length, without spare copies.
 
 ::
 
     uint64 (little-endian) length of the message | message
 
-A picture is copied once into the kernel and once out of it. The sender hands over the arrays where they lie; the receiver
-reads into fresh memory of the right size, and the large arrays of the answer are views of it.
+An image is copied once into the kernel and once out of it. The sender passes the arrays in place; the receiver reads
+into fresh memory of the right size, and the large arrays of the answer are views of it.
 """
 
 from __future__ import annotations
@@ -23,20 +23,17 @@ from worldrl.workers.link.wire import Arrays, WireError, decode, parts
 
 _SIZE = struct.Struct("<Q")
 BUFFER_BYTES = 1 << 20
-"""Asked of the kernel for what is under way (it may grant less): an answer with two cameras' pictures of 256 pixels is
-393 KB, and a sender that fills a smaller buffer is put to sleep and woken again several times per answer."""
+"""Requested kernel buffer (the kernel may grant less). An answer with two images of 256 pixels is 393 KB; a sender that
+fills a smaller buffer sleeps and wakes several times per answer.
+"""
 _PARTS = 64
-"""Parts handed over in one call; a system takes 1024 at most, and a network has more tensors."""
+"""Parts per system call, which takes 1024 at most; a network has more tensors."""
 LARGEST_BYTES = 1 << 36
-"""A longer announcement is damage, not a message."""
+"""A longer message length means a damaged stream."""
 
 
 class Channel:
-    """Sends and receives messages.
-
-    Args:
-        end: one end of a connected pair; the channel closes it.
-    """
+    """Sends and receives messages through ``end``, which it closes."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -69,7 +66,7 @@ class Channel:
 
         Raises:
             EOFError: the other end is closed.
-            WireError: what came is no message.
+            WireError: the bytes are no message.
             OSError: the connection broke.
         """
         (size,) = _SIZE.unpack(self._read(_SIZE.size))

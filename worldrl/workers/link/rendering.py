@@ -1,6 +1,6 @@
-"""Which GL back end draws off screen in an environment: tried in a child process with a time limit.
+"""Test of the GL back ends for off-screen rendering, each in a child process with a time limit.
 
-A broken driver crashes or hangs instead of raising, so nothing is drawn in the process that asks.
+A broken driver crashes or hangs instead of an exception, so this process renders nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RENDERER_PROGRAM = RENDER_PROGRAM.replace(
     "    image = renderer.render()\n",
     "    image = renderer.render()\n    from OpenGL import GL\n    print(GL.glGetString(GL.GL_RENDERER).decode())\n",
 )
-"""Says what draws, too."""
+"""Prints the renderer's name, too."""
 
 SAPIEN_DEVICE = "WORLDRL_SAPIEN_DEVICE"
 SAPIEN_PROGRAM = f"""
@@ -49,7 +49,7 @@ scene.update_render()
 camera.take_picture()
 raise SystemExit(0 if camera.get_picture("Color").std() > 0.01 else "the rendered image is blank")
 """
-"""Draws through Vulkan, on the device that the variable names."""
+"""Renders through Vulkan, on the device that the variable names."""
 
 
 def render_failure(
@@ -59,14 +59,9 @@ def render_failure(
     program: str = RENDER_PROGRAM,
     variable: str = "MUJOCO_GL",
 ) -> str | None:
-    """Return None where a back end renders, else the reason in one line.
+    """Return None if a back end renders within ``timeout_s``, else the reason in one line.
 
-    Args:
-        python: interpreter of the environment.
-        backend: value of the variable.
-        timeout_s: how long it may take (s).
-        program: draws one picture; its exit code tells.
-        variable: tells the program what to draw with.
+    ``program`` renders one image; its exit code is the result. ``variable`` names the back end to it.
     """
     environment = {**os.environ, variable: backend}
     command = [str(python), "-c", program]
@@ -88,14 +83,9 @@ def choose_backend(
     program: str = RENDER_PROGRAM,
     variable: str = "MUJOCO_GL",
 ) -> tuple[str | None, list[str]]:
-    """Return the first back end that renders (None if none does), and why those before it do not.
+    """Return the first back end that renders (None for none), and the failures of those before it.
 
-    Args:
-        python: interpreter of the environment.
-        timeout_s: how long each may take (s).
-        backends: values of the variable, in the order of preference.
-        program: see :func:`render_failure`.
-        variable: see :func:`render_failure`.
+    The arguments are those of :func:`render_failure`; ``timeout_s`` is for each.
     """
     reasons: list[str] = []
     for backend in backends:
@@ -107,12 +97,7 @@ def choose_backend(
 
 
 def renderer_name(python: str | Path, timeout_s: float) -> str:
-    """Name of what MuJoCo draws with under the present variables: a GPU or a software renderer; empty where nothing draws.
-
-    Args:
-        python: interpreter of the environment.
-        timeout_s: how long it may take (s).
-    """
+    """MuJoCo's renderer under the present variables: a GPU or a software renderer; empty if nothing renders."""
     command = [str(python), "-c", RENDERER_PROGRAM]
     try:
         child = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
@@ -122,6 +107,6 @@ def renderer_name(python: str | Path, timeout_s: float) -> str:
 
 
 def current_renderer() -> str:
-    """Name of what this thread's GL context draws with."""
+    """Renderer of this thread's GL context."""
     gl: Any = importlib.import_module("OpenGL.GL")
     return gl.glGetString(gl.GL_RENDERER).decode()

@@ -1,6 +1,6 @@
-"""Rotations as every suite's worker reads them: LIBERO's, ManiSkill's and Isaac Lab's poses in one convention.
+"""Rotations in one convention for the poses of LIBERO, ManiSkill and Isaac Lab.
 
-Quaternions are (x, y, z, w); a suite that has w first brings it to the end before it asks here.
+Quaternions are (x, y, z, w); suites with w first reorder them before.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ DOWN = np.diag([1.0, -1.0, -1.0])
 
 
 def axis_angle(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rotation vector (rad) of a quaternion (x, y, z, w), with an angle in [0, 2π] as robosuite has it.
+    """Rotation vector (rad) of a quaternion (x, y, z, w), with an angle in [0, 2π] as in robosuite.
 
-    The two quaternions of one rotation are not folded together: published policies were trained on states that were
-    not, and the sign carries over (83 % → 97 % on libero_goal for one of them).
+    The two quaternions of one rotation give different vectors. Published policies were trained on such states, and the
+    sign matters (83 % → 97 % on libero_goal for one of them).
     """
     w = float(np.clip(quaternion[3], -1.0, 1.0))
     sine = np.sqrt(1.0 - w * w)
@@ -50,5 +50,5 @@ def rotation_matrix(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def turn_from_down(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rotation vector (rad) from :data:`DOWN` to a unit quaternion (x, y, z, w): a command's three numbers of rotation."""
+    """Rotation vector (rad) from :data:`DOWN` to a unit quaternion (x, y, z, w), as in a command."""
     return rotation_vector(rotation_matrix(quaternion) @ DOWN.T)

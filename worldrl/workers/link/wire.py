@@ -4,8 +4,8 @@ Layout of one message::
 
     uint32 (little-endian) header length | header (UTF-8 JSON) | array 0 | array 1 | ...
 
-The header's ``arrays`` lists ``[name, dtype, shape]`` in the order of the bytes. What arrives is checked before it is
-used: numbers and bools only, sizes that fill the message exactly. Whatever is wrong with it is a :class:`WireError`.
+The header's ``arrays`` lists ``[name, dtype, shape]`` in the order of the bytes. A received message is checked before
+use: numbers and bools only, sizes that fill the message exactly. Every fault is a :class:`WireError`.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 PROTOCOL = 3
-"""Version of the messages between the core and a simulator worker, and of how they are framed (`workers/channel.py`); both
-sides must speak the same."""
+"""Version of the messages between the core and a worker and of their framing (`link/channel.py`), the same on both
+sides."""
 
 Arrays = dict[str, NDArray[Any]]
 _LENGTH = struct.Struct("<I")
 _KEPT_BYTES = 4096
-"""Smaller arrays are copied out of a message, or the state of one step would keep its pictures alive."""
+"""Smaller arrays are copied out of a message; a view would keep its images in memory."""
 _KINDS = ("b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
 _DTYPES = {dtype.str: dtype for dtype in (np.dtype(order + kind) for order in "<>" for kind in _KINDS)}
-"""What travels, by its text: numpy's own reading of a text evaluates parts of it."""
+"""Allowed types by their text: numpy's own parser evaluates parts of it."""
 _MOST_AXES = 32
 _MOST_NUMBERS = 1 << 40
 
 
 class WireError(ValueError):
-    """A message is not one of ours, or was cut short."""
+    """A message is malformed or cut short."""
 
 
 def parts(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> list[memoryview]:
-    """Pack a JSON-ready header and named arrays into the parts of one message, flat bytes; arrays lie where they lay.
+    """Pack a JSON-ready header and named arrays into the parts of one message, flat bytes without a copy.
 
     Raises:
         WireError: an array holds something other than numbers or bools.
@@ -56,22 +56,17 @@ def parts(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None =
 
 
 def encode(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> bytes:
-    """Pack a JSON-ready header and named arrays into one message.
-
-    Raises:
-        WireError: an array holds something other than numbers or bools.
-    """
+    """:func:`parts` joined to one message."""
     return b"".join(parts(header, arrays))
 
 
 def decode(message: bytes | memoryview) -> tuple[dict[str, Any], Arrays]:
     """Unpack :func:`encode`; the arrays are writable.
 
-    Args:
-        message: bytes, from which the arrays are copied, or a writable buffer of nobody else's, which large arrays keep.
+    Arrays are copied out of bytes. Large ones are views of a writable ``message``, which then belongs to them.
 
     Raises:
-        WireError: the message is damaged, or announces anything but numbers and bools.
+        WireError: the message is damaged, or lists anything but numbers and bools.
     """
     try:
         (length,) = _LENGTH.unpack_from(message)
@@ -94,14 +89,7 @@ def decode(message: bytes | memoryview) -> tuple[dict[str, Any], Arrays]:
 
 
 def view(name: str, dtype: object, shape: object, message: bytes | memoryview, offset: int = 0) -> NDArray[Any]:
-    """Return announced numbers as a view of the message's bytes from ``offset`` on.
-
-    Args:
-        name: for errors.
-        dtype: numpy's text of it, as announced.
-        shape: list of sizes, as announced.
-        message: holds the bytes; more may follow.
-        offset: where they begin.
+    """Numbers as a view of the message's bytes from ``offset`` on; ``dtype`` and ``shape`` as in the header.
 
     Raises:
         WireError: they are no numbers or bools, or the message ends inside.

@@ -1,6 +1,6 @@
-"""A scripted expert for ManiSkill's four cube tasks, over privileged state: it reads where the cubes and goals are.
+"""A scripted expert for ManiSkill's four cube tasks over privileged state, the places of cubes and goals.
 
-It plays through legs. A leg aims at a point with a gripper value, and is over when the tool is near enough or its time is
+It follows legs. A leg moves to a point with a gripper value, and ends when the tool is near enough or its time is
 spent; a pushing leg lasts to the episode's end.
 """
 
@@ -17,12 +17,12 @@ from worldrl.workers.maniskill import facts
 
 OPEN, CLOSED = -1.0, 1.0
 GAIN = 1.0
-"""Share of the remaining way asked for in each step; the arm itself follows with a lag."""
+"""Share of the remaining way per step; the arm follows with a lag."""
 FOREVER = 1000
 CUBE_M = 0.04
 HOVER_M = 0.08
 BEHIND_M = 0.09
-"""Distance in front of or behind a cube at which the closed fingers come down: half a cube and half a hand."""
+"""Distance before or behind a cube at which the closed fingers come down: half a cube and half a hand."""
 PUSH_M = 0.14
 """How far beyond the cube's place the tool pushes or pulls: the target's near edge is 0.1 m away."""
 
@@ -30,7 +30,7 @@ Point = NDArray[np.float64]
 
 
 class World(Protocol):
-    """What the expert may read."""
+    """State that the expert reads."""
 
     def tool(self) -> tuple[Point, NDArray[np.float64]]:
         """Position (m) and quaternion of the tool."""
@@ -46,7 +46,7 @@ class World(Protocol):
 
 
 class NoExpertError(RuntimeError):
-    """The expert does not play this task."""
+    """The expert does not support this task."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class Leg:
     """One leg.
 
     Attributes:
-        aim: from the objects' present places to a point (m); start places under the same names with ``start:``.
+        aim: maps the objects' places to a point (m); initial places are under the same names with ``start:``.
         gripper: -1 open, +1 closed.
-        most: steps after which it is over.
-        least: steps it takes at least.
+        most: maximum number of steps.
+        least: minimum number of steps.
         near_m: distance that counts as reached (m).
     """
 
@@ -107,23 +107,19 @@ PLANS: Mapping[str, Sequence[Leg]] = {
     "PullCube-v1": _sweep(-1.0),
 }
 GRASPED = {"PickCube-v1": "cube", "StackCube-v1": "cubeA"}
-"""The cube whose faces the fingers are turned to."""
+"""The cube whose faces the fingers are aligned with."""
 
 
 def quarter_turn(angle: float) -> float:
-    """The same angle up to quarter turns, in [-π/4, π/4): a cube looks alike after each."""
+    """The angle modulo quarter turns, in [-π/4, π/4): a cube is symmetric under them."""
     return float((angle + np.pi / 4) % (np.pi / 2) - np.pi / 4)
 
 
 class CubeExpert:
-    """The expert's memory of one episode.
-
-    Args:
-        task: ManiSkill's id.
-        world: the episode, just reset.
+    """The expert's state in one episode of a reset world.
 
     Raises:
-        NoExpertError: it does not play this task.
+        NoExpertError: it does not support this task.
     """
 
     def __init__(self, task: str, world: World) -> None:
@@ -150,7 +146,7 @@ class CubeExpert:
         return np.array([*motion, 0, 0, yaw, leg.gripper], np.float32)
 
     def _turn(self, world: World, quaternion: NDArray[np.float64]) -> float:
-        """Angle (rad) by which the hand must turn so that the fingers meet the cube's faces."""
+        """Angle (rad) from the hand to the cube's nearest face."""
         if self._cube is None:
             return 0.0
         x, y, z, w = quaternion

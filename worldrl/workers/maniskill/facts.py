@@ -1,14 +1,14 @@
-"""What ManiSkill is, said once: tasks whose assets its wheel brings, time limits, scales and conventions.
+"""Facts of ManiSkill: tasks with assets in its wheel, time limits, scales and conventions.
 
 Imported by the core and by the worker; standard library only. ManiSkill 3: Tao et al. 2024 (arXiv:2410.00425).
 
-Its ``pd_ee_delta_pose`` controller takes LIBERO's seven numbers with two differences, both undone in
-``workers/maniskill.py``::
+Its ``pd_ee_delta_pose`` controller takes LIBERO's seven numbers with two differences, which ``maniskill/worker.py``
+undoes::
 
     action   Δposition (1 is 0.1 m) from the measured pose, Δrotation (1 is 0.1 rad; as Euler angles, and ManiSkill turns
              the OTHER way: it multiplies by the lower bound of its range), gripper +1 OPEN, -1 closed; at 20 Hz
     state    tool position (m), axis-angle of its quaternion (rad), two finger positions (m)
-    image    the camera ``base_camera``, as it comes; ManiSkill hides goal marks from it
+    image    the camera ``base_camera``, unchanged; ManiSkill hides goal marks from it
     start    drawn by ManiSkill from one seed, made of task, number and seed (:func:`episode_seed`)
 """
 
@@ -21,13 +21,13 @@ from dataclasses import dataclass
 CONTROL_HZ = 20.0
 POSITION_SCALE, ROTATION_SCALE = 0.1, 0.1
 STORED_STATES = 2**20
-"""Initial states are drawn, not stored; this many numbers name them."""
+"""Initial states are drawn, not stored; so many numbers identify them."""
 CAMERAS = {"scene": "base_camera"}
 PACKAGES = {"mani-skill": "3.0.1", "sapien": "3.0.3"}
-"""The exact packages that move the physics."""
+"""The exact packages of the physics."""
 VERSION = "maniskill3.0.1"
 DEVICES = ("cuda", "cpu")
-"""Where SAPIEN draws, in the order of preference; the second through Mesa's software Vulkan."""
+"""Devices of SAPIEN's renderer, in the order of preference; the second through Mesa's software Vulkan."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class TaskFacts:
     """One task.
 
     Attributes:
-        sentence: what a policy is told; ManiSkill has none, so these are ours.
+        instruction: for policies; worldrl's, since ManiSkill has none.
         horizon: control steps, as ManiSkill registers the task.
-        expert: whether the scripted expert plays it.
+        expert: whether the scripted expert supports it.
     """
 
-    sentence: str
+    instruction: str
     horizon: int
     expert: bool = False
 
@@ -64,10 +64,10 @@ SUITES: Mapping[str, tuple[str, ...]] = {
     "maniskill": tuple(TASKS),
     "maniskill_cubes": tuple(name for name, task in TASKS.items() if task.expert),
 }
-"""``maniskill_cubes``: the tasks that the scripted expert plays."""
+"""``maniskill_cubes``: the tasks of the scripted expert."""
 
 
 def episode_seed(task: str, init_id: int, seed: int) -> int:
-    """ManiSkill's seed of one episode: a function of these three alone, in 0..2³¹ − 1."""
+    """ManiSkill's seed of one episode, a function of these arguments alone, in 0..2³¹ − 1."""
     digest = hashlib.sha256(f"{task}/{init_id}/{seed}".encode()).digest()
     return int.from_bytes(digest[:4], "little") >> 1

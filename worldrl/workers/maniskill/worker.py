@@ -1,8 +1,8 @@
-"""ManiSkill in its own environment: its tasks behind the worker's interface (``workers/server.py``).
+"""ManiSkill in its own environment: its tasks behind the worker's interface (``link/server.py``).
 
-The only place where ManiSkill's gripper and rotation signs are turned and its state vector is put together; the numbers
-are in ``workers/maniskill_facts.py``. Physics and pictures are the CPU's or the GPU's as the launch says; each slot is
-an environment of its own on the CPU's PhysX, so a slot's episode never depends on its neighbours.
+Only this module converts ManiSkill's gripper and rotation signs and its state vector; the numbers are in
+``maniskill/facts.py``. Images are rendered on the CPU or the GPU as the launch requests. Each slot is an environment of
+its own on the CPU's PhysX, so episodes of different slots are independent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOUCH_N = 1e-3
 
 
 class ManiSkillError(Refusal):
-    """The environment is not the one that the protocol names, or an unknown task is asked for."""
+    """The environment differs from the protocol's, or a task is unknown."""
 
 
 def vendor_action(action: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -38,10 +38,10 @@ class ManiSkill:
     """Some tasks of ManiSkill.
 
     Args:
-        suite: name of a suite of :data:`~worldrl.workers.maniskill.facts.SUITES`.
-        image_size: pixels of the square pictures.
-        cameras: our camera names; empty draws nothing.
-        device: where SAPIEN draws: ``cpu`` or ``cuda``.
+        suite: a key of :data:`~worldrl.workers.maniskill.facts.SUITES`.
+        image_size: pixels of the square images.
+        cameras: worldrl's camera names; empty renders nothing.
+        device: of SAPIEN's renderer: ``cpu`` or ``cuda``.
 
     Raises:
         ManiSkillError: other packages than the protocol names.
@@ -59,9 +59,9 @@ class ManiSkill:
         self._gymnasium = importlib.import_module("gymnasium")
 
     def describe(self) -> dict[str, Any]:
-        """Say what there is."""
+        """Tasks, protocol and versions in JSON values."""
         tasks = [
-            {"name": name, "instruction": facts.TASKS[name].sentence, "horizon": facts.TASKS[name].horizon}
+            {"name": name, "instruction": facts.TASKS[name].instruction, "horizon": facts.TASKS[name].horizon}
             for name in facts.SUITES[self.suite]
         ]
         return {
@@ -81,7 +81,7 @@ class ManiSkill:
         env = self._gymnasium.make(
             task,
             num_envs=1,
-            obs_mode="state_dict",  # pictures are drawn only where somebody looks at them
+            obs_mode="state_dict",  # images are rendered on request only
             control_mode="pd_ee_delta_pose",
             sim_backend="physx_cpu",
             render_backend={"cuda": "gpu", "cpu": "cpu"}[self.device],
@@ -90,7 +90,7 @@ class ManiSkill:
         return Simulation(self, task, env)
 
     def probe(self) -> dict[str, Any]:
-        """Let the first task's scene stand still: nothing may fall through the table or drift.
+        """Leave the first task's scene alone for ten steps: nothing may fall or drift.
 
         Raises:
             ManiSkillError: an object moved by more than a centimetre.
@@ -113,13 +113,7 @@ class ManiSkill:
 
 
 class Simulation:
-    """One environment of one task.
-
-    Args:
-        suite: whose settings.
-        task: ManiSkill's id.
-        env: the vendor's environment.
-    """
+    """One environment of one task."""
 
     def __init__(self, suite: ManiSkill, task: str, env: Any) -> None:
         self.suite, self.task, self._made = suite, task, env
@@ -127,7 +121,7 @@ class Simulation:
         self._gripper, self._expert = -1.0, None
 
     def reset(self, init_id: int, seed: int, *, render: bool) -> Arrays:
-        """Draw the initial state that task, number and seed name."""
+        """Draw the initial state of task, number and seed."""
         self.env.reset(seed=facts.episode_seed(self.task, init_id, seed))
         self._gripper, self._expert = -1.0, None
         return self._row(render)
@@ -159,7 +153,7 @@ class Simulation:
         return pose[:3], np.roll(pose[3:], -1)
 
     def objects(self) -> dict[str, NDArray[np.float64]]:
-        """World positions (m) of what can be moved and of marks, by ManiSkill's names."""
+        """World positions (m) of movable objects and of marks, by ManiSkill's names."""
         return {name: np.asarray(actor.pose.p[0].cpu(), np.float64) for name, actor in self.env.scene.actors.items()}
 
     def heading(self, name: str) -> float:
@@ -178,8 +172,8 @@ class Simulation:
         )
 
     def _image(self) -> NDArray[np.uint8]:
-        pictures = self.env.get_sensor_images()[facts.CAMERAS["scene"]]["rgb"]
-        return np.ascontiguousarray(pictures[0].cpu().numpy())
+        images = self.env.get_sensor_images()[facts.CAMERAS["scene"]]["rgb"]
+        return np.ascontiguousarray(images[0].cpu().numpy())
 
     def expert(self) -> NDArray[np.float32]:
         """Return the scripted expert's next action."""

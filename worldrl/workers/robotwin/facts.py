@@ -1,7 +1,7 @@
-"""What RoboTwin 2.0 is, said once: files of its checkout, names, protocol and conventions.
+"""Facts of RoboTwin 2.0: files of its checkout, names, protocol and conventions.
 
-Imported by the core and by the worker; standard library only. RoboTwin 2.0: Chen et al. 2025 (arXiv:2506.18088). Read at
-the commit :data:`COMMIT`; the adapter never ran against the real one.
+Imported by the core and by the worker; standard library only. RoboTwin 2.0: Chen et al. 2025 (arXiv:2506.18088), read
+at the commit :data:`COMMIT`; the adapter never ran against the real one.
 
 ::
 
@@ -9,8 +9,8 @@ the commit :data:`COMMIT`; the adapter never ran against the real one.
              action is a whole retimed motion, so a step has no fixed duration
     state    the same 14 numbers, measured
     image    head, left and right wrist camera, 240 by 320 pixels
-    start    a seed that RoboTwin's own expert solved: candidates from 100000 (1 + seed) on, unstable and unsolved ones left
-             out, as its evaluation does
+    start    a seed that RoboTwin's own expert solved: candidates from 100000 (1 + seed) on without unstable and unsolved
+             ones, as in its evaluation
     success  RoboTwin's ``check_success`` at any physics step of a motion
 """
 
@@ -21,26 +21,26 @@ from typing import Any
 
 COMMIT = "cf47ab5697c81c39f78522ba24102f789b6bce5e"
 CLIENT_COMMIT = "7198143e890ee73bee241c6cf2521f748ab91427"
-"""Of XPolicyLab, whose client RoboTwin's evaluation speaks through."""
+"""Commit of XPolicyLab, the client of RoboTwin's evaluation."""
 ARM_JOINTS = 6
 SIZE = 14
 CAMERAS = {"head": "head_camera", "left_wrist": "left_camera", "right_wrist": "right_camera"}
-"""Our camera names → RoboTwin's."""
+"""worldrl's camera names → RoboTwin's."""
 CLIENT_CAMERAS = {"head": "cam_head", "left_wrist": "cam_left_wrist", "right_wrist": "cam_right_wrist"}
-"""Our camera names → those of RoboTwin's evaluation client."""
+"""worldrl's camera names → those of RoboTwin's evaluation client."""
 IMAGE = (240, 320)
 FRAME_HZ = 10.0
-"""Playback rate of videos, RoboTwin's own; a step lasts as long as its motion."""
+"""RoboTwin's playback rate of videos; a step lasts as long as its motion."""
 CONFIGS: Mapping[str, str] = {"robotwin_clean": "demo_clean", "robotwin_randomised": "demo_randomized"}
 """Suite → task configuration of the checkout."""
 DEFAULT_STEPS = 1000
-"""Of a task that the checkout's table of limits does not name."""
+"""Time limit of a task that the checkout's table does not name."""
 EMBODIMENT = "aloha-agilex"
 SEED_BLOCK = 100000
 MOST_ATTEMPTS = 50
-"""Candidates per wanted start after which the search is given up, as in RoboTwin's batch evaluation."""
+"""Candidates per start before the search fails, as in RoboTwin's batch evaluation."""
 FAILED_IN_A_ROW = 5
-"""So many exceptions in a row are a broken installation, not bad luck with seeds."""
+"""This many consecutive exceptions mean a broken installation."""
 STORED_STATES = SEED_BLOCK // MOST_ATTEMPTS
 
 NEEDED = (
@@ -54,7 +54,7 @@ NEEDED = (
 )
 """Files that make a folder a checkout of RoboTwin 2.0."""
 ASSETS = ("assets/embodiments", "assets/objects", "assets/background_texture")
-"""Downloaded separately by its own script."""
+"""Folders that its own script downloads separately."""
 
 
 def first_seed(seed: int) -> int:
@@ -65,7 +65,7 @@ def first_seed(seed: int) -> int:
 def joints() -> dict[str, list[Any]]:
     """Names and bounds of an action's numbers.
 
-    The bounds catch degrees and unnormalised grippers; the robot's own limits lie within them.
+    The bounds catch degrees and unnormalised grippers; the robot's own limits are within them.
     """
     names = [*(f"joint{number}" for number in range(1, ARM_JOINTS + 1)), "gripper"]
     high = [6.2832] * ARM_JOINTS + [1.0]

@@ -1,6 +1,6 @@
-"""Seeds that RoboTwin's expert has solved: searched once, kept as one small file per candidate.
+"""Seeds that RoboTwin's expert has solved: searched once, stored as one small file per candidate.
 
-A verdict is a function of task, configuration and candidate, so several workers may search the same folder: they write
+A verdict is a function of task, configuration and candidate. Several workers may search the same folder: they write
 equal files, each by one rename.
 """
 
@@ -24,27 +24,22 @@ class RoboTwinError(Refusal):
 
 
 class VerifiedSeeds:
-    """The starts of one task.
-
-    Args:
-        folder: keeps the verdicts.
-        verify: plays a candidate with the expert; returns ``{"verdict", "info"}``.
-    """
+    """The starts of one task; ``folder`` stores the verdicts, ``verify`` plays a candidate: ``{"verdict", "info"}``."""
 
     def __init__(self, folder: Path, verify: Callable[[int], Verdict]) -> None:
         self._folder, self._verify = folder, verify
 
     def find(self, init_id: int, seed: int) -> tuple[int, dict[str, Any]]:
-        """Return the ``init_id``-th solved candidate and what the expert said about its scene.
+        """Return the ``init_id``-th solved candidate and the expert's description of its scene.
 
         Raises:
-            RoboTwinError: too many candidates were not solved, or too many in a row raised an exception.
+            RoboTwinError: too many candidates were not solved, or too many consecutive ones raised an exception.
         """
         first, solved, failures = facts.first_seed(seed), -1, 0
         attempts = facts.MOST_ATTEMPTS * (init_id + 1)
         for candidate in range(first, first + attempts):
             verdict = self.verdict(candidate)
-            if verdict["verdict"] != UNSTABLE:  # says nothing about the expert
+            if verdict["verdict"] != UNSTABLE:  # the expert did not play
                 failures = failures + 1 if verdict["verdict"] == FAILED else 0
             if failures == facts.FAILED_IN_A_ROW:
                 raise RoboTwinError(
@@ -59,9 +54,9 @@ class VerifiedSeeds:
         )
 
     def verdict(self, candidate: int) -> Verdict:
-        """What is known about a candidate; played with the expert where nothing is.
+        """Return the stored verdict of a candidate, or play it with the expert.
 
-        Exceptions are not kept: a repaired installation must not go on failing.
+        Exceptions are not stored: a repaired installation must not repeat them.
         """
         path = self._folder / f"{candidate}.json"
         if path.exists():

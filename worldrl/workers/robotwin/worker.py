@@ -1,10 +1,10 @@
-"""A RoboTwin 2.0 checkout behind the worker's interface (``workers/server.py``); facts in ``workers/robotwin_facts.py``.
+"""A RoboTwin 2.0 checkout behind the worker's interface (``link/server.py``); facts in ``robotwin/facts.py``.
 
-RoboTwin is a folder of scripts, not a package: it is put on the path of this process, which works inside it. Its
-global generators are seeded by each scene, so a process holds one environment at a time.
+RoboTwin is a folder of scripts, not a package: the process adds it to its path and works inside it. Each scene seeds
+its global generators, so a process holds one environment at a time.
 
-Written against the commit of ``robotwin_facts`` and tested against a double with its interface; it never ran against the
-real one.
+Written against the commit of ``robotwin/facts.py`` and tested against a double with its interface; it never ran against
+the real one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def checkout_commit(root: Path) -> str:
-    """The commit that a checkout is at; ``unknown`` where it is no git folder."""
+    """Commit of a checkout; ``unknown`` without git."""
     command = ["git", "-C", str(root), "rev-parse", "HEAD"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -45,7 +45,7 @@ def checkout_commit(root: Path) -> str:
 
 
 def scene_arguments(root: Path, task: str, config: str) -> dict[str, Any]:
-    """Keyword arguments of the checkout's ``setup_demo``, as its evaluation puts them together."""
+    """Keyword arguments of the checkout's ``setup_demo``, as in its evaluation."""
     folder = root / "env_cfg" / "task_config"
     arguments = read_yaml(folder / f"{config}.yml")
     names = arguments["embodiment"]
@@ -79,9 +79,9 @@ class RoboTwin:
     Args:
         suite: a key of :data:`~worldrl.workers.robotwin.facts.CONFIGS`.
         checkout: folder of RoboTwin 2.0.
-        seeds: folder that keeps which seeds the expert solved.
-        cameras: our camera names; empty draws nothing.
-        image_size: pixels of squared pictures; 0 keeps RoboTwin's 240 by 320.
+        seeds: folder of the expert's verdicts.
+        cameras: worldrl's camera names; empty renders nothing.
+        image_size: pixels of squared images; 0 keeps RoboTwin's 240 by 320.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class RoboTwin:
         self.pulse: Callable[[str, int], None] = lambda call, slot: None
 
     def describe(self) -> dict[str, Any]:
-        """Say what there is."""
+        """Tasks, protocol and versions in JSON values."""
         limits = read_yaml(self.root / "env_cfg" / "task_config" / "_eval_step_limit.yml")
         tasks = [
             {"name": name, "instruction": name.replace("_", " "), "horizon": int(limits.get(name, facts.DEFAULT_STEPS))}
@@ -123,7 +123,7 @@ class RoboTwin:
         return Simulation(self, task, getattr(module, task)())
 
     def starts(self, task: str, env: Any) -> VerifiedSeeds:
-        """Search, or know already, which seeds of a task the expert solves."""
+        """Solved seeds of a task, searched or stored."""
         unstable: Any = importlib.import_module("envs.utils.create_actor").UnStableError
         arguments = scene_arguments(self.root, task, self.config)
 
@@ -133,19 +133,19 @@ class RoboTwin:
 
         return VerifiedSeeds(self._seeds / task, verify)
 
-    def sentence(self, task: str, candidate: int, info: dict[str, Any]) -> str:
-        """One of RoboTwin's sentences for a scene, chosen by task and seed; its own choice is not repeatable."""
-        sentences: Any = importlib.import_module("generate_episode_instructions")
+    def instruction(self, task: str, candidate: int, info: dict[str, Any]) -> str:
+        """One of RoboTwin's instructions for a scene, chosen by task and seed; its own choice is not repeatable."""
+        module: Any = importlib.import_module("generate_episode_instructions")
         kind = read_yaml(self.root / "env_cfg" / "task_config" / f"{self.config}.yml")["eval_instruction"]
-        # It fills its templates from what it calls ``random``: a generator of its own, and nobody else's is touched.
-        make: Any = getattr(sentences.random, "Random", type(sentences.random))
-        sentences.random = make(f"{task}/{candidate}")
-        told = sentences.generate_episode_descriptions(task, [info], 100)
-        candidates = told[0].get(kind, []) if told else []
-        return sentences.random.choice(candidates) if candidates else task.replace("_", " ")
+        # It fills its templates from its name ``random``: a separate generator leaves the global one alone.
+        make: Any = getattr(module.random, "Random", type(module.random))
+        module.random = make(f"{task}/{candidate}")
+        found = module.generate_episode_descriptions(task, [info], 100)
+        instructions = found[0].get(kind, []) if found else []
+        return module.random.choice(instructions) if instructions else task.replace("_", " ")
 
     def probe(self) -> dict[str, Any]:
-        """RoboTwin has no telling stored state; that each start is solved by its expert is checked at each start."""
+        """RoboTwin has no stored state to test; its expert solves each start instead."""
         return {"distance_mm": 0.0}
 
 
@@ -165,13 +165,7 @@ def play_expert(env: Any, candidate: int, arguments: dict[str, Any], unstable: t
 
 
 class Simulation:
-    """One task's environment.
-
-    Args:
-        suite: whose settings.
-        task: its name.
-        env: the checkout's object.
-    """
+    """One environment of one task."""
 
     def __init__(self, suite: RoboTwin, task: str, env: Any) -> None:
         self.suite, self.task, self.env = suite, task, env
@@ -183,17 +177,17 @@ class Simulation:
 
     def reset(self, init_id: int, seed: int, *, render: bool) -> Arrays:
         """Set up the ``init_id``-th scene that the expert solves."""
-        self._shut()
+        self.close()
         candidate, info = self._starts.find(init_id, seed)
         self.env.setup_demo(now_ep_num=init_id, seed=candidate, is_test=True, **self._arguments)
         self._open = True
-        self.instruction = self.suite.sentence(self.task, candidate, info)
+        self.instruction = self.suite.instruction(self.task, candidate, info)
         self.env.set_instruction(instruction=self.instruction)
         self._command = self._joints()
         return self._row(render)
 
     def step(self, action: NDArray[np.float32], *, render: bool) -> Arrays:
-        """Run one motion to 14 joint targets."""
+        """Execute one motion to 14 joint targets."""
         self._command = np.array(action, np.float32)
         self.env.take_action(np.array(action, np.float64), action_type="qpos")
         return self._row(render)
@@ -211,7 +205,7 @@ class Simulation:
             "state": self._joints(),
             "command": self._command.copy(),
             "success": np.array(bool(self.env.eval_success)),
-            "contact": np.array(False),  # RoboTwin answers by name of object only
+            "contact": np.array(False),  # RoboTwin reports contacts by name of object only
         }
         if render and self.suite.cameras:
             seen = self.env.get_obs()["observation"]
@@ -220,15 +214,15 @@ class Simulation:
                 row[name] = self._image(seen[facts.CAMERAS[camera]]["rgb"])
         return row
 
-    def _image(self, picture: Any) -> NDArray[np.uint8]:
-        picture, size = np.asarray(picture, np.uint8), self.suite.image_size
+    def _image(self, rendered: Any) -> NDArray[np.uint8]:
+        image, size = np.asarray(rendered, np.uint8), self.suite.image_size
         if not size:
-            return np.ascontiguousarray(picture)
+            return np.ascontiguousarray(image)
         cv2: Any = importlib.import_module("cv2")
-        return cv2.resize(picture, (size, size), interpolation=cv2.INTER_AREA)
+        return cv2.resize(image, (size, size), interpolation=cv2.INTER_AREA)
 
     def expert(self) -> NDArray[np.float32]:
-        """RoboTwin's expert plays whole episodes and cannot be asked for one action.
+        """RoboTwin's expert plays whole episodes, not single actions.
 
         Raises:
             RoboTwinError: always.
@@ -237,14 +231,11 @@ class Simulation:
             "RoboTwin's expert plays whole episodes; every start was solved by it before it is given out"
         )
 
-    def _shut(self) -> None:
+    def close(self) -> None:
+        """Release the scene."""
         if self._open:
             self.env.close_env()
             self._open = False
-
-    def close(self) -> None:
-        """Release the scene."""
-        self._shut()
 
 
 def _version(name: str) -> str:

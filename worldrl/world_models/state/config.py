@@ -1,4 +1,4 @@
-"""Typed configuration of the state ensemble; it travels with the weights as JSON. Importing it loads no torch."""
+"""Configuration of the state ensemble; it is stored with the weights as JSON. Importing it loads no torch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ Kind = TypeVar("Kind", bound=StrEnum)
 
 
 class Variant(StrEnum):
-    """What a member is made of.
+    """Architecture of a member.
 
     ``plain``: SiLU layers, targets in their own units, one learnable pair of log-variance bounds for all members (PETS,
-    MOPO, RAVL). ``layer_norm``: layer norm and leaky ReLU, targets in units of the data's deviations, log σ held softly
-    in [-5, 0.25] (NEUBAY); with it a step's increment is bounded, so long rollouts drift linearly and do not explode.
+    MOPO, RAVL). ``layer_norm``: layer norm and leaky ReLU, targets in units of the data's deviations, log σ softly
+    bounded in [-5, 0.25] (NEUBAY). There a step's increment is bounded, so long rollouts drift linearly and do not
+    explode.
     """
 
     plain = "plain"
@@ -24,14 +25,14 @@ class Variant(StrEnum):
 
 
 class MemberChoice(StrEnum):
-    """Which member moves a row: another elite at each ``step`` (MBPO), or one for the whole ``rollout`` (NEUBAY)."""
+    """Which member predicts a row: another elite at each ``step`` (MBPO), or one for the whole ``rollout`` (NEUBAY)."""
 
     step = "step"
     rollout = "rollout"
 
 
 class Uncertainty(StrEnum):
-    """Measures of a step's uncertainty, see ``ensemble.measure``; every one but ``none`` evaluates all members."""
+    """Measures of a step's uncertainty, see ``ensemble.measure``; all but ``none`` evaluate every member."""
 
     none = "none"
     max_sigma = "max_sigma"
@@ -48,7 +49,7 @@ class EnsembleConfig:
     Attributes:
         variant: architecture of a member.
         members: networks ``M``; up to 128 in NEUBAY.
-        elites: the members of lowest hold-out error, which move the rows (NEUBAY: 100 of 128).
+        elites: members of lowest hold-out error, which predict the rollouts (NEUBAY: 100 of 128).
         width: of the hidden layers.
         depth: hidden layers.
         input_clip: largest standardised input, 0 for none (RAVL: 10).
@@ -86,17 +87,17 @@ class EnsembleTraining:
         batch_size: rows per member and step.
         weight_decay: one per hidden layer and one for the output, ½·wd·‖W‖² each, weights only. Empty means none; one
             value serves every layer.
-        decoupled: take the decay as AdamW does, from every parameter (NEUBAY).
+        decoupled: apply the decay as AdamW does, to every parameter (NEUBAY).
         bound_weight: of Σ(max - min) of the log-variance bounds; no effect in ``layer_norm``.
-        bootstrap: give each member its own draw of the rows with replacement; without, all rows in its own order.
+        bootstrap: give each member its own draw of the rows with replacement; otherwise all rows in its own order.
         holdout_share: share of the rows that are held out ...
         holdout_most: ... and how many at most.
         improvement: a member has improved when its hold-out error fell by more than this share.
         patience: epochs without any improvement after which training ends.
-        min_epochs: patience does not end it before (RAVL: 350); the first time that it would, the learning rate falls to 0.3
-            of itself instead.
-        max_epochs: training ends here in any case (MOBILE: 30; NEUBAY: 600 to 2400); 0 for no limit. 100,000 rows of HalfCheetah
-            take about a hundred, and an agent exploits the errors of a world trained for fifteen (docs/log/offline-grids.md).
+        min_epochs: patience ends no training before this epoch (RAVL: 350); instead the learning rate falls to 0.3 of
+            itself, once.
+        max_epochs: training always ends here (MOBILE: 30; NEUBAY: 600 to 2400); 0 for no limit. 100,000 rows of HalfCheetah
+            take about a hundred; after fifteen, an agent exploits the world's errors (docs/log/offline-grids.md).
         checkpoint_epochs: epochs between checkpoints.
     """
 
@@ -124,7 +125,7 @@ class EnsembleTraining:
             raise SettingError(f"ensemble_training.holdout_share must be in (0, 1), got {self.holdout_share}")
         if self.min_epochs < 0 or 0 < self.max_epochs < self.min_epochs:
             raise SettingError(
-                f"ensemble_training.min_epochs must lie between 0 and max_epochs={self.max_epochs}, got {self.min_epochs}"
+                f"ensemble_training.min_epochs must be between 0 and max_epochs={self.max_epochs}, got {self.min_epochs}"
             )
         if self.max_epochs < 0:
             raise SettingError(f"ensemble_training.max_epochs must be 0 (no limit) or above, got {self.max_epochs}")
@@ -133,7 +134,7 @@ class EnsembleTraining:
         """Return one weight decay per layer.
 
         Raises:
-            SettingError: neither none, nor one, nor one per layer are given.
+            SettingError: neither zero, one nor ``layers`` values are set.
         """
         if len(self.weight_decay) not in (0, 1, layers):
             raise SettingError(

@@ -1,8 +1,8 @@
 """A probabilistic ensemble of state dynamics: p_i(Δs, r | s, a) = N(μ_i, diag σ_i²), i = 1..M.
 
-PETS (Chua et al. 2018) as MBPO, MOPO and RAVL use it, and NEUBAY's variant with layer norm (arXiv 2512.04341). Weights of
-all members are stacked, so one batched matrix product serves them; a row that needs one member only is computed by that
-one only. Uncertainty measures are small pure functions of what all members say.
+PETS (Chua et al. 2018) as in MBPO, MOPO and RAVL, and NEUBAY's variant with layer norm (arXiv 2512.04341). The members'
+weights are stacked, so one batched matrix product serves them. A row that needs one member is computed by that one
+only. Uncertainty measures are pure functions of all members' predictions.
 
 Shapes legend: ``M`` members, ``m`` some of them, ``B`` rows, ``S`` observation, ``A`` action, ``D = S + 1`` targets
 (Δs, r), ``P`` rows per member.
@@ -30,11 +30,11 @@ from worldrl.world_models.state.config import EnsembleConfig, Uncertainty, Varia
 
 KIND = "state-ensemble"
 LOGVAR_LOW, LOGVAR_HIGH = -10.0, 0.5
-"""Where the learnable bounds of the log-variance begin (``plain``)."""
+"""Initial values of the learnable bounds of the log-variance (``plain``)."""
 LOG_SIGMA_LOW, LOG_SIGMA_HIGH = -5.0, 0.25
 """Fixed bounds of log σ (``layer_norm``)."""
 CONSTANT = 1e-12
-"""A column whose standard deviation is no larger does not move; it is scaled by 1."""
+"""A column with a standard deviation up to this is constant; its scale is 1."""
 
 Measure = Callable[[Tensor, Tensor], Tensor]
 """Means and log-variances ``[M, B, D]`` of all members to an uncertainty ``[B]``."""
@@ -50,7 +50,7 @@ def soft_clamp(x: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
 
 
 def member_loss(mean: Tensor, logvar: Tensor, target: Tensor) -> Tensor:
-    """Return mean_{b,d}[(μ - y)² e^{-l} + l] per member ``[M]``: twice the negative log-likelihood without its constant."""
+    """Return mean_{b,d}[(μ - y)² e^{-l} + l] per member ``[M]``: twice the negative log-likelihood but a constant."""
     return ((mean - target).square() * (-logvar).exp() + logvar).mean(dim=(1, 2))
 
 
@@ -68,7 +68,7 @@ def max_sigma(mean: Tensor, logvar: Tensor) -> Tensor:
 
 
 def epistemic_mean(mean: Tensor, logvar: Tensor) -> Tensor:
-    """NEUBAY's ``epi_mean``: √(mean_d Var_i μ_{i,d}), what more data would take away, ``[B]``."""
+    """NEUBAY's ``epi_mean``: √(mean_d Var_i μ_{i,d}), the part that more data reduces, ``[B]``."""
     return mean.var(dim=0, correction=0).mean(dim=-1).sqrt()
 
 
@@ -98,35 +98,27 @@ def sample_std(mean: Tensor, logvar: Tensor, *, generator: torch.Generator) -> T
 
 
 def measure(kind: Uncertainty, mean: Tensor, logvar: Tensor, *, generator: torch.Generator) -> Tensor:
-    """Return the uncertainty ``[B]`` of what all members say, ``[M, B, D]``; only ``sample_std`` draws."""
+    """Return the uncertainty ``[B]`` of all members' predictions ``[M, B, D]``; only ``sample_std`` draws."""
     if kind is Uncertainty.sample_std:
         return sample_std(mean, logvar, generator=generator)
     return MEASURES[kind](mean, logvar)
 
 
-# --- who computes which row ----------------------------------------------------------------------------------------
+# --- rows of each member ------------------------------------------------------------------------------------------
 
 
 def balanced_members(rows: int, count: int, *, generator: torch.Generator) -> Tensor:
-    """Draw one of ``count`` members for each row, int64 ``[rows]``, shares equal up to one row.
-
-    Each row alone sees a uniform draw; rows and the members that get one row more are shuffled.
-    """
+    """Draw one of ``count`` members for each row, int64 ``[rows]``, uniformly, with equal shares up to one row."""
     device = generator.device
     member = torch.randperm(count, generator=generator, device=device)[torch.arange(rows, device=device) % count]
     return member[torch.randperm(rows, generator=generator, device=device)]
 
 
 def group_rows(member: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Lay rows out by member, so that each member computes its own rows and no others.
-
-    Args:
-        member: int64 ``[B]`` in [0, count).
-        count: ``m``.
+    """Group rows by member, so that each computes its own rows only; ``member`` is int64 ``[B]`` in [0, count).
 
     Returns:
-        Row of each place ``[m, P]`` (short groups are filled up with row 0), and the place of each row ``[B]`` in the
-        flattened result.
+        Row of each place ``[m, P]``, where row 0 fills up short groups, and each row's place ``[B]`` in the flat result.
     """
     order = torch.argsort(member, stable=True)
     size = torch.bincount(member, minlength=count)
@@ -143,15 +135,9 @@ def group_rows(member: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 class Ensemble(nn.Module):
-    """``M`` networks from (s, a) to mean and log-variance of (Δs, r), with the statistics they were trained with.
+    """``M`` networks from (s, a) to mean and log-variance of (Δs, r), with the statistics of their training.
 
-    Args:
-        config: sizes.
-        obs_size: ``S``.
-        action_size: ``A``.
-
-    Attributes:
-        elites: int64 ``[m]``, the members that move rows; the first ones until training has chosen.
+    ``elites``, int64 ``[m]``, are the members that predict rollouts; before training they are the first ones.
     """
 
     input_mean: Tensor
@@ -183,12 +169,12 @@ class Ensemble(nn.Module):
         return self.logvar_low.device
 
     def stacked(self) -> Iterator[nn.Parameter]:
-        """Parameters whose first axis are the members: all but the shared bounds."""
+        """Yield the parameters with one row per member: all but the shared bounds."""
         yield from self.layers.parameters()
         yield from self.norms.parameters()
 
     def fit_statistics(self, rows: Transitions) -> None:
-        """Take the means and deviations of ``rows``; targets get units of their own only in ``layer_norm``."""
+        """Set means and deviations from ``rows``; targets are scaled only in ``layer_norm``."""
         inputs = torch.cat([rows.obs, rows.action], dim=-1).double()
         reward = rows.reward.double()
         std = _scale(inputs.std(dim=0, correction=0))
@@ -205,16 +191,14 @@ class Ensemble(nn.Module):
         return scaled.clamp_(-limit, limit) if limit else scaled
 
     def targets(self, rows: Transitions) -> Tensor:
-        """Return what the networks learn to predict: (Δs, r) ``[B, D]`` in their units."""
+        """Return the networks' targets: (Δs, r) ``[B, D]`` in their units."""
         change = torch.cat([rows.next_obs - rows.obs, rows.reward[:, None]], dim=-1)
         return (change - self.target_shift) / self.target_scale
 
     def forward(self, inputs: Tensor, members: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return mean and log-variance ``[M, B, D]`` in the networks' units.
 
-        Args:
-            inputs: standardised, ``[M, B, S + A]``.
-            members: int64 ``[m]``: only these, the first axis being theirs.
+        ``inputs`` are standardised, ``[M, B, S + A]``. With ``members``, int64 ``[m]``, the first axes are theirs.
         """
         hidden = inputs
         for index, layer in enumerate(self.layers[:-1]):
@@ -224,7 +208,7 @@ class Ensemble(nn.Module):
             else:
                 hidden = F.silu(hidden, inplace=not torch.is_grad_enabled())
         mean, spread = self.layers[-1](hidden, members).chunk(2, dim=-1)
-        if self.norms:  # this head says log σ
+        if self.norms:  # this head predicts log σ
             return mean, 2 * soft_clamp(spread, LOG_SIGMA_LOW, LOG_SIGMA_HIGH)
         return mean, soft_clamp(spread, self.logvar_low, self.logvar_high)
 
@@ -240,22 +224,16 @@ class Ensemble(nn.Module):
         return member_loss(mean, logvar, target).sum() + bounds
 
     def predict(self, obs: Tensor, action: Tensor, members: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return what each member says of the same rows, in the data's units.
+        """Return each member's mean and log-variance of (Δs, r) for the same rows, ``[m, B, D]``, in the data's units.
 
-        Args:
-            obs: ``[B, S]``.
-            action: ``[B, A]``.
-            members: int64 ``[m]``; None asks all.
-
-        Returns:
-            Mean and log-variance of (Δs, r), ``[m, B, D]`` each, with gradient where it is enabled.
+        ``members`` None evaluates all. Gradients flow where they are enabled.
         """
         count = self.config.members if members is None else len(members)
         mean, logvar = self(self.inputs(obs, action).expand(count, -1, -1), members)
         return self.in_data_units(mean, logvar)
 
     def in_data_units(self, mean: Tensor, logvar: Tensor) -> tuple[Tensor, Tensor]:
-        """Turn means and log-variances ``[..., D]`` from the networks' units into the data's."""
+        """Convert means and log-variances ``[..., D]`` from the networks' units to the data's."""
         return mean * self.target_scale + self.target_shift, logvar + 2 * self.target_scale.log()
 
     # -- folder ----------------------------------------------------------------------------------------------
@@ -282,10 +260,10 @@ def _scale(std: Tensor) -> Tensor:
 
 
 def check_rows(obs: Tensor, action: Tensor, obs_size: int, action_size: int) -> None:
-    """Refuse rows of a wrong shape or with actions that are not finite.
+    """Check shapes, and that actions are finite.
 
     Raises:
-        ActionError: naming what was received.
+        ActionError: with the received shapes or the first bad row.
     """
     if obs.ndim != 2 or obs.shape[1] != obs_size or tuple(action.shape) != (len(obs), action_size):
         raise ActionError(

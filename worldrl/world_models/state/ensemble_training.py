@@ -1,11 +1,11 @@
-"""Training of the state ensemble: maximum likelihood in epochs, until no member gets better.
+"""Training of the state ensemble: maximum likelihood in epochs, until no member improves.
 
-Each member meets the rows in an order of its own. After each epoch its squared error on held-out rows is measured; a
-member that improved by more than 1 % is copied into the snapshot of the best, and after five epochs in which none did,
-training ends with that snapshot, whose members of lowest error are the elites.
+Each member gets the rows in its own order. After each epoch its squared error on held-out rows is measured. A member
+that improved by more than 1 % is copied into the best snapshot. After five epochs without improvement training ends
+with that snapshot, whose members of lowest error are the elites.
 
-Epoch ``k`` uses nothing but weights, optimizer, snapshot and ``k``: orders come from ``rng.stream(seed, name, "order", k)``.
-A run that is killed continues from its newest checkpoint bit for bit.
+Epoch ``k`` depends on weights, optimizer, snapshot and ``k`` alone: its orders come from
+``rng.stream(seed, name, "order", k)``. A killed run resumes from its newest checkpoint bit for bit.
 
 Shapes legend: ``M`` members, ``N`` training rows, ``H`` held-out rows, ``B`` rows of a batch, ``D`` targets.
 """
@@ -34,21 +34,21 @@ from worldrl.world_models.state.config import EnsembleConfig, EnsembleTraining
 from worldrl.world_models.state.ensemble import Ensemble
 
 SLOWED = 0.3
-"""Of the learning rate, from the first dry spell before ``min_epochs`` on, as RAVL has it."""
+"""Factor of the learning rate once patience ends before ``min_epochs`` (RAVL)."""
 
 
 @dataclass(frozen=True)
 class EnsembleReport:
-    """What :func:`fit_ensemble` did.
+    """Result of :func:`fit_ensemble`.
 
     Attributes:
-        epochs: passes over the data in all.
-        resumed_from: the epoch this session began with; 0 for a fresh start.
+        epochs: passes over the data, all sessions.
+        resumed_from: first epoch of this session; 0 for a fresh start.
         holdout_error: best mean squared error of each member on the held-out rows, in units of the targets.
         elites: members in order of that error.
         stopped: ``"patience"`` or ``"max_epochs"``.
         wall_s: seconds of this session.
-        skipped: why damaged checkpoints were passed over.
+        skipped: damaged checkpoints, with reasons.
     """
 
     epochs: int
@@ -79,23 +79,23 @@ def fit_ensemble(
     """Train an ensemble on recorded rows.
 
     Args:
-        name: of the training, used as series in the log, in messages and in the names of its random streams.
+        name: series in the log, and part of messages and random streams' names.
         rows: recorded transitions, with their true next observations.
         config: sizes.
-        training: how it learns.
+        training: hyperparameters.
         seed: root of initial weights, split and orders.
         folder: of the checkpoints; None trains without.
-        log: receives ``loss``, ``holdout_error`` of the elites-to-be, and how many members improved, per epoch.
+        log: receives ``loss``, ``holdout_error`` of the present elites and the number of improved members per epoch.
         device: where to train.
 
     Returns:
-        The ensemble of every member's best epoch, in evaluation mode, and what was done.
+        The ensemble of every member's best epoch, in evaluation mode, and a report.
 
     Raises:
         SettingError: fewer than two rows, or weight decays that do not fit the depth.
         NonFiniteError: the loss is not finite.
-        ArtefactError: the checkpoints are damaged or belong to another ensemble, or the disk refuses.
-        KeyboardInterrupt: after Ctrl-C, once the epoch in flight is complete and saved.
+        ArtefactError: the checkpoints are damaged, belong to another ensemble, or cannot be written.
+        KeyboardInterrupt: after Ctrl-C, once the running epoch is complete and saved.
     """
     began = time.monotonic()
     train, held = split_rows(rows, training, seed, name)
@@ -113,9 +113,9 @@ def fit_ensemble(
         while not state.stopped:
             state.take_epoch(data)
             progress.advance(note=f"hold-out {min(state.errors):.4g}")
-            asked = interrupted()
-            state.save(at_once=asked)
-            if asked:
+            stop = interrupted()
+            state.save(at_once=stop)
+            if stop:
                 raise KeyboardInterrupt
     elites = state.finish()
     seconds = time.monotonic() - began
@@ -127,19 +127,9 @@ def fit_ensemble(
 def refit_ensemble(
     name: str, ensemble: Ensemble, rows: Transitions, training: EnsembleTraining, *, seed: int
 ) -> EnsembleReport:
-    """Go on training an ensemble, in place and by the same rule, on rows that have grown.
+    """Continue the training of ``ensemble``, in place and by the same rule, on all rows, old and new.
 
-    Its statistics stay those of the first training, so that the units of its uncertainties do not move.
-
-    Args:
-        name: of the random streams.
-        ensemble: trained; it gets every member's best epoch.
-        rows: all of them, old and new.
-        training: how it learns.
-        seed: root of split and orders.
-
-    Returns:
-        What was done.
+    Its statistics stay those of the first training, so that the units of its uncertainties do not change.
     """
     began = time.monotonic()
     train, held = split_rows(rows, training, seed, name)
@@ -157,7 +147,7 @@ def refit_ensemble(
 
 
 def split_rows(rows: Transitions, training: EnsembleTraining, seed: int, name: str) -> tuple[Transitions, Transitions]:
-    """Part rows at random into those to learn from and min(``holdout_share``·N, ``holdout_most``) to hold out."""
+    """Split rows at random: training rows, and min(``holdout_share``·N, ``holdout_most``) held-out rows."""
     held = min(int(len(rows) * training.holdout_share), training.holdout_most)
     if held < 1:
         raise SettingError(
@@ -169,7 +159,7 @@ def split_rows(rows: Transitions, training: EnsembleTraining, seed: int, name: s
 
 
 def make_optimizer(ensemble: Ensemble, training: EnsembleTraining) -> Optimizer:
-    """Make Adam with one weight decay per layer on its weights (½·wd·‖W‖² each), or AdamW on everything (``decoupled``)."""
+    """Make Adam with one weight decay per layer's weights (½·wd·‖W‖²), or AdamW on all parameters (``decoupled``)."""
     decay = training.decay_of_layers(len(ensemble.layers))
     trained = [parameter for parameter in ensemble.parameters() if parameter.requires_grad]
     if training.decoupled:
@@ -200,7 +190,7 @@ def holdout_error(ensemble: Ensemble, inputs: Tensor, targets: Tensor) -> Tensor
 
 
 class MemberRows:
-    """Standardised rows on the training device, and the orders in which members meet them."""
+    """Standardised rows on the training device, and each member's order of them."""
 
     def __init__(
         self,
@@ -249,14 +239,9 @@ def train_epoch(ensemble: Ensemble, optimizer: Optimizer, data: MemberRows, epoc
 
 @dataclass
 class _State:
-    """Everything a checkpoint holds, and what changes it.
+    """Everything in a checkpoint: ``ensemble`` in training, ``best`` epoch of every member, its hold-out ``errors``.
 
-    Attributes:
-        ensemble: as it trains.
-        best: every member at its best epoch so far.
-        errors: hold-out error of each member there.
-        epoch: epochs taken.
-        dry: how many of them, at the end, improved no member.
+    ``dry`` counts the last epochs in which no member improved.
     """
 
     name: str
@@ -275,12 +260,12 @@ class _State:
 
     @property
     def impatient(self) -> bool:
-        """Whether so many epochs in a row improved no member that training might end."""
+        """Whether ``patience`` epochs in a row improved no member."""
         return self.dry >= self.training.patience
 
     @property
     def stopped(self) -> str:
-        """Why training is over, or nothing while it is not."""
+        """Why training is over, or the empty string."""
         if self.impatient and self.epoch > self.training.min_epochs:
             return "patience"
         return "max_epochs" if self.training.max_epochs and self.epoch >= self.training.max_epochs else ""
@@ -298,7 +283,7 @@ class _State:
             self.slow_down()
 
     def slow_down(self) -> None:
-        """Lower the learning rate, once; the optimizer's state tells whether it was."""
+        """Lower the learning rate, once; the optimizer's state shows whether it was lowered."""
         groups = self.optimizer.param_groups
         if groups[0]["lr"] < self.training.learning_rate:
             return
@@ -308,18 +293,18 @@ class _State:
 
     @torch.no_grad()
     def keep_improved(self, errors: list[float]) -> list[int]:
-        """Copy members that improved by more than the asked share into the snapshot; return which."""
+        """Copy members that improved by more than ``improvement`` into the snapshot; return them."""
         share = 1 - self.training.improvement
         improved = [index for index, error in enumerate(errors) if error < share * self.errors[index]]
-        for kept, new in zip(self.best.stacked(), self.ensemble.stacked(), strict=True):
-            kept[improved] = new[improved]
+        for best, new in zip(self.best.stacked(), self.ensemble.stacked(), strict=True):
+            best[improved] = new[improved]
         for index in improved:
             self.errors[index] = errors[index]
         return improved
 
     @torch.no_grad()
     def finish(self) -> tuple[int, ...]:
-        """Give the snapshot the present bounds, which belong to no member, and its elites; return these."""
+        """Give the snapshot the present shared bounds and its elites; return these."""
         self.best.logvar_low.copy_(self.ensemble.logvar_low)
         self.best.logvar_high.copy_(self.ensemble.logvar_high)
         order = sorted(range(len(self.errors)), key=self.errors.__getitem__)[: self.ensemble.config.elites]
@@ -342,7 +327,7 @@ class _State:
 
     def save(self, *, at_once: bool) -> None:
         if self.log is not None:
-            self.log.flush()  # first the log: it may know more epochs than the checkpoint, never fewer
+            self.log.flush()  # first the log: it may hold more epochs than the checkpoint, never fewer
         due = at_once or self.stopped or self.epoch % self.training.checkpoint_epochs == 0
         if self.folder is not None and due:
             extra = {"errors": self.errors, "dry": self.dry}

@@ -1,9 +1,8 @@
-"""The ensemble as a world: thousands of rows step through it, each moved by one elite.
+"""The ensemble as a world: thousands of rows step in parallel, each predicted by one elite.
 
-``MemberChoice.step`` draws another elite for each row and step (MBPO, MOPO, RAVL); ``MemberChoice.rollout`` keeps one
-for the whole rollout (NEUBAY: a member is a hypothesis about the world, and within a rollout there is only one world).
-A row is computed by its own member alone, one forward pass per row instead of ``M``, unless the world is asked for an
-uncertainty, which needs them all.
+``MemberChoice.step`` draws another elite for each row and step (MBPO, MOPO, RAVL). ``MemberChoice.rollout`` keeps one
+for the whole rollout (NEUBAY: a member is a hypothesis about the world, which does not change within a rollout).
+Each row is evaluated by its own member alone, unless an uncertainty is measured, which needs them all.
 
 Shapes legend: ``M`` members, ``m`` elites, ``B`` rows, ``S`` observation, ``A`` action, ``D = S + 1`` (Δs, r).
 """
@@ -22,8 +21,8 @@ from worldrl.world_models.state.config import MemberChoice, Uncertainty, choice
 from worldrl.world_models.state.ensemble import Ensemble, balanced_members, check_rows, group_rows, measure
 from worldrl.world_models.state.terminations import Termination
 
-JUDGED_AT_ONCE = 2048
-"""Rows that all members look at together: 50,000 rows of 128 members would take 5 GB per layer."""
+ROWS_AT_ONCE = 2048
+"""Rows that all members evaluate at once: 50,000 rows of 128 members would take 5 GB per layer."""
 
 
 @dataclass
@@ -32,8 +31,8 @@ class EnsembleWorldConfig:
 
     Attributes:
         member_choice: a new elite at each step, or one per rollout.
-        uncertainty: measured at each step; ``none`` saves the members that do not move the row.
-        uncertainty_from: who is asked for the uncertainty: ``members`` (MOPO) or ``elites`` (NEUBAY).
+        uncertainty: measured at each step; ``none`` evaluates one member per row only.
+        uncertainty_from: members that the uncertainty is measured over: ``members`` (MOPO) or ``elites`` (NEUBAY).
     """
 
     member_choice: MemberChoice = MemberChoice.step
@@ -41,7 +40,7 @@ class EnsembleWorldConfig:
     uncertainty_from: str = "members"
 
     def __post_init__(self) -> None:
-        """Turn names into what they stand for."""
+        """Turn names into enum members."""
         self.member_choice = choice("member_choice", MemberChoice, self.member_choice)
         self.uncertainty = choice("uncertainty", Uncertainty, self.uncertainty)
         if self.uncertainty_from not in ("members", "elites"):
@@ -50,27 +49,17 @@ class EnsembleWorldConfig:
 
 @dataclass(frozen=True)
 class EnsembleState:
-    """Rows between steps.
-
-    Attributes:
-        obs: float32 ``[B, S]``.
-        member: int64 ``[B]``, position among the elites of the member that keeps each row.
-    """
+    """Rows between steps: ``obs`` float32 ``[B, S]``; ``member`` int64 ``[B]``, the row's position among the elites."""
 
     obs: Tensor
     member: Tensor
 
 
 class EnsembleWorld:
-    """A :class:`~worldrl.core.interfaces.StateWorld` made of an :class:`Ensemble`.
+    """A :class:`~worldrl.core.interfaces.StateWorld` made of a trained :class:`Ensemble`.
 
-    Uncertainties are in the units of the networks' targets: the data's for ``plain``, its deviations for ``layer_norm``.
-
-    Args:
-        ensemble: trained.
-        starts: float32 ``[N, S]``, the dataset's observations, where rollouts begin.
-        termination: when a step ends the task.
-        config: how rollouts use it.
+    ``starts``, float32 ``[N, S]``, are the dataset's observations, where rollouts begin. Uncertainties are in the units
+    of the networks' targets: the data's for ``plain``, its deviations for ``layer_norm``.
     """
 
     def __init__(
@@ -96,7 +85,7 @@ class EnsembleWorld:
 
     @property
     def measures_uncertainty(self) -> bool:
-        """Whether outcomes carry one; otherwise they say zero."""
+        """Whether outcomes have an uncertainty; otherwise it is zero."""
         return self.config.uncertainty is not Uncertainty.none
 
     def start(self, index: Tensor, *, generator: torch.Generator) -> tuple[EnsembleState, Tensor]:
@@ -109,7 +98,7 @@ class EnsembleWorld:
         return EnsembleState(obs, member), obs
 
     def select(self, state: EnsembleState, index: Tensor) -> EnsembleState:
-        """Keep the rows of ``index``; without ``MemberChoice.rollout`` the kept rows' members do not matter."""
+        """Keep the rows of ``index``."""
         return EnsembleState(state.obs[index], state.member[index])
 
     @torch.no_grad()
@@ -119,7 +108,7 @@ class EnsembleWorld:
         """Take ``action`` float32 ``[B, A]`` in every row.
 
         Raises:
-            ActionError: wrong shapes or non-finite actions; ``state`` is untouched.
+            ActionError: wrong shapes or non-finite actions; ``state`` is unchanged.
             NonFiniteError: a member predicted NaN or infinity.
         """
         check_rows(state.obs, action, self.obs_size, self.action_size)
@@ -146,19 +135,19 @@ class EnsembleWorld:
         return drawn.to(state.obs.device)
 
     def _predict(self, inputs: Tensor, member: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean and log-variance ``[B, D]`` of each row's member, and the uncertainty ``[B]``, in the networks' units."""
+        """Return mean and log-variance ``[B, D]`` of each row's member, and uncertainty ``[B]``, in network units."""
         elites = self.ensemble.elites
         if not self.measures_uncertainty:
             rows, place = group_rows(member, len(elites))
             mean, logvar = self.ensemble(inputs[rows], elites)
             zero = inputs.new_zeros(len(inputs))
             return mean.flatten(0, 1)[place], logvar.flatten(0, 1)[place], zero
-        pieces = zip(inputs.split(JUDGED_AT_ONCE), member.split(JUDGED_AT_ONCE), strict=True)
-        judged = [self._judge(*piece, generator) for piece in pieces]
-        mean, logvar, uncertainty = (torch.cat(column) for column in zip(*judged, strict=True))
+        pieces = zip(inputs.split(ROWS_AT_ONCE), member.split(ROWS_AT_ONCE), strict=True)
+        measured = [self._measured(*piece, generator) for piece in pieces]
+        mean, logvar, uncertainty = (torch.cat(column) for column in zip(*measured, strict=True))
         return mean, logvar, uncertainty
 
-    def _judge(self, inputs: Tensor, member: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    def _measured(self, inputs: Tensor, member: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         elites = self.ensemble.elites
         chosen = None if self.config.uncertainty_from == "members" else elites
         count = self.ensemble.config.members if chosen is None else len(elites)
@@ -171,7 +160,7 @@ class EnsembleWorld:
 
 @torch.no_grad()
 def dataset_uncertainty(world: EnsembleWorld, rows: Transitions) -> Tensor:
-    """Return the world's uncertainty ``[B]`` of recorded steps, on the CPU; NEUBAY cuts rollouts at a quantile of it.
+    """Return the uncertainty ``[B]`` of recorded steps, on the CPU; NEUBAY truncates rollouts at a quantile of it.
 
     Raises:
         SettingError: the world measures none.
@@ -181,21 +170,18 @@ def dataset_uncertainty(world: EnsembleWorld, rows: Transitions) -> Tensor:
             "uncertainty=none measures nothing on the data; choose uncertainty=epistemic_mean or another"
         )
     device, parts, draws = world.ensemble.device, [], stream(0, "dataset-uncertainty")
-    for obs, action in zip(rows.obs.split(JUDGED_AT_ONCE), rows.action.split(JUDGED_AT_ONCE), strict=True):
+    for obs, action in zip(rows.obs.split(ROWS_AT_ONCE), rows.action.split(ROWS_AT_ONCE), strict=True):
         inputs = world.ensemble.inputs(obs.to(device), action.to(device))
-        member = torch.zeros(len(inputs), dtype=torch.int64, device=device)  # who moves a row does not matter here
-        parts.append(world._judge(inputs, member, draws)[2].cpu())
+        member = torch.zeros(len(inputs), dtype=torch.int64, device=device)  # the moving member does not matter here
+        parts.append(world._measured(inputs, member, draws)[2].cpu())
     return torch.cat(parts)
 
 
 def uncertainty_threshold(uncertainty: Tensor, quantile: float) -> float:
-    """Return NEUBAY's threshold: the ζ-quantile of U over the dataset, ζ in [0, 1]; 1 is its largest value.
-
-    ``torch.quantile`` refuses more than 16 million numbers, hence the sort; linear between neighbours, as numpy's.
-    """
+    """Return NEUBAY's threshold: the ζ-quantile of the dataset's uncertainty, linear as numpy's, ζ in [0, 1]."""
     if not 0 <= quantile <= 1:
         raise SettingError(f"quantile must be in [0, 1], got {quantile}")
-    ordered = uncertainty.sort().values
+    ordered = uncertainty.sort().values  # torch.quantile refuses more than 16 million numbers
     place = quantile * (len(ordered) - 1)
     below = int(place)
     above = min(below + 1, len(ordered) - 1)

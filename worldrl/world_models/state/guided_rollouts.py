@@ -1,9 +1,8 @@
-"""Policy-guided diffusion as a source of experience, and the two numbers by which it is judged.
+"""Policy-guided diffusion as a source of transitions, and two numbers that measure their quality.
 
-At each refresh whole trajectories are drawn anew, steered towards the agent as it is then. What they are worth: how well
-the agent's policy likes their actions (target-policy likelihood), and how far their successors are from those of the true
-simulator (dynamics error). More guidance raises the first; the claim is that the second grows less than that of an
-autoregressive model.
+Each refresh draws whole trajectories anew, guided by the present agent. Quality: the density of their actions under the
+agent's policy (target-policy likelihood), and the distance of their successors from the true simulator's (dynamics
+error). More guidance raises the first; the second should grow less than that of an autoregressive model.
 
 Shapes legend: ``N`` rows.
 """
@@ -43,14 +42,7 @@ class GuidedRolloutConfig:
 
 
 class GuidedRollouts:
-    """An :class:`~worldrl.core.interfaces.Imagination` that draws trajectories of the present agent.
-
-    Args:
-        model: trained.
-        config: how many.
-        sampler: how they are drawn.
-        guidance: how strongly the agent pulls.
-    """
+    """An :class:`~worldrl.core.interfaces.Imagination` that draws trajectories guided by the present agent."""
 
     def __init__(
         self,
@@ -63,17 +55,12 @@ class GuidedRollouts:
         self.sampler, self.guidance = sampler or SamplerConfig(), guidance or GuidanceConfig()
 
     def generate(self, agent: ActionDensity | None, *, generator: torch.Generator) -> tuple[Transitions, Logs]:
-        """Draw one generation.
+        """Draw one generation; return its rows and values to log.
 
-        Args:
-            agent: its ``log_prob`` guides; None draws unguided, as the method does before the agent has learned anything.
-            generator: of all draws.
-
-        Returns:
-            Their rows, and what to log of them.
+        ``agent.log_prob`` guides. ``agent`` None draws unguided, as the method does before the agent's first update.
 
         Raises:
-            SettingError: guidance is asked for and the agent has no ``log_prob``.
+            SettingError: guidance is on and the agent has no ``log_prob``.
         """
         log_prob = None if agent is None else getattr(agent, "log_prob", None)
         if self.guidance.coefficient and agent is not None and log_prob is None:
@@ -99,16 +86,13 @@ class GuidedRollouts:
 
 @torch.no_grad()
 def trajectory_quality(simulator: Simulator, agent: Any, rows: Transitions) -> dict[str, float]:
-    """Judge imagined rows of any world: branched rollouts of an ensemble or guided trajectories.
+    """Measure imagined rows of any world against the true simulator and the target policy ``agent``.
 
-    Args:
-        simulator: the true environment.
-        agent: the target policy, with ``log_prob``.
-        rows: imagined; those that terminated are left out, their successors mean nothing.
+    Terminated rows are left out, because their successors mean nothing.
 
     Returns:
-        ``dynamics_error``: mean over rows and dimensions of (s' - true s')²; ``dynamics_error_median``: of the rows' means,
-        which a few wild rows do not move; ``log_prob``: mean log-density of the actions under the agent's policy.
+        ``dynamics_error``: mean of (s' - true s')²; ``dynamics_error_median``: over rows' means, robust to outliers;
+        ``log_prob``: mean log-density of the actions under the policy; ``rows``.
     """
     rows = rows.select(~rows.terminated)
     error = dynamics_error(simulator, rows.obs, rows.action, rows.next_obs)

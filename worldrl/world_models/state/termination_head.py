@@ -1,8 +1,7 @@
-"""A learned rule of termination, for tasks whose own rule is not known: logistic regression by a small network.
+"""A learned termination rule, for tasks without a known one: logistic regression by a small network.
 
-Terminals are rare, so a batch holds as many of them as of other steps; the logit of such a network is too high by the
-logarithm of how much they were favoured, which is taken off again (Bayes' rule): ℓ = f(s, a, s') + ln(π/(1 - π)) with π the
-dataset's share of terminals. A step ends the task where ℓ > 0.
+Terminals are rare, so half of each batch is terminals. Bayes' rule corrects the logit for that:
+ℓ = f(s, a, s') + ln(π/(1 - π)), with π the dataset's share of terminals. A step ends the task where ℓ > 0.
 
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
 """
@@ -45,13 +44,7 @@ class TerminationTraining:
 
 
 class TerminationHead(StoredModule):
-    """Tells of (s, a, s') whether the task ended; a :data:`~worldrl.world_models.state.terminations.Termination`.
-
-    Args:
-        obs_size: ``S``.
-        action_size: ``A``.
-        width: of the hidden layer.
-    """
+    """Predicts the end of the task; a :data:`~worldrl.world_models.state.terminations.Termination`."""
 
     kind = "termination-head"
     mean: Tensor
@@ -90,7 +83,7 @@ def fit_termination(
     """Fit a head to a dataset's terminals.
 
     Raises:
-        SettingError: the dataset has no terminals, or nothing else.
+        SettingError: the dataset has no terminals, or only terminals.
         NonFiniteError: the loss is not finite.
     """
     training = training or TerminationTraining()

@@ -1,11 +1,11 @@
-"""When an imagined step ends the task: Gymnasium's own rules, read off the next observation.
+"""When an imagined step ends the task: Gymnasium's own rules, applied to the next observation.
 
-Rules are pure functions of observation, action and next observation; what an environment was made with (``healthy_z_range``
-and so on) are their keywords, under Gymnasium's names. Positions that ``exclude_current_positions_from_observation=False``
-leaves in front (NeoRL's variants of these tasks have one too) shift every index.
+Rules are pure functions of observation, action and next observation. Their keywords are the environment's own arguments
+(``healthy_z_range`` and so on). Positions that ``exclude_current_positions_from_observation=False`` adds in front (as
+in some of NeoRL's tasks) shift every index.
 
-OfflineRL-Kit's Hopper rule takes the absolute value of the comparison ``|s < 100|`` where ``|s| < 100`` is meant, so that
-a velocity of -1000 counts as healthy; the one here follows Gymnasium.
+OfflineRL-Kit's Hopper rule computes ``|s < 100|`` instead of ``|s| < 100`` and accepts a velocity of -1000; the rule
+here follows Gymnasium.
 
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
 """
@@ -29,11 +29,11 @@ Termination = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Observation ``[B, S]``, action ``[B, A]`` and next observation ``[B, S]`` to bool ``[B]``: the task ended here."""
 Range = tuple[float, float]
 CHUNK = 65_536
-"""Rows that a rule is held against at once."""
+"""Rows that a rule is compared with at once."""
 
 
 def within(x: Tensor, bounds: Range) -> Tensor:
-    """Tell where ``low < x < high``; not where x is NaN."""
+    """Return where ``low < x < high``; false where x is NaN."""
     low, high = bounds
     return (low < x) & (x < high)
 
@@ -54,7 +54,7 @@ def hopper(
     healthy_angle_range: Range = (-0.2, 0.2),
     exclude_current_positions_from_observation: bool = True,
 ) -> Tensor:
-    """Height, then angle, then what must stay within ``healthy_state_range`` too, the angle included."""
+    """Height, then angle; ``healthy_state_range`` applies to everything after the height."""
     first = 0 if exclude_current_positions_from_observation else 1
     healthy = within(next_obs[:, first + 1 :], healthy_state_range).all(dim=1)
     healthy &= within(next_obs[:, first], healthy_z_range) & within(next_obs[:, first + 1], healthy_angle_range)
@@ -127,21 +127,18 @@ RULES: Mapping[str, Callable[..., Tensor]] = {
 }
 """Rule of each task of :mod:`~worldrl.data.offline.known_tasks`."""
 REFUSED_SHARE = 0.02
-"""Rows that a rule may tell otherwise than the data recorded, of those that either calls terminal: rounding at a border."""
+"""Largest share of contradictions among rows that rule or data call terminal; rounding at a border causes some."""
 
 
 def termination_rule(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> Termination:
-    """Find the rule of an environment.
+    """Find the rule of an environment, with the environment's ranges.
 
     Args:
         env_id: whole id of Gymnasium's (``"Hopper-v5"``), D4RL's (``"hopper-medium-v2"``) or Minari's datasets.
-        env_kwargs: what the environment was made with; ranges change the rule, other keywords do not concern it.
-
-    Returns:
-        The rule, with the environment's ranges.
+        env_kwargs: arguments of the environment; those that the rule does not use are ignored.
 
     Raises:
-        SettingError: no rule is known for it, or a range is none.
+        SettingError: the environment has no known rule, or an argument is no range.
     """
     task = task_of(env_id)
     if task is None or task not in RULES:
@@ -156,7 +153,7 @@ def termination_rule(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -
 
 
 def _argument(key: str, value: Any) -> Any:
-    """Return a range or switch that an environment was made with."""
+    """Check and return a range or switch of an environment."""
     if not key.endswith("_range"):
         if isinstance(value, bool):
             return value
@@ -169,21 +166,16 @@ def _argument(key: str, value: Any) -> Any:
 
 
 def check_rule(rule: Termination, rows: Transitions, *, name: str, source: str) -> None:
-    """Hold a rule against the terminals of the data, before anything is imagined.
+    """Compare a rule with the terminals of the data, before anything is imagined.
 
-    A terminated row whose successor was not recorded (it is the row's own observation) says nothing of the rule.
-
-    Args:
-        rule: what tells terminal steps.
-        rows: of the dataset.
-        name: of the rule, for messages.
-        source: of the rows, likewise.
+    A terminated row without recorded successor (equal to the row's own observation) is left out. ``name`` of the rule
+    and ``source`` of the rows are for messages.
 
     Raises:
         SettingError: the rule does not fit the observations, or contradicts more rows than rounding can; with counts.
     """
     try:
-        told = torch.cat([
+        called = torch.cat([
             rule(rows.obs[part], rows.action[part], rows.next_obs[part])
             for part in (slice(i, i + CHUNK) for i in range(0, len(rows.obs), CHUNK))
         ])  # fmt: skip
@@ -194,7 +186,9 @@ def check_rule(rule: Termination, rows: Transitions, *, name: str, source: str) 
         ) from reason
     known = ~(rows.terminated & (rows.obs == rows.next_obs).all(dim=1))
     ended = rows.terminated & known
-    false, missed, either = (int(x.sum()) for x in (told & ~rows.terminated, ended & ~told, (told & known) | ended))
+    false, missed, either = (
+        int(x.sum()) for x in (called & ~rows.terminated, ended & ~called, (called & known) | ended)
+    )
     if false + missed > REFUSED_SHARE * either:
         raise SettingError(
             f"termination: the rule {name!r} contradicts {source}: of {len(rows.obs)} rows {int(rows.terminated.sum())} are "

@@ -1,8 +1,8 @@
-"""A diffusion model of whole trajectories: the data half of policy-guided diffusion (Jackson et al., RLC 2024).
+"""A diffusion model of whole trajectories, the first half of policy-guided diffusion (Jackson et al., RLC 2024).
 
-EDM (Karras et al. 2022) over windows of ``L`` steps; see ``trajectory_windows`` for what a window is, ``trajectory_sampling``
-for how one is drawn and steered. The published size has 178 million parameters (at Hopper's sizes) and needs a GPU; the
-default is the same network with 64 instead of 1024 features.
+EDM (Karras et al. 2022) over windows of ``L`` steps: ``trajectory_windows`` cuts them, ``trajectory_sampling`` draws
+and guides them. The published size has 178 million parameters (at Hopper's sizes) and needs a GPU; the default is the
+same network with 64 instead of 1024 features.
 
 Shapes legend: ``B`` windows, ``L`` steps, ``S`` observation, ``A`` action, ``W = S + A + 2`` numbers per step.
 """
@@ -34,7 +34,7 @@ from worldrl.world_models.state.trajectory_windows import stack_windows, window_
 
 KIND = "trajectory-diffusion"
 CONSTANT = 1e-6
-"""A column whose standard deviation is no larger does not move; it is scaled by 1."""
+"""A column with a standard deviation up to this is constant; its scale is 1."""
 
 
 @dataclass
@@ -85,7 +85,7 @@ class TrajectoryTraining:
         warmup: share of the steps in which it rises; a cosine down to zero follows.
         ema_decay: per step; 0.9995 is the published 0.995 at every tenth.
         stride: steps between windows of one episode.
-        validation_share: of the episodes, kept out of training.
+        validation_share: of the episodes, held out from training.
         checkpoint_steps: steps between checkpoints.
     """
 
@@ -100,7 +100,7 @@ class TrajectoryTraining:
     checkpoint_steps: int = 1000
 
     def __post_init__(self) -> None:
-        """Reject a length given twice, or not at all."""
+        """Require exactly one of steps and epochs."""
         if (self.steps > 0) == (self.epochs > 0):
             raise SettingError(
                 f"trajectory training: give steps or epochs and set the other to 0, got steps={self.steps} and "
@@ -108,7 +108,7 @@ class TrajectoryTraining:
             )
 
     def steps_for(self, windows: int) -> int:
-        """Return the optimizer steps on so many windows; an epoch leaves an incomplete batch out."""
+        """Return the optimizer steps on ``windows`` windows; an epoch drops an incomplete batch."""
         return self.steps or self.epochs * max(1, windows // self.batch_size)
 
 
@@ -123,13 +123,7 @@ def published_trajectory_diffusion() -> TrajectoryDiffusionConfig:
 
 
 class TrajectoryDiffusion(nn.Module):
-    """The denoiser D(x; σ) of normalised windows, with the statistics it was trained with.
-
-    Args:
-        config: sizes.
-        obs_size: ``S``.
-        action_size: ``A``.
-    """
+    """The denoiser D(x; σ) of normalised windows, with the statistics of its training."""
 
     mean: Tensor
     std: Tensor
@@ -152,7 +146,7 @@ class TrajectoryDiffusion(nn.Module):
         return self.mean.device
 
     def fit_statistics(self, windows: Tensor) -> None:
-        """Take mean and deviation of every column of ``[n, L, W]``."""
+        """Set mean and deviation of every column from ``[n, L, W]``."""
         flat = windows.flatten(0, 1).double()
         std = flat.std(dim=0, correction=0)
         self.mean.copy_(flat.mean(dim=0))
@@ -182,7 +176,7 @@ class TrajectoryDiffusion(nn.Module):
         return (expand_sigma(loss_weight(sigma, c.sigma_data), error) * error.square()).mean()
 
     def transitions(self, x: Tensor) -> Transitions:
-        """Turn normalised windows ``[B, L, W]`` into rows, see :func:`~.trajectory_windows.window_transitions`."""
+        """Convert normalised windows ``[B, L, W]`` to rows, see :func:`~.trajectory_windows.window_transitions`."""
         return window_transitions(self.denormalise(x), self.obs_size)
 
     # -- folder ----------------------------------------------------------------------------------------------
@@ -206,12 +200,9 @@ class TrajectoryDiffusion(nn.Module):
 
 @dataclass(frozen=True)
 class TrajectoryReport:
-    """What :func:`fit_trajectories` did.
+    """Result of :func:`fit_trajectories`.
 
-    Attributes:
-        windows: windows it learned from.
-        validation_loss: the averaged model's loss on windows of the episodes kept out; None where none were.
-        fit: of the training loop.
+    ``validation_loss`` is the averaged model's loss on windows of held-out episodes; None without such episodes.
     """
 
     windows: int
@@ -234,18 +225,18 @@ def fit_trajectories(
     """Train a trajectory model on a dataset.
 
     Args:
-        name: of the training, used as series in the log and in the names of its random streams.
+        name: series in the log, and part of random streams' names.
         rows: the dataset in order, on any device; windows are cut on the CPU.
         episode: int64 ``[N]`` on the CPU, the same number throughout an episode.
         config: sizes.
-        training: how it learns.
+        training: hyperparameters.
         seed: root of all draws.
         folder: of the checkpoints; None trains without.
-        log: receives the loss at each step.
+        log: receives the loss.
         device: where to train.
 
     Returns:
-        The averaged model, in evaluation mode, and what was done.
+        The averaged model, in evaluation mode, and a report.
 
     Raises:
         SettingError: no episode is long enough for a window.
@@ -292,10 +283,10 @@ def _windows_loss(model: TrajectoryDiffusion, windows: Tensor, batch_size: int, 
 def split_windows(
     rows: Transitions, episode: Tensor, length: int, training: TrajectoryTraining, seed: int, name: str
 ) -> tuple[Tensor, Tensor]:
-    """Part the windows ``[n, L, W]`` by episode: those to learn from, and those of a share of the episodes.
+    """Split the windows ``[n, L, W]`` by episode: training windows, and those of a share of the episodes.
 
     Raises:
-        SettingError: no episode holds a window.
+        SettingError: no episode contains a window.
     """
     starts = window_starts(rows, episode, length, training.stride)
     owners = episode[starts].unique()
@@ -307,7 +298,7 @@ def split_windows(
 
 @torch.no_grad()
 def validation_loss(model: TrajectoryDiffusion, windows: Tensor, *, seed: int, name: str) -> float | None:
-    """Return the loss on windows ``[n, L, W]`` with draws of its own, 16 levels each; None without windows."""
+    """Return the loss on windows ``[n, L, W]`` at 16 drawn levels each; None without windows."""
     if not len(windows):
         return None
     generator = on_device(stream(seed, name, "validation loss"), model.device)

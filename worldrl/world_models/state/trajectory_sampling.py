@@ -1,12 +1,11 @@
-"""Drawing trajectories, and steering them towards a policy: the other half of policy-guided diffusion.
+"""Sampling of trajectories, guided by a policy: the second half of policy-guided diffusion.
 
-The sampler is EDM's stochastic one (Karras et al. 2022, Algorithm 2). (The published code of policy-guided diffusion begins
-its Euler step at the sample without the added noise and its correction at the one with it; here both begin at the latter,
-as in the algorithm.)
+The sampler is EDM's stochastic one (Karras et al. 2022, Algorithm 2). As there, Euler step and correction both begin at
+the sample with added noise; the published code of policy-guided diffusion begins the Euler step without it.
 
-Guidance moves the actions alone, before each step but the last: a ← a + λ_i·g with
-g = ∇_a Σ_t log π(tanh(unnorm(a_t)) | unnorm(s_t)). The score of the behaviour policy is not taken away, so what comes out
-is the behaviour's trajectories re-weighted by the target policy: a regularised mixture of both.
+Guidance changes the actions alone, before each step but the last: a ← a + λ_i·g with
+g = ∇_a Σ_t log π(tanh(unnorm(a_t)) | unnorm(s_t)). The behaviour policy's score is not subtracted, so the samples are
+the behaviour's trajectories re-weighted by the target policy: a regularised mixture of both.
 
 Shapes legend: ``B`` trajectories, ``L`` steps, ``S`` observation, ``A`` action, ``W = S + A + 2`` numbers per step.
 """
@@ -29,7 +28,7 @@ from worldrl.world_models.state.trajectory_diffusion import TrajectoryDiffusion
 LogProb = Callable[[Tensor, Tensor], Tensor]
 """Observations ``[N, S]`` and actions ``[N, A]`` to log-densities ``[N]``, differentiable in the actions."""
 LARGEST_CHURN = math.sqrt(2) - 1
-"""EDM never adds more new noise at a step than there was."""
+"""Upper limit of γ: EDM never adds more noise at a step than is present."""
 
 
 @dataclass
@@ -38,12 +37,12 @@ class SamplerConfig:
 
     Attributes:
         steps: of the sampler, two evaluations each but for the last; the published number is 256 with ``churn=80``.
-        rho: how densely the levels lie at the lower end.
-        churn: S_churn, noise added over all steps; churn/steps is what each step adds, 0.3125 at both sizes.
+        rho: density of the levels at the lower end.
+        churn: S_churn, noise added over all steps; each step adds churn/steps, 0.3125 at both sizes.
         churn_low: S_tmin, below which none is added.
         churn_high: S_tmax, above which none is added.
-        churn_noise: S_noise, a little over 1 against lost detail.
-        second_order: Heun's steps; without, Euler's at half the cost.
+        churn_noise: S_noise, slightly above 1 against lost detail.
+        second_order: Heun's steps; false takes Euler's at half the cost.
     """
 
     steps: int = 32
@@ -69,12 +68,12 @@ def published_sampler() -> SamplerConfig:
 
 @dataclass
 class GuidanceConfig:
-    """How strongly the policy pulls.
+    """Strength of the policy's guidance.
 
     Attributes:
         coefficient: c, 0 for no guidance.
         cosine: c_cos, more guidance at middle noise levels.
-        normalise: give each trajectory's gradient unit length, so that only its direction counts.
+        normalise: scale each trajectory's gradient to unit length.
         at_denoised: take the gradient at the clean estimate, with one more evaluation per step.
     """
 
@@ -85,7 +84,7 @@ class GuidanceConfig:
 
 
 def guidance_weight(step: int, steps: int, config: GuidanceConfig) -> float:
-    """λ_i = c·[(1 - i/n) + c_cos·sin(π(i + 1)/n)]; nothing at the last step."""
+    """λ_i = c·[(1 - i/n) + c_cos·sin(π(i + 1)/n)]; 0 at the last step."""
     if step >= steps - 1:
         return 0.0
     return config.coefficient * (1 - step / steps + config.cosine * math.sin(math.pi * (step + 1) / steps))
@@ -94,18 +93,10 @@ def guidance_weight(step: int, steps: int, config: GuidanceConfig) -> float:
 def guidance_gradient(
     log_prob: LogProb, obs: Tensor, action: Tensor, mean: Tensor, std: Tensor, *, normalise: bool
 ) -> Tensor:
-    """Return g = ∇_a Σ_t log π(tanh(a·std + mean) | s_t) for normalised actions.
+    """Return g = ∇_a Σ_t log π(tanh(a·std + mean) | s_t) for normalised actions, ``[B, L, A]``, detached.
 
-    Args:
-        log_prob: of the policy.
-        obs: ``[B, L, S]`` in the data's units.
-        action: normalised ``[B, L, A]``.
-        mean: of the stretched actions ``[A]``.
-        std: of the stretched actions ``[A]``.
-        normalise: divide each trajectory's gradient by its length.
-
-    Returns:
-        ``[B, L, A]``, detached.
+    ``obs`` ``[B, L, S]`` is in the data's units; ``mean`` and ``std`` ``[A]`` are of the stretched actions.
+    ``normalise`` divides each trajectory's gradient by its length.
     """
     with torch.enable_grad():
         variable = action.detach().requires_grad_(True)
@@ -119,7 +110,7 @@ def guidance_gradient(
 
 
 def churn_share(sigma: float, config: SamplerConfig) -> float:
-    """γ_i: how much of the present level is added as new noise (Algorithm 2)."""
+    """γ_i: share of the present level that is added as new noise (Algorithm 2)."""
     if not config.churn_low <= sigma <= config.churn_high:
         return 0.0
     return min(config.churn / config.steps, LARGEST_CHURN)
@@ -135,19 +126,7 @@ def sample_trajectories(
     guidance: GuidanceConfig | None = None,
     log_prob: LogProb | None = None,
 ) -> Tensor:
-    """Draw normalised trajectories.
-
-    Args:
-        model: the denoiser.
-        count: ``B``.
-        sampler: steps and noise.
-        generator: of all draws.
-        guidance: how strongly ``log_prob`` pulls; without a ``log_prob`` nothing does.
-        log_prob: of the target policy.
-
-    Returns:
-        ``[B, L, W]``.
-    """
+    """Draw ``count`` normalised trajectories ``[B, L, W]``; without a ``log_prob`` they are not guided."""
     config = model.config
     levels = karras_grid(sampler.steps, config.sigma_low, config.sigma_high, sampler.rho).tolist()
     x = levels[0] * _noise(model, count, generator)
@@ -182,13 +161,12 @@ def _guided(
 ) -> Tensor:
     if not weight:
         return x
-    seen = model.denoise(x, x.new_full((len(x),), sigma)) if guidance.at_denoised else x
-    obs = slice(0, model.obs_size)
+    point = model.denoise(x, x.new_full((len(x),), sigma)) if guidance.at_denoised else x
     place = slice(model.obs_size, model.obs_size + model.action_size)
     gradient = guidance_gradient(
         log_prob,
-        model.denormalise(seen)[..., obs],
-        seen[..., place],
+        model.denormalise(point)[..., : model.obs_size],
+        point[..., place],
         model.mean[place],
         model.std[place],
         normalise=guidance.normalise,

@@ -1,8 +1,8 @@
-"""Trajectories as one tensor: windows of a dataset, and what is done to their numbers.
+"""Trajectories as one tensor: windows of a dataset, and the encoding of their numbers.
 
-A window is ``L`` consecutive steps of one episode, each with observation, action, reward and a flag for termination. It
-never crosses a reset and holds no step that a time limit cut off, for what would have followed is not in the data.
-Actions are stretched by arctanh, so that a generated one, squeezed back, lies in [-1, 1] again.
+A window is ``L`` consecutive steps of one episode, each with observation, action, reward and termination flag. It never
+crosses a reset and contains no step that a time limit cut off, because the data lacks what would have followed.
+Actions are stretched by arctanh, so that a generated action, squeezed back, is in [-1, 1] again.
 
 Shapes legend: ``N`` rows of the dataset, ``n`` windows, ``L`` steps, ``S`` observation, ``A`` action,
 ``W = S + A + 2`` numbers per step.
@@ -17,20 +17,14 @@ from worldrl.core.errors import SettingError
 from worldrl.core.transitions import Transitions
 
 LARGEST_ACTION = 0.999
-"""Actions are clipped here before arctanh, which would make infinity of 1."""
+"""Actions are clipped here before arctanh, which is infinite at 1."""
 
 
 def window_starts(rows: Transitions, episode: Tensor, length: int, stride: int) -> Tensor:
-    """Find where windows begin: every ``stride``-th place that allows one, episodes' beginnings, and last windows before a terminal.
+    """Return where windows begin, int64 ``[n]`` ascending: every ``stride``-th possible place, and two special ones.
 
-    Args:
-        rows: the dataset in order, ``N`` rows.
-        episode: int64 ``[N]``, the same number throughout an episode.
-        length: ``L``.
-        stride: between windows.
-
-    Returns:
-        int64 ``[n]``, ascending.
+    These are the beginnings of episodes and the last windows before terminals. ``rows`` are the dataset in order;
+    ``episode``, int64 ``[N]``, is constant within an episode.
 
     Raises:
         SettingError: no episode is long enough.
@@ -68,11 +62,11 @@ def unstack_windows(numbers: Tensor, obs_size: int) -> tuple[Tensor, Tensor, Ten
 
 
 def window_transitions(numbers: Tensor, obs_size: int) -> Transitions:
-    """Turn windows ``[n, L, W]`` into rows, each trajectory up to its first terminated step.
+    """Convert windows ``[n, L, W]`` to rows, each trajectory up to its first terminated step.
 
-    The last step has no successor in its window, so it becomes a row only where it terminated; its next observation then
-    repeats its own, which nothing reads, for nothing is bootstrapped there. (In the published code terminals stand at a
-    window's last step only and that step is always left out, so what it generates never ends.)
+    The last step has no successor in its window, so it becomes a row only where it terminated. Its next observation
+    repeats its own and is not read, because nothing is bootstrapped there. The published code always drops the last
+    step, the only one that may be a terminal there, so its trajectories never end.
     """
     obs, action, reward, terminated = unstack_windows(numbers, obs_size)
     next_obs = torch.cat([obs[:, 1:], obs[:, -1:]], dim=1)

@@ -1,15 +1,14 @@
 """The true simulator as a world: Gymnasium's own environment, set to recorded states, stepped row by row.
 
-For diagnostics that ask what remains of an effect when the model makes no error (RAVL: with true dynamics every
-uncertainty penalty is zero, and methods that relied on it collapse), and for the dynamics error of generated
-trajectories. Observation, reward and termination come from the environment's class; nothing is derived here.
+It shows which effects remain without model error (RAVL: every uncertainty penalty is then zero, and methods that rely
+on it collapse), and it measures the dynamics error of generated trajectories. Observation, reward and termination come
+from the environment's class.
 
-A row's state between steps is MuJoCo's whole integration state, the solver's warm start included, so a row continues
-exactly where it was, whatever other rows were stepped in between. A start is the recorded ``qpos`` and ``qvel``; the
-warm start of the recording is not known, so there the solver starts cold and agrees with the recorded successor to its
-tolerance.
+A row's state between steps is MuJoCo's whole integration state, including the solver's warm start, so rows are
+independent of each other. A start is the recorded ``qpos`` and ``qvel``. The recording's warm start is unknown, so the
+solver starts cold there and agrees with the recorded successor to its tolerance.
 
-Stepping is a plain loop: two threads would give at most half as much again (``docs/log/offline-speed.md``).
+Stepping is a plain loop: two threads would gain at most half as much again (``docs/log/offline-speed.md``).
 
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` rows of the dataset, ``n`` numbers of a physics state.
 """
@@ -32,14 +31,7 @@ from worldrl.world_models.state.ensemble import check_rows
 
 
 class Simulator:
-    """One MuJoCo environment of Gymnasium whose state can be put where one wants it.
-
-    Args:
-        env_id: for example ``"Hopper-v5"``.
-        env_kwargs: what the environment is made with.
-
-    Attributes:
-        env: the environment without wrappers: no time limit, no checks.
+    """One MuJoCo environment of Gymnasium with a settable state; ``env`` has no wrappers, so no time limit.
 
     Raises:
         SettingError: unknown id or keywords, or an environment without MuJoCo or without a box of actions.
@@ -88,37 +80,34 @@ class Simulator:
         return self.state()
 
     def state(self) -> NDArray[np.float64]:
-        """Return the whole state ``[n]``.
-
-        Ant and Humanoid take their speed from body positions that MuJoCo keeps as they were one substep ago, so these
-        belong to it.
-        """
+        """Return the whole state ``[n]``."""
+        # Ant and Humanoid compute their speed from body positions that MuJoCo keeps from one substep ago.
         integrated = np.empty(self._integrated)
         self.mujoco.mj_getState(self.env.model, self.env.data, integrated, self._spec)
         return np.concatenate([integrated, self.env.data.xpos.ravel(), self.env.data.xipos.ravel()])
 
     def restore(self, state: NDArray[np.float64]) -> None:
-        """Go back to a state from :meth:`state`."""
+        """Set a state from :meth:`state`."""
         data, cut = self.env.data, self._integrated
         self.mujoco.mj_setState(self.env.model, data, state[:cut], self._spec)
         data.xpos[:], data.xipos[:] = state[cut:].reshape(2, *data.xpos.shape)
 
     def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float64], float, bool]:
-        """Act from where it stands; ``action`` ``[A]`` in [-1, 1] spans the environment's range.
+        """Take ``action`` ``[A]``, whose range [-1, 1] spans the environment's.
 
         Returns:
-            Observation, reward, and whether the task ended; the time limit is not asked.
+            Observation, reward, and whether the task ended, without the time limit.
         """
         obs, reward, terminated, _, _ = self.env.step(self._centre + self._half * action)
         return obs, float(reward), bool(terminated)
 
     def physics_of(self, obs: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Read ``qpos`` and ``qvel`` off an observation ``[S]``; positions it leaves out (x) become 0.
+        """Read ``qpos`` and ``qvel`` from an observation ``[S]``; positions that it omits (x) become 0.
 
-        Hopper and Walker2d clip observed velocities to ±10; where that happened, they are not the true ones.
+        Hopper and Walker2d clip observed velocities to ±10, so these may not be the true ones.
 
         Raises:
-            SettingError: the observation holds more than positions and velocities, or not all of them.
+            SettingError: the observation has other numbers than positions and velocities, or not all of them.
         """
         structure: dict[str, int] = getattr(self.env, "observation_structure", {})
         skipped, positions, velocities = (structure.get(name, 0) for name in ("skipped_qpos", "qpos", "qvel"))
@@ -135,19 +124,15 @@ class Simulator:
 class TrueDynamics:
     """A :class:`~worldrl.core.interfaces.StateWorld` without error; its uncertainty is zero.
 
-    Args:
-        env_id: the environment the data came from.
-        obs: float32 ``[N, S]`` recorded observations, on the device where rollouts are wanted.
-        qpos: float64 ``[N, nq]`` positions before each recorded step.
-        qvel: float64 ``[N, nv]`` velocities.
-        env_kwargs: what the environment was made with.
+    ``obs`` float32 ``[N, S]`` is on the device of the rollouts; ``qpos`` ``[N, nq]`` and ``qvel`` ``[N, nv]`` are from
+    before each recorded step.
 
     Raises:
         SettingError: shapes that do not fit the environment.
     """
 
     measures_uncertainty = True
-    """It does know all: zero is its true uncertainty, and methods that penalise it may run here."""
+    """Zero is the true uncertainty, so methods that penalise uncertainty may run here."""
 
     def __init__(
         self,
@@ -205,10 +190,10 @@ class TrueDynamics:
 
 
 def dynamics_error(simulator: Simulator, obs: Tensor, action: Tensor, next_obs: Tensor) -> Tensor:
-    """Return how far steps are from the true ones: the mean over dimensions of (s' - true s')², ``[B]``.
+    """Return the mean over dimensions of (s' - true s')², ``[B]``: policy-guided diffusion's dynamics error.
 
-    The simulator is set to ``obs`` ``[B, S]``, takes ``action`` ``[B, A]``, and what it arrives at is compared with
-    ``next_obs`` ``[B, S]``: policy-guided diffusion's dynamics error, for any model's transitions.
+    The simulator is set to ``obs`` ``[B, S]`` and takes ``action`` ``[B, A]``; its result is compared with
+    ``next_obs``.
 
     Raises:
         SettingError: the state cannot be set from an observation, see :meth:`Simulator.physics_of`.

@@ -1,13 +1,12 @@
-"""Dynamic latent bootstrapping (Sword): training on contexts that the model imagined itself, as deep as episodes go.
+"""Dynamic latent bootstrapping (Sword): training on contexts that the model imagined, as deep as episodes are long.
 
 A bounded buffer of rollouts runs beside the training. Each row follows a recorded episode and its true actions, or its
-instruction where these are hidden, but on the model's own frames. At a bootstrapped step a batch of rows is the context and the
-recorded chunk after it the target; then the rows imagine that chunk and move on, and a row whose episode is over begins another.
-The cost is one sampled chunk, the memory that of the rows' frames, however long a rollout grows; what is old in a row was
-imagined by the weights of a few steps ago. A row keeps what the model remembers: latents, or of a Wan model, which encodes its
-memory anew before every chunk, the pictures.
+instruction where these are hidden, but on the model's own frames. At a bootstrapped step a batch of rows is the context
+and the recorded next chunk the target. Then the rows imagine that chunk and advance; a row whose episode has ended
+begins another. A step costs one sampled chunk; old frames of a row come from weights of a few steps ago. Rows store the
+model's memory: latents, or images for a Wan model, which encodes its memory before every chunk.
 
-Sword keeps one cached prediction per position of a clip; rows that walk keep a whole rollout's errors together.
+Sword caches one prediction per position of a clip; rows that advance keep the errors of a whole rollout.
 
 Shapes legend: ``N`` rows of the buffer, ``B`` rows of a batch, ``K`` memory frames.
 """
@@ -29,11 +28,9 @@ from worldrl.world_models.video.following import Follower, imagine_chunk
 
 @dataclass(frozen=True)
 class Context:
-    """Rows of the buffer, ready to be learned from.
+    """Drawn ``rows``, int64 ``[B]``, and their recorded windows of one chunk.
 
-    Attributes:
-        rows: int64 ``[B]``, which.
-        batch: the recorded windows of one chunk, whose memory is the model's own (the recorded one where a row has just begun).
+    The windows' memory is the model's own, or the recorded one where a row has just begun.
     """
 
     rows: Tensor
@@ -41,12 +38,9 @@ class Context:
 
 
 class LatentRollouts(nn.Module):
-    """The buffer; a module so that checkpoints hold it.
+    """The buffer of ``N`` rows; a module so that checkpoints contain it.
 
-    Args:
-        store: recorded episodes, their frames as the model keeps its memory: latents, or pictures.
-        layout: one chunk per window.
-        rows: ``N``.
+    ``store`` has recorded episodes with frames in the form of the model's memory: latents, or images.
 
     Raises:
         SettingError: no row.
@@ -65,8 +59,8 @@ class LatentRollouts(nn.Module):
         self.register_buffer("episode", torch.zeros(rows, dtype=torch.int64))
         self.register_buffer("step", torch.zeros(rows, dtype=torch.int64))
         self.register_buffer("begun", torch.zeros(rows, dtype=torch.bool))  # false: the row needs an episode
-        nowhere = np.zeros(rows, np.int64)
-        recorded = gather_windows(store, self.layout, nowhere, nowhere, np.zeros(rows, np.bool_)).memory
+        first = np.zeros(rows, np.int64)
+        recorded = gather_windows(store, self.layout, first, first, np.zeros(rows, np.bool_)).memory
         self.register_buffer("memory", torch.zeros_like(recorded))
 
     def __len__(self) -> int:
@@ -75,7 +69,7 @@ class LatentRollouts(nn.Module):
 
     @torch.no_grad()
     def draw(self, batch: int, generator: torch.Generator) -> Context:
-        """Draw ``batch`` different rows (all where there are fewer); rows without an episode begin one."""
+        """Draw ``batch`` different rows, or all of fewer; rows without an episode begin one."""
         rows = torch.randperm(len(self), generator=generator)[:batch]
         self._begin(rows[~self.begun.cpu()[rows]], generator)
         episode, step = (value.cpu()[rows].numpy() for value in (self.episode, self.step))
@@ -83,10 +77,10 @@ class LatentRollouts(nn.Module):
         return Context(rows, replace(window.to(self.memory.device), memory=self.memory[rows]))
 
     def _begin(self, rows: Tensor, generator: torch.Generator) -> None:
-        """Give rows an episode: half of them from its beginning, half from anywhere, on recorded frames."""
+        """Give rows an episode, half of them from its beginning and half from anywhere, on recorded frames."""
         where, start = torch.rand(2, len(rows), generator=generator, dtype=torch.float64).numpy()
-        lasting = np.flatnonzero(self.store.length >= self.layout.frame_stride)
-        episode = lasting[(where * len(lasting)).astype(np.int64)]
+        eligible = np.flatnonzero(self.store.length >= self.layout.frame_stride)
+        episode = eligible[(where * len(eligible)).astype(np.int64)]
         last = self.store.length[episode] - self.layout.frame_stride
         step = (np.maximum(2 * start - 1, 0) * (last + 1)).astype(np.int64)
         memory = gather_windows(self.store, self.layout, episode, step, np.zeros(len(rows), np.bool_)).memory
@@ -103,9 +97,9 @@ class LatentRollouts(nn.Module):
         generator: torch.Generator,
         hidden: Tensor | None = None,
     ) -> None:
-        """Let the drawn rows imagine their chunk from its true actions; rows at their episode's end are free again.
+        """Imagine the chunk of the drawn rows; rows at their episode's end become free.
 
-        Rows of ``hidden``, bool ``[B]``, imagine it from the batch's instruction.
+        Rows of ``hidden``, bool ``[B]``, use the batch's instruction instead of the true actions.
         """
         state = model.window_start(context.batch)
         after, _ = imagine_chunk(model, state, context.batch, 0, generator, hidden)

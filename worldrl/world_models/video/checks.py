@@ -1,4 +1,4 @@
-"""What every world model checks before and after it imagines a chunk."""
+"""Checks of every video world model before and after it imagines a chunk."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from worldrl.core.errors import ActionError, NonFiniteError
 
 
 def check_chunk(action: Tensor, expected: tuple[int, int, int], generators: Sequence[torch.Generator]) -> None:
-    """Refuse actions of another shape than ``expected`` or of a wrong type, non-finite ones, and a wrong number of generators.
+    """Check shape, type and values of actions, and the number of generators, which is that of the rows.
 
     Raises:
-        ActionError: naming the first bad number.
+        ActionError: with the first bad number.
     """
     rows = expected[0]
     if tuple(action.shape) != expected or action.dtype != torch.float32:
@@ -28,10 +28,10 @@ def check_chunk(action: Tensor, expected: tuple[int, int, int], generators: Sequ
 
 
 def check_imagined(latent: Tensor) -> None:
-    """Refuse non-finite latents ``[B, ...]``.
+    """Check that latents ``[B, ...]`` are finite.
 
     Raises:
-        NonFiniteError: naming the first bad row.
+        NonFiniteError: with the first bad row.
     """
     finite = torch.isfinite(latent).flatten(1).all(dim=1)
     if not finite.all():

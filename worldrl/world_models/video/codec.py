@@ -1,8 +1,7 @@
 """Frame codecs: a frame to its latent and back, one frame at a time.
 
-The patch codec makes an 8×8 grid of latent vectors of 64×64 RGB. Its latents are normalised to unit root-mean-square per
-token, so they need no stored statistics and have the scale that the flow's unit noise expects. The identity codec leaves
-the pixels what they are.
+The patch codec makes an 8×8 grid of latent vectors of 64×64 RGB. Its latents have unit root-mean-square per token, so
+they need no stored statistics and match the flow's unit noise. The identity codec returns the pixels.
 
 Shapes legend: ``B`` rows, ``T`` frames, ``c`` latent channels, ``h w`` latent grid, ``n = h w`` tokens.
 """
@@ -30,19 +29,14 @@ def to_uint8(frames: Tensor) -> Tensor:
 
 
 def quantise(frames: Tensor) -> Tensor:
-    """Round floats in [-1, 1] to the 256 levels of a picture, as :func:`to_uint8` and :func:`to_unit` would."""
+    """Round floats in [-1, 1] to the 256 levels of an image, as :func:`to_uint8` and :func:`to_unit` would."""
     return ((frames.clamp(-1, 1) + 1) * 127.5).round() / 127.5 - 1
 
 
 def salience_weight(frames: Tensor, salience: float) -> Tensor:
-    """Weight pixels by how far they are from the batch's mean frame.
+    """Weight pixels of ``[N, 3, Y, X]`` by their distance from the batch's mean frame: ``[N, 1, Y, X]`` with mean 1.
 
-    Args:
-        frames: ``[N, 3, Y, X]`` in [-1, 1].
-        salience: weight of a fully different pixel, on top of 1.
-
-    Returns:
-        ``[N, 1, Y, X]`` with mean 1.
+    A fully different pixel has the weight ``salience`` on top of 1.
     """
     difference = (frames - frames.mean(dim=0, keepdim=True)).abs().mean(dim=1, keepdim=True)
     weight = 1 + salience * (difference / 0.5).clamp(max=1)
@@ -88,10 +82,7 @@ class PatchCodec(nn.Module):
         return unpatchify(pixels, self.config.patch, self.side).unflatten(0, (rows, steps))
 
     def loss(self, frames: Tensor, *, generator: torch.Generator) -> tuple[Tensor, Logs]:
-        """Reconstruction loss of uint8 frames ``[N, Y, X, 3]``: salience-weighted squared plus absolute error.
-
-        The absolute error keeps small objects sharp where the squared one alone would blur them.
-        """
+        """Reconstruction loss of uint8 frames ``[N, Y, X, 3]``: salience-weighted squared plus absolute error."""
         target = to_unit(frames)
         latent = self.encode(target[:, None])
         noise = torch.randn(latent.shape, generator=on_device(generator, latent.device), device=latent.device)
@@ -99,6 +90,7 @@ class PatchCodec(nn.Module):
         weight = salience_weight(target, self.config.salience)
         error = decoded - target
         squared = error.square()
+        # The absolute error keeps small objects sharp, which the squared one alone blurs.
         loss = (weight * (squared + 0.1 * error.abs())).mean()
         psnr = 10 * torch.log10(4 / squared.mean().detach().clamp_min(1e-10))
         return loss, {"codec/loss": loss.detach(), "codec/psnr_db": psnr}
@@ -117,9 +109,9 @@ class IdentityCodec(nn.Module):
         return 3, self.config.image_size, self.config.image_size
 
     def encode(self, frames: Tensor) -> Tensor:
-        """Return float ``[B, T, 3, Y, X]`` in [-1, 1] as it is."""
+        """Return ``[B, T, 3, Y, X]`` in [-1, 1] unchanged."""
         return frames
 
     def decode(self, latent: Tensor) -> Tensor:
-        """Return ``[B, T, 3, Y, X]`` as it is."""
+        """Return ``[B, T, 3, Y, X]`` unchanged."""
         return latent

@@ -1,4 +1,4 @@
-"""Typed configuration of the video world model; it travels with the weights as JSON."""
+"""Configuration of the video world model; it is stored with the weights as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Kind = TypeVar("Kind", bound=StrEnum)
 
 
 class CodecKind(StrEnum):
-    """What a frame becomes; ``auto`` is what the dynamics were made for."""
+    """Latent of a frame; ``auto`` is the natural one of the dynamics."""
 
     auto = "auto"
     patch = "patch"
@@ -36,7 +36,7 @@ NATURAL_CODEC = {DynamicsKind.flow_transformer: CodecKind.patch, DynamicsKind.ed
 class CodecConfig:
     """Frame codec: square patches, linear layers and small attention blocks (matrix products suit a CPU).
 
-    The identity codec has nothing but the size of its frames.
+    The identity codec uses ``image_size`` only.
 
     Attributes:
         kind: ``patch`` (latents), ``identity`` (pixels), or ``auto``: latents for the flow transformer, pixels for the
@@ -48,8 +48,7 @@ class CodecConfig:
         depth: blocks in the encoder and in the decoder.
         heads: attention heads.
         latent_noise: noise added to latents in training, so that decoding tolerates small errors.
-        salience: extra weight on pixels that differ from the batch's mean frame: so that small
-            objects are not lost.
+        salience: extra weight on pixels that differ from the batch's mean frame, so that small objects are not lost.
     """
 
     kind: CodecKind = CodecKind.auto
@@ -75,14 +74,15 @@ class CodecConfig:
 class DynamicsConfig:
     """Action-conditioned prediction of one chunk.
 
-    Both backends read what stands up to ``reference``; the rest is the flow transformer's, and ``unet`` the U-Net's.
+    Both backends read the settings up to ``reference``; the others are the flow transformer's, and ``unet`` the
+    U-Net's.
 
     Attributes:
         kind: ``flow_transformer`` (all frames of a chunk at once, in latents) or ``edm_unet`` (DIAMOND: one frame after
             the other, in pixels).
         chunk_length: control steps ``L`` per chunk, the policy's chunk.
         frame_stride: control steps per predicted frame.
-        memory_frames: newest frames ``K`` the model sees, besides the episode's first one.
+        memory_frames: newest frames ``K`` in the model's input, besides the episode's first one.
         memory_noise: largest noise level of the memory frames in training (uniform from 0).
         motion_weight: extra loss weight on places that change within the chunk.
         reference: whether the first frame anchors the prediction (off only for ablations).
@@ -97,9 +97,9 @@ class DynamicsConfig:
         refinement_share: share of training rows at those levels, if there are any.
         action_modulation: whether actions modulate the blocks (off only for ablations).
         action_tokens: whether actions are attended to as tokens (off only for ablations).
-        pose_map: whether tokens see where each future gripper pose is in the image.
-        planning: whether the model also runs without actions, conditioned on the instruction instead (``imagine(state, None)``);
-            ``training.action_dropout`` teaches it.
+        pose_map: whether tokens get the place of each future gripper pose in the image.
+        planning: whether the model also runs without actions, conditioned on the instruction instead (``imagine(state,
+            None)``); ``training.action_dropout`` trains this.
         unet: sizes and levels of the U-Net.
     """
 
@@ -126,7 +126,7 @@ class DynamicsConfig:
     unet: UNetConfig = field(default_factory=UNetConfig)
 
     def __post_init__(self) -> None:
-        """Reject a chunk that does not hold whole frames, and switches of the backend that is not asked for."""
+        """Reject a chunk of incomplete frames, and switches of the other backend."""
         self.kind = _kind("dynamics.kind", DynamicsKind, self.kind)
         if self.chunk_length % self.frame_stride:
             raise SettingError(
@@ -152,7 +152,7 @@ class DynamicsConfig:
         off = [name for name in ("action_modulation", "action_tokens", "pose_map") if not getattr(self, name)]
         off += [name for name in ("refinement_steps", "planning") if getattr(self, name)]
         if off:
-            raise SettingError(f"dynamics.{off[0]} is the flow transformer's; leave it alone with kind=edm_unet")
+            raise SettingError(f"dynamics.{off[0]} is the flow transformer's; keep its default with kind=edm_unet")
 
     @property
     def chunk_frames(self) -> int:
@@ -166,8 +166,8 @@ class SuccessHeadConfig:
 
     Attributes:
         loss_weight: weight of its cross-entropy beside the flow loss.
-        positive_weight: weight of frames of success; below 1 favours precision, since false success is what
-            reinforcement learning exploits.
+        positive_weight: weight of frames of success; below 1 favours precision, since reinforcement learning exploits
+            false success.
         noise_weight: how much less a frame weighs in pure noise than in none; 0 weighs all levels alike, 1 leaves pure
             noise out.
     """
@@ -177,7 +177,7 @@ class SuccessHeadConfig:
     noise_weight: float = 0.5
 
     def __post_init__(self) -> None:
-        """Reject weights that would turn the loss around."""
+        """Reject weights that would make the loss negative."""
         if not 0 <= self.noise_weight <= 1:
             raise SettingError(f"success.noise_weight must be in [0, 1], got {self.noise_weight}")
 
@@ -194,7 +194,7 @@ class GripperHeadConfig:
 
 
 CONDITIONINGS = ("actions", "instruction")
-"""What a video is made from."""
+"""Conditions of a video."""
 
 
 @dataclass
@@ -202,12 +202,12 @@ class OutcomeHeadConfig:
     """Outcome head, and when its probability counts as success.
 
     Attributes:
-        conditioning: what it is conditioned on: ``actions`` (to improve a policy in imagination), or ``instruction`` (to rate planned videos,
-            which have no actions).
+        conditioning: input beside the frames: ``actions`` (to improve a policy in imagination), or ``instruction`` (to
+            rate planned videos, which have no actions).
         width: of a member's recurrent state.
         ensemble_size: members of the outcome ensemble; their mean probability counts, their spread is the uncertainty.
         threshold: probability from which a frame counts as success; calibrated on held-out rollouts.
-        min_threshold: calibration never goes below this.
+        min_threshold: lower limit of the calibration.
         debounce: consecutive frames over the threshold that make a success.
     """
 
@@ -219,7 +219,7 @@ class OutcomeHeadConfig:
     conditioning: str = "actions"
 
     def __post_init__(self) -> None:
-        """Reject a jury of none, and one that is told anything else."""
+        """Reject an empty ensemble and unknown conditionings."""
         if self.conditioning not in CONDITIONINGS:
             raise SettingError(
                 f"outcome.conditioning: unknown value {self.conditioning!r}{nearest(self.conditioning, CONDITIONINGS)}"
@@ -230,11 +230,11 @@ class OutcomeHeadConfig:
 
 @dataclass
 class RestorerConfig:
-    """Frame restorer of decoded pictures.
+    """Frame restorer of decoded images.
 
     Attributes:
-        width: channels; 0 shows what the codec decodes.
-        block: pixels of a square that the convolutions see as one place.
+        width: channels; 0 shows the codec's images.
+        block: pixels of a square that the convolutions treat as one place.
         depth: residual convolutions.
     """
 
@@ -253,7 +253,7 @@ class RestorerConfig:
 
 @dataclass
 class VideoWorldModelConfig:
-    """Everything that shapes a :class:`~worldrl.world_models.video.model.VideoWorldModel`."""
+    """Sizes of a :class:`~worldrl.world_models.video.model.VideoWorldModel`."""
 
     codec: CodecConfig = field(default_factory=CodecConfig)
     dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)
@@ -263,7 +263,7 @@ class VideoWorldModelConfig:
     restorer: RestorerConfig = field(default_factory=RestorerConfig)
 
     def __post_init__(self) -> None:
-        """Reject a U-Net that halves its grid more often than that can be halved, and blocks that do not tile a frame."""
+        """Reject a U-Net with more halvings than its grid has, and blocks that do not tile a frame."""
         halvings = 2 ** (self.dynamics.unet.levels - 1)
         if self.dynamics.kind is DynamicsKind.edm_unet and self.latent_size % halvings:
             raise SettingError(
@@ -277,7 +277,7 @@ class VideoWorldModelConfig:
 
     @property
     def codec_kind(self) -> CodecKind:
-        """The codec that is meant, never ``auto``."""
+        """The codec, never ``auto``."""
         return NATURAL_CODEC[self.dynamics.kind] if self.codec.kind is CodecKind.auto else self.codec.kind
 
     @property
@@ -287,7 +287,7 @@ class VideoWorldModelConfig:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> VideoWorldModelConfig:
-        """Rebuild from :meth:`to_json`; keys younger than the file take their defaults.
+        """Rebuild from :meth:`to_json`; absent keys take their defaults.
 
         Raises:
             SettingError: an unknown key, a value of another type or out of its range.
@@ -301,7 +301,7 @@ class VideoWorldModelConfig:
 
 
 def _kind(name: str, kinds: type[Kind], value: str) -> Kind:
-    """Read a kind that JSON or the command line has written as text."""
+    """Read a kind from text."""
     try:
         return kinds(value)
     except ValueError:

@@ -1,15 +1,14 @@
-"""Few-step sampling: the flow transformer learns to see in one evaluation where many steps would lead.
+"""Few-step sampling: the flow transformer learns to predict in one evaluation the result of many steps.
 
-Consistency distillation (Song et al. 2023, "Consistency Models", Algorithm 2) on the rectified flow. Two neighbouring points
-of one trajectory of the probability-flow ODE lead to the same clean latents, so the student's answer at the noisier one
-is drawn to its own answer at the other, which the teacher's Euler step has found::
+Consistency distillation (Song et al. 2023, "Consistency Models", Algorithm 2) on the rectified flow. Two neighbouring
+points of one trajectory of the probability-flow ODE lead to the same clean latents. The student's answer at the noisier
+point is therefore drawn to its own answer at the other, which the teacher's Euler step computes::
 
     x_σ        = (1-σ)·z + σ·ε                                   a recorded chunk z, noised
     x_σ'       = euler_step(x_σ, teacher(x_σ, σ), σ → σ')         one step of the teacher's grid
     loss       = ‖student(x_σ, σ) - stop(student(x_σ', σ'))‖²      and at σ' = 0 the target is x_0 itself
 
-The context (memory frames, the student's own imagined ones among them) is drawn as in the ordinary training, and both
-heads learn beside it, since they read what the student now computes.
+The context is drawn as in ordinary training, and both heads learn on the student's features.
 """
 
 from __future__ import annotations
@@ -37,13 +36,7 @@ from worldrl.world_models.video.training_config import WorldModelTraining
 
 @dataclass(frozen=True)
 class Consistency:
-    """The loss of one chunk, in place of the student's own.
-
-    Attributes:
-        student: learns.
-        teacher: its weights from before.
-        grid: the teacher's levels ``[steps + 1]``, from 1 to 0.
-    """
+    """The consistency loss of one chunk; ``grid`` ``[steps + 1]`` has the teacher's levels from 1 to 0."""
 
     student: FlowTransformer
     teacher: FlowTransformer
@@ -59,7 +52,7 @@ class Consistency:
         *,
         generator: torch.Generator,
     ) -> ChunkLoss:
-        """Squared distance of the student's answers at both ends of one of the teacher's steps; see ``Dynamics.loss``."""
+        """Squared distance of the student's answers at both ends of a teacher's step; see ``Dynamics.loss``."""
         grid, rows = self.grid.to(clean.device), clean.shape[0]
         step = torch.randint(len(grid) - 1, (rows,), generator=generator, device=generator.device).to(clean.device)
         sigma, sigma_next = grid[step], grid[step + 1]
@@ -77,10 +70,10 @@ class Consistency:
     ) -> Tensor:
         clean, _ = self.teacher(x, sigma, reference, memory, action)
         nearer = euler_step(x, clean.float(), sigma, sigma_next)
-        # The network knows levels above 0 only; there the Euler step has landed on the answer.
+        # The network takes levels above 0 only; at 0 the Euler step has reached the answer.
         answer, _ = self.student(nearer, sigma_next.clamp_min(float(self.grid[-2])), reference, memory, action)
-        over = (sigma_next == 0).view(-1, *[1] * (x.ndim - 1))
-        return torch.where(over, nearer, answer.float())
+        finished = (sigma_next == 0).view(-1, *[1] * (x.ndim - 1))
+        return torch.where(finished, nearer, answer.float())
 
 
 def fit_distilled(
@@ -88,13 +81,13 @@ def fit_distilled(
     episodes: Sequence[Episode],
     config: WorldModelTraining,
     *,
-    sentences: TaskInstructions,
+    instructions: TaskInstructions,
     seed: int,
     folder: Path | None,
     log: MetricLog | None,
     series: str = "distillation",
 ) -> FitReport:
-    """Distil the model's sampler in place; from then on it takes ``config.distill_sampling_steps`` steps.
+    """Distil the model's sampler in place to ``config.distill_sampling_steps`` steps.
 
     Raises:
         SettingError: the model's dynamics is not the flow transformer.
@@ -110,7 +103,7 @@ def fit_distilled(
         model,
         latent_sampler(model, episodes, config),
         config,
-        sentences=sentences,
+        instructions=instructions,
         seed=seed,
         folder=folder,
         log=log,

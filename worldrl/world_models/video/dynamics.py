@@ -1,12 +1,11 @@
-"""What a dynamics backend is: it samples the frames of one chunk, and says how wrong it is about recorded ones.
+"""Interface of a dynamics backend: it samples the frames of one chunk, and computes a loss on recorded ones.
 
-A backend owns its network, its noise levels and its sampler, because those belong together: the rectified flow of
-``flow_transformer`` and the EDM of ``edm_unet`` share no level and no step. What surrounds it does not know which one it
-is: :class:`~worldrl.world_models.video.model.VideoWorldModel` keeps the rows, the heads read the features, the training
-cuts the windows and lets the model imagine ahead.
+A backend owns network, noise levels and sampler: the rectified flow of ``flow_transformer`` and the EDM of ``edm_unet``
+share no level and no step. Everything else uses this interface:
+:class:`~worldrl.world_models.video.model.VideoWorldModel`, the heads and the training.
 
-Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions of ``A`` numbers, ``c h w`` latent,
-``n`` tokens, ``d`` width.
+Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions of ``A`` numbers, ``c h w``
+latent, ``n`` tokens, ``d`` width.
 """
 
 from __future__ import annotations
@@ -22,13 +21,12 @@ from worldrl.core.interfaces import Logs
 
 @dataclass(frozen=True)
 class ChunkLoss:
-    """What a backend says of one recorded chunk.
+    """Loss of one recorded chunk.
 
     Attributes:
         loss: scalar.
         features: ``[B, n, d]`` for the heads, from the evaluations that gave the loss.
-        level: how much of the signal those evaluations did not see, in [0, 1]: ``[B, F]``, or ``[B, 1]`` where all
-            frames of a row are alike.
+        level: noise share of those evaluations in [0, 1]: ``[B, F]``, or ``[B, 1]`` where all frames of a row are alike.
         logs: detached scalars.
     """
 
@@ -41,11 +39,8 @@ class ChunkLoss:
 class Dynamics(Protocol):
     """One chunk of future latents from the reference, the memory and the actions.
 
-    Implementations are modules, deterministic given the noise, and never mix rows.
-
-    Attributes:
-        width: ``d`` of the features.
-        heads: attention heads that ``d`` is divided into.
+    Implementations are modules, deterministic given the noise, and never mix rows. ``width`` is ``d`` of the features,
+    which ``heads`` divides.
     """
 
     width: int
@@ -57,17 +52,14 @@ class Dynamics(Protocol):
         ...
 
     def sample(self, noise: Tensor, reference: Tensor, memory: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Sample.
+        """Return float32 latents ``[B, F, c, h, w]`` and the features ``[B, n, d]`` of their evaluations.
 
         Args:
             noise: ``[B, noise_frames, c, h, w]``.
             reference: latent of the episode's first frame ``[B, c, h, w]``.
-            memory: newest latents ``[B, K, c, h, w]``, the last one is now.
-            action: ``[B, L, 2A]``, each scaled action with the scaled command it leads to; a model that plans also
-                takes what :func:`hide_actions` made of it.
-
-        Returns:
-            Float32 latents ``[B, F, c, h, w]`` and the features ``[B, n, d]`` of the evaluations that gave them.
+            memory: newest latents ``[B, K, c, h, w]``, the present one last.
+            action: ``[B, L, 2A]``, each scaled action with its scaled command, or :func:`hide_actions` of it for a model that
+                plans.
         """
         ...
 
@@ -86,35 +78,23 @@ class Dynamics(Protocol):
 
 
 def hide_actions(action: Tensor, instruction: Tensor, hidden: Tensor) -> Tensor:
-    """Take the actions of some rows away and tell those rows the instruction instead.
-
-    Rows with actions are not told it: what the robot does would follow from what it was asked to do, and a clumsy action
-    would be imagined to succeed.
-
-    Args:
-        action: ``[B, L, 2A]``.
-        instruction: embedded, ``[B, d]``.
-        hidden: bool ``[B]``.
+    """Replace the actions ``[B, L, 2A]`` of rows ``hidden``, bool ``[B]``, by the embedded instruction ``[B, d]``.
 
     Returns:
         ``[B, L, 2A + 1 + d]``: the actions, 1 where they are hidden, the instruction; 0 where a row does not have them.
     """
     flag = hidden.to(action.dtype)[:, None, None]
-    told = (flag * instruction[:, None]).to(action.dtype)
-    parts = (torch.where(hidden[:, None, None], 0, action), flag, told)
+    # With both, motion would follow from the instruction, and a bad action would be imagined to succeed.
+    given = (flag * instruction[:, None]).to(action.dtype)
+    parts = (torch.where(hidden[:, None, None], 0, action), flag, given)
     return torch.cat([part.expand(-1, action.shape[1], -1) for part in parts], dim=-1)
 
 
 def motion_weight(target: Tensor, now: Tensor, strength: float) -> Tensor:
-    """Weight places by how much they change within the chunk.
+    """Weight places by their change within the chunk, ``[B, F, 1, h, w]`` with mean 1 over the batch.
 
-    Args:
-        target: future latents ``[B, F, c, h, w]``.
-        now: newest memory latent ``[B, 1, c, h, w]``.
-        strength: weight of a place that changed by its own scale, on top of 1.
-
-    Returns:
-        ``[B, F, 1, h, w]``, mean 1 over the batch.
+    ``target`` are future latents ``[B, F, c, h, w]``, ``now`` is the newest one ``[B, 1, c, h, w]``. A place that
+    changed by its own scale has the weight ``strength`` on top of 1.
     """
     change = (target - now).square().mean(dim=2, keepdim=True).clamp(max=1)
     weight = 1 + strength * change

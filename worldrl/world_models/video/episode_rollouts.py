@@ -1,7 +1,7 @@
-"""Whole recorded episodes as the model imagines them from their true actions: what heads that judge dreams learn from.
+"""Recorded episodes as windows up to their ends, for heads that learn from imagined rollouts with true actions.
 
-Each episode is imagined from its beginning and from somewhere in its middle, as a rollout from a keyframe will be: with
-nothing remembered but the memory frames.
+Each episode starts at its beginning and somewhere in its middle, as a rollout from a keyframe: only memory frames are
+given.
 """
 
 from __future__ import annotations
@@ -23,14 +23,9 @@ from worldrl.world_models.video.following import Follower
 def whole_episodes(
     model: Follower[Any], episodes: Sequence[Episode], *, seed: int, series: str, batch: int = 128
 ) -> Iterator[tuple[WindowBatch, torch.Generator]]:
-    """Yield the episodes as windows up to their ends, twice each, with a CPU generator for what happens to them.
+    """Yield ``batch`` episodes at a time as windows up to their ends, twice each, with a CPU generator for further draws.
 
-    Args:
-        model: sets length, memory and distance of the frames.
-        episodes: of any lengths; neighbours of like length go together, since that wastes the least.
-        seed: of the starts in the middle and of the generators.
-        series: name of the training, on the progress line.
-        batch: episodes at a time.
+    Episodes of similar length share a batch, which wastes the least padding. ``series`` names the progress line.
     """
     store = build_store(episodes)
     order = np.argsort(store.length, kind="stable")
@@ -47,11 +42,11 @@ def whole_episodes(
 
 
 def chunks_of(model: Follower[Any], batch: WindowBatch) -> int:
-    """Return how many chunks a batch of windows is long."""
+    """Return the number of chunks in a batch of windows."""
     return batch.action.shape[1] // model.chunk_length
 
 
 def _middle(length: np.ndarray, chunk_length: int, generator: torch.Generator) -> np.ndarray:
-    """Draw a frame to start from, a chunk or more before each episode's end."""
+    """Draw a start frame, a chunk or more before each episode's end."""
     where = torch.rand(len(length), generator=generator, dtype=torch.float64).numpy()
     return (where * np.maximum(length - chunk_length + 1, 1)).astype(np.int64)

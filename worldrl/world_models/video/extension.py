@@ -1,6 +1,6 @@
-"""Existing weights under other settings: what fits them is taken over, what they lack is added, the rest is refused.
+"""Existing weights under other settings: fitting settings are applied, missing parts are added, others are refused.
 
-A setting that stands at its default was not asked for, and the weights keep their own value.
+A setting at its default counts as not given, and the weights keep their own value.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FREE = frozenset(
         "outcome.conditioning",
     }
 )  # fmt: skip
-"""Settings that fit any weights: of losses, of training, of sampling, of what counts; and what can be added untrained."""
+"""Settings that fit any weights: of losses, training, sampling and thresholds; and parts that can be added untrained."""
 WAN_FREE = frozenset({"codec.dtype", "codec.rows", "dynamics.bell_weight"})
 """Further ones of a Wan world model."""
 RESTORER = "restorer."
@@ -34,13 +34,13 @@ RESTORER = "restorer."
 
 
 def extended(model: VideoWorldModel, wanted: VideoWorldModelConfig, *, seed: int) -> VideoWorldModel:
-    """Return the model under the settings that ``wanted`` asks for.
+    """Return the model under the settings that ``wanted`` gives.
 
-    Planning, a frame restorer and further jurors are added untrained where the model has none. With the same settings of
-    sampling, and no juror added, it gives the numbers and pictures that it gave before.
+    Missing planning, frame restorer and ensemble members are added untrained. With the same settings of sampling, and
+    no member added, all numbers and images stay the same.
 
     Raises:
-        SettingError: something is asked for that these weights are not made for, or its backend cannot plan.
+        SettingError: a given setting does not fit these weights, or the backend cannot plan.
     """
     config = extended_config(model.config, wanted)
     if config == model.config:
@@ -52,10 +52,10 @@ def extended(model: VideoWorldModel, wanted: VideoWorldModelConfig, *, seed: int
 
 
 def extended_config(held: VideoWorldModelConfig, wanted: VideoWorldModelConfig) -> VideoWorldModelConfig:
-    """Return the configuration of :func:`extended`'s model: that of the weights, with what is asked for and fits.
+    """Return the configuration of :func:`extended`'s model: that of the weights with the given values that fit.
 
     Raises:
-        SettingError: something that is asked for does not fit them; all such settings are named.
+        SettingError: given values do not fit; all such settings are named.
     """
     own = held.to_json()
     asked = asked_for(wanted.to_json(), VideoWorldModelConfig().to_json(), own)
@@ -67,7 +67,7 @@ def extended_config(held: VideoWorldModelConfig, wanted: VideoWorldModelConfig) 
         if not _fits(name, old, value, held)
     ]:
         raise SettingError(
-            f"start: these weights are not made for {', '.join(refused)}, in brackets what they are made for; leave it out, "
+            f"start: these weights do not fit {', '.join(refused)}, with their own values in brackets; leave it out, "
             "or use start=scratch"
         )
     return VideoWorldModelConfig.from_json(asked)
@@ -91,7 +91,7 @@ def asked_for(wanted: dict[str, Any], default: dict[str, Any], held: dict[str, A
 
 
 def changes(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """Return both values of everything that differs between nested dicts of the same keys, by dotted name."""
+    """Return both values of every difference between nested dicts of the same keys, by dotted name."""
     found: dict[str, tuple[Any, Any]] = {}
     for name, value in new.items():
         if isinstance(value, dict):

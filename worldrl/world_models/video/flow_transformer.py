@@ -1,24 +1,22 @@
 """Flow transformer: one chunk of future latents from the reference, the memory and the actions.
 
-The future frames of a chunk are packed into the channels of one token grid, beside the reference latent and the
-``K`` memory latents: 64 tokens in all, which two cores can afford. Actions enter twice, as in WoVR: as a vector
-that joins the noise level's embedding and modulates every block, and as tokens that every block attends to.
-Each action travels with the commanded pose it leads to, which follows from it exactly.
+The future frames of a chunk are packed into the channels of one token grid, beside the reference latent and the ``K``
+memory latents: 64 tokens in all. Actions enter twice, as in WoVR: as a vector that joins the noise level's embedding
+and modulates every block, and as tokens that every block attends to. Each action comes with the commanded pose it leads
+to. Every token also gets its offset from each future gripper place in the image (``pose_map``; World-Env draws such a
+map).
 
-Where the hands will be in the picture follows from the commands as well, up to the camera: every token is told its own
-offset from each (``pose_map``; World-Env draws such a map in pixels).
+The output is the *change* from the newest memory frame: ẑ = z_now + f(·). An untrained model therefore predicts a still
+image, and the static scene does not hide a small object's motion.
 
-The output is the *change* against the newest memory frame: ẑ = z_now + f(·), so an untrained model predicts a
-still image and a small object's motion is not buried under the scene.
-
-A model that plans (``planning``) also runs without actions: in a row without them, a vector and tokens made of the
-instruction stand where those of the actions stood, and no pose is drawn. Rows with actions are computed as without it.
+A model that plans (``planning``) also runs without actions: a vector and tokens of the instruction replace those of the
+actions in such rows, without poses. Rows with actions do not change.
 
 Levels and steps are those of the rectified flow (``worldrl.diffusion.flow``); a finished sample can be refined
 (PDE-Refiner, Lippe et al. 2023).
 
-Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions of ``A`` numbers, ``c h w`` latent,
-``n = h w``.
+Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions of ``A`` numbers, ``c h w``
+latent, ``n = h w``.
 """
 
 from __future__ import annotations
@@ -39,12 +37,7 @@ from worldrl.world_models.video.pose_map import make_pose_map
 
 
 class PlanCondition(nn.Module):
-    """Stands in for a row's actions: the instruction as a vector, and as one token per control step.
-
-    Args:
-        width: ``d``.
-        length: control steps ``L``.
-    """
+    """Replaces a row's actions: the instruction as a vector, and as one token per control step."""
 
     def __init__(self, width: int, length: int):
         super().__init__()
@@ -61,7 +54,7 @@ class PlanCondition(nn.Module):
 
 @dataclass(frozen=True)
 class _Plan:
-    """Rows without actions ``[B]``, and what stands in for these: ``[B, d]`` and ``[B, L, d]``."""
+    """Rows without actions ``[B]``, and the replacements ``[B, d]`` and ``[B, L, d]``."""
 
     hidden: Tensor
     vector: Tensor
@@ -69,13 +62,7 @@ class _Plan:
 
 
 class FlowTransformer(nn.Module):
-    """Predicts the clean latents of a chunk from noisy ones, all frames at once.
-
-    Args:
-        config: sizes and ablation switches.
-        latent_shape: ``(c, h, w)`` of one frame.
-        actions: of the robot.
-    """
+    """Predicts the clean latents of a chunk, all frames ``(c, h, w)`` at once, from noisy ones."""
 
     def __init__(self, config: DynamicsConfig, latent_shape: tuple[int, int, int], actions: ActionSpec = TOOL_ACTIONS):
         super().__init__()
@@ -109,18 +96,10 @@ class FlowTransformer(nn.Module):
     def forward(
         self, x: Tensor, sigma: Tensor, reference: Tensor, memory: Tensor, action: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Predict.
+        """Return the clean latents ``[B, F, c, h, w]`` and the token features ``[B, n, d]`` for the heads.
 
-        Args:
-            x: noisy future latents ``[B, F, c, h, w]`` at level ``sigma``.
-            sigma: ``[B]`` in (0, 1].
-            reference: latent of the episode's first frame ``[B, c, h, w]``.
-            memory: newest latents ``[B, K, c, h, w]``, the last one is now.
-            action: ``[B, L, 2A]``, each scaled action with the scaled command it leads to, or what
-                :func:`~worldrl.world_models.video.dynamics.hide_actions` made of it.
-
-        Returns:
-            The clean latents ``[B, F, c, h, w]`` and the token features ``[B, n, d]`` for the heads.
+        ``x`` are noisy future latents ``[B, F, c, h, w]`` at levels ``sigma`` ``[B]`` in (0, 1]; the others are those
+        of :meth:`~worldrl.world_models.video.dynamics.Dynamics.sample`.
         """
         if not self.config.reference:
             reference = torch.zeros_like(reference)
@@ -128,8 +107,8 @@ class FlowTransformer(nn.Module):
         tokens = tokens.flatten(2).transpose(1, 2)  # [B, n, channels]
         action, plan = self._plan(action)
         if self.pose_map is not None:
-            shown = action[:, self.config.frame_stride - 1 :: self.config.frame_stride, self.actions.size :]
-            drawn = self.pose_map(shown).to(tokens.dtype)
+            commands = action[:, self.config.frame_stride - 1 :: self.config.frame_stride, self.actions.size :]
+            drawn = self.pose_map(commands).to(tokens.dtype)
             drawn = drawn if plan is None else torch.where(plan.hidden[:, None, None], 0, drawn)
             tokens = torch.cat([tokens, drawn], dim=-1)
         tokens = self.tokens_in(tokens) + self.position
@@ -141,7 +120,7 @@ class FlowTransformer(nn.Module):
         return memory[:, -1:] + change, features
 
     def _plan(self, condition: Tensor) -> tuple[Tensor, _Plan | None]:
-        """Split the actions ``[B, L, 2A]`` from what stands in for those that are hidden."""
+        """Split the actions ``[B, L, 2A]`` from the replacements of hidden ones."""
         size = 2 * self.actions.size
         if condition.shape[-1] == size or self.plan is None:
             return condition, None
@@ -164,13 +143,13 @@ class FlowTransformer(nn.Module):
 
     @property
     def noise_frames(self) -> int:
-        """One chunk to begin with, and one for each refinement."""
+        """One chunk, and one for each refinement."""
         return self.config.chunk_frames * (1 + self.config.refinement_steps)
 
     def sample(self, noise: Tensor, reference: Tensor, memory: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Integrate the flow from noise, then refine; see :meth:`Dynamics.sample`.
 
-        The features are the last evaluation's, which has seen the nearly clean frames.
+        The features are the last evaluation's, whose frames are nearly clean.
         """
         x, *fresh = noise.split(self.config.chunk_frames, dim=1)
         features = noise.new_zeros(0)
@@ -186,26 +165,19 @@ class FlowTransformer(nn.Module):
 
     @property
     def read_level(self) -> float:
-        """Level σ at which finished frames are read: that of the sampler's last evaluation, and at most a half.
+        """Level σ at which finished frames are read: that of the sampler's last evaluation, at most 0.5.
 
-        Heads that learned from sampled chunks know features of that level. Above a half there would be more noise than picture.
+        Heads trained on sampled chunks fit features of that level; above 0.5 noise would dominate.
         """
         if self.config.refinement_steps:
             return float(self._refinement()[-1])
         return min(float(sigma_grid(self.config.sampling_steps, self.config.shift)[-2]), 0.5)
 
     def read(self, clean: Tensor, noise: Tensor, reference: Tensor, memory: Tensor, action: Tensor) -> Tensor:
-        """Look at a finished chunk as if it had just been sampled.
+        """Return features ``[B, n, d]`` of a finished chunk as if it had just been sampled.
 
-        Args:
-            clean: its latents ``[B, F, c, h, w]``.
-            noise: standard normal, of the same shape.
-            reference: as of :meth:`forward`, and so are the others.
-            memory: what came before it.
-            action: what it was told.
-
-        Returns:
-            Features ``[B, n, d]`` for the heads.
+        ``clean`` are its latents ``[B, F, c, h, w]``, ``noise`` is standard normal of that shape; the others as of
+        :meth:`forward`.
         """
         level = clean.new_full((len(clean),), self.read_level)
         return self(add_noise(clean, noise, level), level, reference, memory, action)[1]

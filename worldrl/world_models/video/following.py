@@ -1,7 +1,7 @@
-"""How a world model follows recorded windows: chunk after chunk on its own frames, from the true actions.
+"""Interface of a world model that follows recorded windows: chunk after chunk on its own frames, from the true actions.
 
-Training on a model's own rollouts (``losses``, ``bootstrapping``) and of what judges whole dreams (``outcome_training``) needs
-no more of a model than this, and is the same for every one.
+Training on a model's own rollouts (``losses``, ``bootstrapping``) and of the outcome head (``outcome_training``) uses
+this.
 
 Shapes legend: ``B`` rows, ``L`` control steps per chunk, ``n`` tokens, ``d`` width of the features.
 """
@@ -17,20 +17,16 @@ from worldrl.data.windows.batch import WindowBatch
 
 
 class FollowedState(Protocol):
-    """Rows between chunks.
-
-    Attributes:
-        memory: what the model keeps of its newest frames ``[B, K, ...]``.
-    """
+    """Rows between chunks."""
 
     @property
     def memory(self) -> Tensor:
-        """See the class."""
+        """The newest frames in the model's own form ``[B, K, ...]``."""
         ...
 
     @property
     def rows(self) -> int:
-        """How many rollouts."""
+        """Number of rollouts."""
         ...
 
 
@@ -62,25 +58,19 @@ class Follower(Protocol[StateT]):
 
     @property
     def noise_shape(self) -> tuple[int, ...]:
-        """Shape of the standard normal noise that one row's chunk is made of."""
+        """Shape of the standard normal noise of one row's chunk."""
         ...
 
     def window_start(self, batch: WindowBatch) -> StateT:
-        """Begin where windows begin, with nothing remembered but their memory, and no instruction."""
+        """Begin where windows begin, with their memory frames only, and no instruction."""
         ...
 
     def follow(
         self, state: StateT, batch: WindowBatch, steps: slice, noise: Tensor, hidden: Tensor | None = None
     ) -> tuple[StateT, Tensor]:
-        """Imagine a chunk.
+        """Imagine the chunk of control steps ``steps`` with ``noise`` ``[B, *noise_shape]``; the batch is on the model's device.
 
-        Args:
-            state: just before it.
-            batch: the windows, on the model's device.
-            steps: the chunk's ``L`` control steps in them.
-            noise: ``[B, *noise_shape]``.
-            hidden: bool ``[B]``, rows that imagine it from the instruction instead of the true actions, as they will where they
-                plan: what drifts then is their context. None hides none.
+        Rows of ``hidden``, bool ``[B]``, use the instruction instead of the true actions; None hides none.
 
         Returns:
             The state after the chunk and the features ``[B, n, d]`` for the heads.

@@ -1,9 +1,9 @@
-"""Gripper head: how far apart will the fingers really be?
+"""Gripper head: predicts the measured gripper opening of each frame.
 
-The commanded gripper follows from the actions; the measured one tells whether something is held, in the very chunk
-in which the fingers close, long before a lift shows it in the picture. In pixels that bit is a handful of tokens among
-thousands of numbers, and a model trained on pixels alone lifted what it had not grasped. The head's gradient makes the
-shared features know the grasp; in imagination its findings go to the outcome head. Any robot with a gripper measures it.
+The commanded opening follows from the actions; the measured one shows whether something is held, in the very chunk in
+which the fingers close. In pixels that bit is a few tokens among thousands of numbers, and a model trained on pixels
+alone lifted objects that it had not grasped. The head's gradient puts the grasp into the shared features; in
+imagination its findings are input of the outcome head. Any robot with a gripper measures the opening.
 
 Shapes legend: ``B`` rows, ``F`` frames per chunk, ``G`` grippers, ``n`` tokens, ``d`` width.
 """
@@ -18,21 +18,14 @@ from worldrl.nn.blocks import Mlp
 
 
 class GripperHead(nn.Module):
-    """One learned query per predicted frame attends over the dynamics' tokens.
-
-    Args:
-        width: feature width ``d`` of the dynamics.
-        heads: attention heads.
-        frames: frames ``F`` per chunk.
-        grippers: ``G``.
-    """
+    """One learned query per predicted frame attends to the dynamics' tokens."""
 
     def __init__(self, width: int, heads: int, frames: int, grippers: int = 1):
         super().__init__()
         self.frame = nn.Parameter(torch.randn(frames, width) / width**0.5)
         self.attention = Attention(width, heads)
         self.norm = nn.LayerNorm(width)
-        self.out = Mlp(width, width, max(1, grippers))  # of a robot without grippers nobody asks
+        self.out = Mlp(width, width, max(1, grippers))  # at least one output, unused without grippers
 
     def find(self, features: Tensor) -> Tensor:
         """Return findings ``[B, F, d]`` from features ``[B, n, d]``."""
@@ -45,16 +38,6 @@ class GripperHead(nn.Module):
 
 
 def opening_loss(predicted: Tensor, opening: Tensor, valid: Tensor, unit: float) -> Tensor:
-    """Mean squared error over valid frames.
-
-    Args:
-        predicted: ``[B, F, G]`` in units.
-        opening: measured, ``[B, F, G]``.
-        valid: bool ``[B, F]``.
-        unit: :attr:`worldrl.core.actions.ActionSpec.opening_unit`.
-
-    Returns:
-        A scalar.
-    """
+    """Mean squared error of ``predicted`` (in ``unit``) and measured openings ``[B, F, G]`` over ``valid`` frames ``[B, F]``."""
     error = (predicted - opening / unit).square() * valid[..., None]
     return error.sum() / (valid.sum().clamp_min(1) * predicted.shape[-1])

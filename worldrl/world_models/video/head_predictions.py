@@ -1,9 +1,9 @@
-"""What a world model finds in finished videos, recorded or imagined: each chunk is read as if it had just been sampled.
+"""Predictions of a world model's heads for finished videos, recorded or imagined.
 
-The chunk is made a little noisy, as it was before the sampler's last step, and the network looks at it once, with the true
-frames before it as its memory. Nothing is imagined: the frames are what they are, and only the heads are asked.
+Each chunk gets the little noise of the sampler's last step, and the network evaluates it once, with the true frames
+before it as memory. Nothing is imagined; only the heads are evaluated.
 
-Shapes legend: ``N`` videos, ``T`` imagined frames of each (whole chunks), ``F`` frames per chunk, ``L`` control steps per chunk,
+Shapes legend: ``N`` videos, ``T`` frames of each (whole chunks), ``F`` frames per chunk, ``L`` control steps per chunk,
 ``d`` width of the dynamics, ``c h w`` latent.
 """
 
@@ -21,23 +21,20 @@ from worldrl.core.types import ResetRecord
 from worldrl.world_models.video.codec import to_unit
 from worldrl.world_models.video.flow_transformer import FlowTransformer
 from worldrl.world_models.video.model import VideoState, VideoWorldModel
-from worldrl.world_models.video.outcome_head import verdict
+from worldrl.world_models.video.outcome_head import ensemble_success
 
 
 def read_findings(
     model: VideoWorldModel, state: VideoState, latent: Tensor, action: Tensor | None, noise: Tensor
 ) -> Tensor:
-    """Read videos chunk by chunk.
+    """Return the findings of both heads ``[N, T, 2d]``, for the outcome ensemble.
 
     Args:
-        model: reads; none of its weights is changed.
+        model: is not changed.
         state: just before the first chunk, ``N`` rows, with the instructions embedded.
         latent: the frames ``[N, T, c, h, w]``.
-        action: what they were told ``[N, T L / F, A]``; None reads them as plans of the instruction.
+        action: ``[N, T L / F, A]``; None reads the videos as plans of the instruction.
         noise: standard normal ``[N, T, c, h, w]``.
-
-    Returns:
-        Findings of both heads ``[N, T, 2d]``, for the outcome jury.
 
     Raises:
         SettingError: the model is no flow transformer, or the frames are no whole chunks.
@@ -50,8 +47,8 @@ def read_findings(
         raise SettingError(f"reading videos needs whole chunks of {frames} frames, got {latent.shape[1]} frames")
     found = []
     for number, (clean, fresh) in enumerate(zip(latent.split(frames, 1), noise.split(frames, 1), strict=True)):
-        told = None if action is None else action[:, number * steps : (number + 1) * steps]
-        condition, commands = model.told(state, told)
+        part = None if action is None else action[:, number * steps : (number + 1) * steps]
+        condition, commands = model.chunk_condition(state, part)
         features = dynamics.read(clean, fresh, state.reference, state.memory, condition)
         found.append(model.find(features, state.instruction))
         state = model.remember(state, clean, commands)
@@ -66,49 +63,46 @@ def read_success(
     command: Tensor | None = None,
     action: Tensor | None = None,
 ) -> Tensor:
-    """Ask the outcome jury, frame by frame, whether videos that begin an episode have fulfilled their instructions.
+    """Return the outcome ensemble's mean probability, float32 ``[N, T]``, that videos fulfil their instructions.
 
-    The noise is the same in every video and at every call, so a video's answer depends on that video alone.
+    The noise is the same in every video and call, so a video's result depends on that video alone.
 
     Args:
-        model: its codec encodes the frames, so videos of any model can be read.
+        model: its codec encodes the frames, so any model's videos can be read.
         frames: uint8 ``[N, 1 + T, Y, X, 3]``; frame 0 is the episode's first.
-        instruction: ``N`` sentences.
-        command: what the robot was told at frame 0, ``[N, A]``; None of plans.
-        action: float32 ``[N, T L / F, A]``; None of plans.
-
-    Returns:
-        The jury's mean probability, float32 ``[N, T]``.
+        instruction: one per video.
+        command: command at frame 0, ``[N, A]``; None for plans.
+        action: float32 ``[N, T L / F, A]``; None for plans.
 
     Raises:
-        SettingError: pictures of another size than the model's, or those of :func:`read_findings`.
+        SettingError: images of another size than the model's, or as :func:`read_findings`.
     """
     size = model.config.codec.image_size
     if frames.shape[2:4] != (size, size):
-        raise SettingError(f"reading videos: the model sees {size} pixels, the videos have {tuple(frames.shape[2:4])}")
+        raise SettingError(f"reading videos: the model takes {size} pixels, the videos have {tuple(frames.shape[2:4])}")
     state = model.start(_records(model, frames[:, 0], instruction, command))
     with model.autocast():
         latent = model.codec.encode(to_unit(frames[:, 1:].to(model.device))).float()
         noise = torch.randn(latent.shape[1:], generator=stream(0, "read-videos")).to(model.device).expand_as(latent)
         findings = read_findings(model, state, latent, action, noise)
-        votes, _ = model.outcome(findings, state.belief)
-    return verdict(votes)[0].float().cpu()
+        logits, _ = model.outcome(findings, state.belief)
+    return ensemble_success(logits)[0].float().cpu()
 
 
 def _records(
     model: VideoWorldModel, first: Tensor, instruction: Sequence[str], command: Tensor | None
 ) -> list[ResetRecord]:
-    """Say where videos begin: nothing is remembered but the first frame."""
-    told = np.zeros((len(first), model.embodiment.actions.size), np.float32) if command is None else command.numpy()
+    """Make the starts of videos: only the first frame is in memory."""
+    commands = np.zeros((len(first), model.embodiment.actions.size), np.float32) if command is None else command.numpy()
     return [
         ResetRecord(
-            reference=picture,
-            memory=np.repeat(picture[None], model.memory_frames, axis=0),
+            reference=image,
+            memory=np.repeat(image[None], model.memory_frames, axis=0),
             command=now,
-            instruction=sentence,
+            instruction=text,
             task="",
             step=0,
             source="video",
         )
-        for picture, sentence, now in zip(first.cpu().numpy(), instruction, told, strict=True)
+        for image, text, now in zip(first.cpu().numpy(), instruction, commands, strict=True)
     ]

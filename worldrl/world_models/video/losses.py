@@ -1,8 +1,7 @@
 """Losses of the video world model over windows of real episodes.
 
-The dynamics loss looks at one chunk of a window, at a drawn ``depth``. Where that is not the first chunk, the model
-imagines the chunks before it and is then asked to go on from its own frames, which is what closed-loop imagination
-will ask of it. The target stays the true future.
+The dynamics loss is of one chunk of a window, at a drawn ``depth``. If that is not the first chunk, the model imagines
+the chunks before it and continues from its own frames, as in closed-loop imagination. The target stays the true future.
 """
 
 from __future__ import annotations
@@ -24,21 +23,18 @@ from worldrl.world_models.video.model import VideoState, VideoWorldModel, latent
 from worldrl.world_models.video.success_head import success_loss
 
 Denoise = Callable[..., ChunkLoss]
-"""A backend's ``loss``, or what takes its place (:meth:`worldrl.world_models.video.dynamics.Dynamics.loss`)."""
+"""A backend's ``loss`` or its replacement, see :meth:`worldrl.world_models.video.dynamics.Dynamics.loss`."""
 
 
 def noisy_memory(memory: Tensor, strength: float, generator: torch.Generator) -> Tensor:
-    """Mix noise into memory latents, each row at its own level in [0, ``strength``]; the level is not told."""
+    """Mix noise into memory latents, each row at its own level in [0, ``strength``]; the model does not get the level."""
     level = strength * torch.rand(memory.shape[0], generator=generator, device=memory.device)
     noise = torch.randn(memory.shape, generator=generator, device=memory.device)
     return add_noise(memory, noise, level)
 
 
 def draw_depth(unroll: int, bootstrap: float, generator: torch.Generator) -> int:
-    """Draw how many chunks the model imagines before the one in question.
-
-    0, or with probability ``bootstrap`` one of 1..``unroll``-1, all alike.
-    """
+    """Draw the number of imagined chunks: 0, or with probability ``bootstrap`` uniform in 1..``unroll``-1."""
     if unroll < 2 or float(torch.rand((), generator=generator)) >= bootstrap:
         return 0
     return int(torch.randint(1, unroll, (), generator=generator))
@@ -53,19 +49,15 @@ def dynamics_loss(
     denoise: Denoise | None = None,
     hidden: Tensor | None = None,
 ) -> tuple[Tensor, Logs]:
-    """The backend's loss on clean latents plus the losses of success and gripper head, for one chunk of each window.
+    """Return the backend's loss plus those of success and gripper head for one chunk of each window, and logs.
 
     Args:
-        model: the world model; its codec is not trained here.
-        batch: windows of ``U`` chunks, cut out of latents (see :func:`worldrl.world_models.video.training.latent_sampler`).
+        model: its codec is not trained here.
+        batch: windows of ``U`` chunks of latents (:func:`worldrl.world_models.video.training.latent_sampler`).
         generator: CPU generator of this step.
-        depth: chunks that the model imagines before the one in question, from 0 to ``U`` - 1.
-        denoise: in place of the backend's own loss of a chunk.
-        hidden: bool ``[B]``, rows that are told the instruction instead of their actions, in the chunks that they imagine
-            before too; None hides none.
-
-    Returns:
-        Scalar loss and logs.
+        depth: chunks that the model imagines before the chunk in question, 0 to ``U`` - 1.
+        denoise: replaces the backend's own loss.
+        hidden: bool ``[B]``, rows with the instruction instead of actions, also in the imagined chunks; None hides none.
     """
     generator = on_device(generator, model.device)
     with torch.no_grad():
@@ -80,7 +72,7 @@ def _with_noise(state: VideoState, strength: float, generator: torch.Generator) 
 
 
 def window_state(batch: WindowBatch) -> tuple[VideoState, Tensor]:
-    """Split a window of latents into its start (without instruction, belief and picture) and all future ones ``[B, U·F, ...]``."""
+    """Split a window of latents into its start (no instruction, belief and image) and all future latents ``[B, U·F, ...]``."""
     return latent_start(batch), batch.frames.float()
 
 
@@ -92,7 +84,7 @@ def imagine_ahead(
     generator: torch.Generator,
     hidden: Tensor | None = None,
 ) -> VideoState:
-    """Let the model imagine the first ``depth`` chunks of the window; see :func:`imagine_chunk`."""
+    """Imagine the first ``depth`` chunks of the window; see :func:`imagine_chunk`."""
     for chunk in range(depth):
         state, _ = imagine_chunk(model, state, batch, chunk, generator, hidden)
     return state
@@ -110,7 +102,7 @@ def chunk_loss(
 ) -> tuple[Tensor, Logs]:
     """Loss of one chunk of the window, from ``state`` just before it; ``denoise`` replaces the backend's own part.
 
-    Rows of ``hidden`` are told the instruction instead of their actions.
+    Rows of ``hidden`` use the instruction instead of their actions.
     """
     config = model.config
     frames = slice(chunk * config.dynamics.chunk_frames, (chunk + 1) * config.dynamics.chunk_frames)
@@ -119,11 +111,11 @@ def chunk_loss(
     condition = model.window_condition(batch, steps, hidden)
     instruction = model.success.embed(batch.instruction)
     dynamics: Dynamics = model.dynamics
-    told = (denoise or dynamics.loss)(clean, valid, state.reference, state.memory, condition, generator=generator)
-    logit = model.success(told.features, instruction)
+    base = (denoise or dynamics.loss)(clean, valid, state.reference, state.memory, condition, generator=generator)
+    logit = model.success(base.features, instruction)
     weights = config.success.positive_weight, config.success.noise_weight
-    head = success_loss(logit.float(), success, valid, told.level, *weights)
+    head = success_loss(logit.float(), success, valid, base.level, *weights)
     unit = model.embodiment.actions.opening_unit
-    grip = opening_loss(model.gripper(told.features).float(), batch.opening[:, frames], valid, unit)
-    total = told.loss + config.success.loss_weight * head + config.gripper.loss_weight * grip
-    return total, {**told.logs, "wm/success_loss": head.detach(), "wm/gripper_loss": grip.detach()}
+    grip = opening_loss(model.gripper(base.features).float(), batch.opening[:, frames], valid, unit)
+    total = base.loss + config.success.loss_weight * head + config.gripper.loss_weight * grip
+    return total, {**base.logs, "wm/success_loss": head.detach(), "wm/gripper_loss": grip.detach()}

@@ -1,10 +1,10 @@
-"""The video world model: codec, dynamics and heads behind one surface.
+"""The video world model: codec, dynamics and heads.
 
-A rollout stays in latent space: the state keeps the reference latent and the ``K`` newest latents of each row,
-and only the frame that the policy must see is decoded.
+A rollout stays in latent space: the state holds the reference latent and the ``K`` newest latents of each row. Only
+frames for the policy are decoded.
 
-Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions, ``A`` numbers of an action and of a
-command, ``U`` chunks of a window.
+Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions, ``A`` numbers of an action and of
+a command, ``U`` chunks of a window.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from worldrl.world_models.video.config import CodecKind, DynamicsKind, VideoWorl
 from worldrl.world_models.video.dynamics import hide_actions
 from worldrl.world_models.video.flow_transformer import FlowTransformer
 from worldrl.world_models.video.gripper_head import GripperHead
-from worldrl.world_models.video.outcome_head import OutcomeEnsemble, named_as_ensemble, verdict
+from worldrl.world_models.video.outcome_head import OutcomeEnsemble, ensemble_success, named_as_ensemble
 from worldrl.world_models.video.success_head import SuccessHead
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ class VideoState:
     Attributes:
         reference: latent of each row's first frame ``[B, c, h, w]``.
         memory: newest latents ``[B, K, c, h, w]``.
-        command: what the robot was last told ``[B, A]``.
+        command: last command ``[B, A]``.
         instruction: embedded instructions ``[B, d]``.
-        belief: of the outcome jury ``[B, J b]``.
-        first: uint8 ``[B, Y, X, 3]``, each row's first frame as the camera saw it.
+        belief: recurrent state of the outcome ensemble ``[B, J b]``.
+        first: uint8 ``[B, Y, X, 3]``, each row's first camera image.
     """
 
     reference: Tensor
@@ -66,7 +66,7 @@ class VideoState:
 
     @property
     def rows(self) -> int:
-        """How many rollouts."""
+        """Number of rollouts."""
         return self.reference.shape[0]
 
     def select(self, index: Tensor) -> VideoState:
@@ -80,14 +80,9 @@ class VideoState:
 
 
 class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
-    """Latent video diffusion as a simulator.
+    """Latent video diffusion as a simulator of the robot ``embodiment``.
 
-    Args:
-        config: sizes.
-        embodiment: the robot: what its actions are, and the constants that integrate them into commands.
-
-    Attributes:
-        compute_dtype: number type of imagination; bfloat16 doubles its speed where the processor has it.
+    ``compute_dtype`` is the number type of imagination; bfloat16 doubles its speed on processors that have it.
     """
 
     def __init__(self, config: VideoWorldModelConfig, embodiment: AnyEmbodiment):
@@ -112,7 +107,7 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
 
     @property
     def noise_shape(self) -> tuple[int, int, int, int]:
-        """Shape of the standard normal noise that one row's chunk is made of."""
+        """Shape of the standard normal noise of one row's chunk."""
         return self.dynamics.noise_frames, *self.codec.latent_shape
 
     def autocast(self) -> torch.autocast:
@@ -137,36 +132,32 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
     def imagine(
         self, state: VideoState, action: Tensor | None, *, generators: Sequence[torch.Generator]
     ) -> tuple[VideoState, Imagined]:
-        """Predict one chunk.
+        """Predict one chunk; return the next state and the imagined chunk.
 
         Args:
             state: ``B`` rows.
-            action: float32 ``[B, L, A]`` in the robot's range, or None: the model plans the chunk from the instruction. What is
-                commanded is then unknown, and the command stays what it was.
+            action: float32 ``[B, L, A]`` in the robot's range. None plans the chunk from the instruction; the command then stays.
             generators: one per row.
 
-        Returns:
-            The next state and what was imagined.
-
         Raises:
-            ActionError: wrong shape or non-finite values, or none to a model that does not plan; ``state`` is untouched.
-            NonFiniteError: the model imagined NaN or infinite latents; ``state`` is untouched.
+            ActionError: wrong shape or non-finite values, or none for a model that does not plan; ``state`` is unchanged.
+            NonFiniteError: the model imagined NaN or infinite latents; ``state`` is unchanged.
         """
         if action is not None:
             check_chunk(action, (state.rows, self.chunk_length, self.embodiment.actions.size), generators)
         elif len(generators) != state.rows:
             raise ActionError(f"imagine needs one generator per row: {state.rows}, got {len(generators)}")
-        condition, commands = self.told(state, action)
+        condition, commands = self.chunk_condition(state, action)
         noise = row_noise(generators, self.noise_shape, self.device)
         with self.autocast():
             latent, features = self.sample(state, condition, noise)
-            votes, belief = self.outcome(self.find(features, state.instruction), state.belief)
+            logits, belief = self.outcome(self.find(features, state.instruction), state.belief)
         check_imagined(latent)
         after = replace(self.remember(state, latent, commands), belief=belief)
-        return after, Imagined(latent, self.frame_steps, commands, *verdict(votes))
+        return after, Imagined(latent, self.frame_steps, commands, *ensemble_success(logits))
 
-    def told(self, state: VideoState, action: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the condition of each row's chunk, and the commands ``[B, L, A]`` in it; see :meth:`imagine`."""
+    def chunk_condition(self, state: VideoState, action: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the condition of each row's chunk, and its commands ``[B, L, A]``; see :meth:`imagine`."""
         if action is None:
             return self.plan(state), state.command[:, None].expand(-1, self.chunk_length, -1)
         action = action.to(self.device)
@@ -174,24 +165,24 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         return self.condition(action, commands), commands
 
     def remember(self, state: VideoState, latent: Tensor, commands: Tensor) -> VideoState:
-        """Move on to after a chunk's latents ``[B, F, c, h, w]`` and commands ``[B, L, A]``."""
+        """Append a chunk's latents ``[B, F, c, h, w]`` and commands ``[B, L, A]`` to a state."""
         memory = torch.cat([state.memory, latent], dim=1)[:, -self.memory_frames :]
         return replace(state, memory=memory, command=commands[:, -1])
 
     def embed(self, instruction: Sequence[str]) -> Tensor:
-        """Encode ``B`` sentences as ``[B, d]``."""
+        """Encode ``B`` instructions as ``[B, d]``."""
         return self.success.embed(instruction)
 
     def find(self, features: Tensor, instruction: Tensor) -> Tensor:
-        """Return what both heads find in features ``[B, n, d]``, frame by frame: ``[B, F, 2d]``."""
+        """Return both heads' findings in features ``[B, n, d]``, per frame: ``[B, F, 2d]``."""
         return torch.cat([self.success.find(features, instruction), self.gripper.find(features)], dim=-1)
 
     def sample(self, state: VideoState, condition: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Make a chunk of ``noise`` ``[B, *noise_shape]``; return latents ``[B, F, c, h, w]`` and features ``[B, n, d]``."""
+        """Sample a chunk from ``noise``; return latents ``[B, F, c, h, w]`` and features ``[B, n, d]``."""
         return self.dynamics.sample(noise, state.reference, state.memory, condition)
 
     def condition(self, action: Tensor, commands: Tensor) -> Tensor:
-        """Join scaled actions ``[B, L, A]`` with the scaled commands they lead to: ``[B, L, 2A]``."""
+        """Join scaled actions ``[B, L, A]`` with their scaled commands: ``[B, L, 2A]``."""
         robot = self.embodiment
         return torch.cat([robot.actions.scaled(action), robot.scaled_command(commands)], dim=-1)
 
@@ -199,7 +190,7 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         """Make the condition of a chunk without actions: the instruction alone (``dynamics.hide_actions``).
 
         Raises:
-            ActionError: the model was not made to plan.
+            ActionError: the model does not plan.
         """
         if not self.config.dynamics.planning:
             raise ActionError(
@@ -216,7 +207,7 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
 
     @torch.no_grad()
     def decode(self, latent: Tensor, first: Tensor) -> Tensor:
-        """Decode latents ``[B, T, c, h, w]`` of rows whose first frames were ``first``: uint8 ``[B, T, Y, X, 3]``."""
+        """Decode latents ``[B, T, c, h, w]`` of rows with first images ``first``: uint8 ``[B, T, Y, X, 3]``."""
         with self.autocast():
             frames = self.codec.decode(latent)
             if self.restorer is not None:
@@ -234,11 +225,11 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
     # -- recorded windows ------------------------------------------------------------------------------------
 
     def window_start(self, batch: WindowBatch) -> VideoState:
-        """Begin where windows begin, of latents or of pictures (uint8), without instruction and belief."""
+        """Begin where windows begin, of latents or of images (uint8), without instruction and belief."""
         if batch.reference.dtype != torch.uint8:
             return latent_start(batch)
         frames = torch.cat([batch.reference[:, None], batch.memory], dim=1)
-        latent = self.codec.encode(to_unit(frames.to(self.device))).half()  # as windows of latents are kept
+        latent = self.codec.encode(to_unit(frames.to(self.device))).half()  # as windows of latents are stored
         encoded = replace(batch, reference=latent[:, 0], memory=latent[:, 1:])
         return replace(latent_start(encoded), first=batch.reference)
 
@@ -250,7 +241,7 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         return self.remember(state, latent, batch.commands[:, steps]), features
 
     def window_condition(self, batch: WindowBatch, steps: slice, hidden: Tensor | None) -> Tensor:
-        """Make the condition of windows' control steps; rows of ``hidden`` are told the instruction instead of them."""
+        """Make the condition of windows' control steps; rows of ``hidden`` use the instruction instead."""
         condition = self.condition(batch.action[:, steps], batch.commands[:, steps])
         if hidden is None:
             return condition
@@ -266,13 +257,9 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         parents: Sequence[dict[str, Any]] = (),
         learned: Learned | None = None,
     ) -> None:
-        """Write the model as an artefact folder.
+        """Write the model as an artefact folder; ``store_dtype`` float16 halves it.
 
-        Args:
-            folder: the artefact.
-            store_dtype: ``torch.float16`` halves it.
-            parents: what it was made from.
-            learned: all it has learned from; None leaves that unknown.
+        ``parents`` are the artefacts that it was made from, ``learned`` its training data; None leaves that unknown.
         """
         write_artefact(
             folder,
@@ -296,21 +283,21 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
 
 
 def latent_start(batch: WindowBatch) -> VideoState:
-    """Begin where windows of latents begin, without instruction, belief and picture."""
+    """Begin where windows of latents begin, without instruction, belief and image."""
     reference, memory = batch.reference.float(), batch.memory.float()
     nothing = reference.new_zeros(len(reference), 0)
     return VideoState(reference, memory, batch.command, nothing, nothing, nothing)
 
 
 def make_codec(config: VideoWorldModelConfig) -> PatchCodec | IdentityCodec:
-    """Make the codec that a configuration means."""
+    """Make the codec of a configuration."""
     return (PatchCodec if config.codec_kind is CodecKind.patch else IdentityCodec)(config.codec)
 
 
 def make_dynamics(
     config: VideoWorldModelConfig, latent_shape: tuple[int, int, int], actions: ActionSpec = TOOL_ACTIONS
 ) -> FlowTransformer | EdmUNet:
-    """Make the backend that a configuration names, for frames of ``latent_shape`` ``(c, h, w)`` and a robot's actions."""
+    """Make the backend of a configuration, for frames of ``latent_shape`` ``(c, h, w)`` and a robot's actions."""
     from worldrl.world_models.video.unet import EdmUNet
 
     if config.dynamics.kind is DynamicsKind.flow_transformer:

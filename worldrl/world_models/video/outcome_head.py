@@ -1,10 +1,10 @@
-"""Outcome head: has the instruction been fulfilled, given the whole dream so far?
+"""Outcome head: probability that the instruction has been fulfilled, given the whole imagined rollout so far.
 
-A dream commits itself. Where the fingers close half beside an object, one sample shows it held, the next one not, and
-a chunk later the picture no longer tells how doubtful that was: the joint success head, which sees one chunk, is sure
-of failures too. This head remembers. It reads frame by frame what the success head and the gripper head found, keeps a
-belief, and learns from whole episodes that the model itself imagined from their true actions, against what really
-came; so it also learns where this model errs. Its probability is the one that counts.
+Where the fingers close half beside an object, one sample shows it held and the next one not. A chunk later the image no
+longer shows that uncertainty, and the joint success head, which uses one chunk, is sure of failures too. This head is
+recurrent: it reads the findings of success and gripper head frame by frame. It learns from whole episodes that the
+model imagined from their true actions, against the real outcomes, and so also learns the model's errors. Its
+probability counts.
 """
 
 from __future__ import annotations
@@ -19,12 +19,7 @@ from torch import Tensor, nn
 
 
 class OutcomeHead(nn.Module):
-    """A recurrent cell over findings.
-
-    Args:
-        width: width of one frame's findings.
-        hidden: width ``b`` of the belief.
-    """
+    """A recurrent cell over findings of size ``width``, with a state (belief) of size ``hidden``, ``b``."""
 
     def __init__(self, width: int, hidden: int):
         super().__init__()
@@ -38,38 +33,25 @@ class OutcomeHead(nn.Module):
         return self.out.weight.new_zeros(rows, self.hidden)
 
     def forward(self, findings: Tensor, belief: Tensor) -> tuple[Tensor, Tensor]:
-        """Read some frames.
-
-        Args:
-            findings: ``[B, F, width]``, see :meth:`worldrl.world_models.video.model.VideoWorldModel.find`.
-            belief: ``[B, b]`` before them.
-
-        Returns:
-            Logits ``[B, F]`` and the belief after them.
-        """
-        # In float32 also under autocast: a belief is carried over a whole episode.
+        """Return logits ``[B, F]`` of findings ``[B, F, width]`` and belief ``[B, b]``, and the belief after them."""
+        # In float32 also under autocast: a belief lasts a whole episode.
         with torch.autocast(findings.device.type, enabled=False):
-            seen = self.into(findings.float())
-            remembered, last = self.memory(seen, belief[None])
-            return self.out(seen + remembered).squeeze(-1), last[0]
+            x = self.into(findings.float())
+            recurrent, last = self.memory(x, belief[None])
+            return self.out(x + recurrent).squeeze(-1), last[0]
 
 
 class OutcomeEnsemble(nn.Module):
-    """Several outcome heads that judge the same findings, each with a belief of its own.
-
-    Args:
-        width: width of one frame's findings.
-        hidden: width ``b`` of each belief.
-        ensemble_size: heads ``J``.
-    """
+    """``ensemble_size`` (``J``) outcome heads that read the same findings, each with its own belief."""
 
     def __init__(self, width: int, hidden: int, ensemble_size: int):
         super().__init__()
+        # The attribute's name is part of the keys of stored weights.
         self.jurors = nn.ModuleList([OutcomeHead(width, hidden) for _ in range(ensemble_size)])
 
     @property
     def members(self) -> list[OutcomeHead]:
-        """The jurors, typed."""
+        """The heads, typed."""
         return cast("list[OutcomeHead]", list(self.jurors))
 
     def blank(self, rows: int) -> Tensor:
@@ -77,20 +59,20 @@ class OutcomeEnsemble(nn.Module):
         return torch.cat([member.blank(rows) for member in self.members], dim=-1)
 
     def forward(self, findings: Tensor, belief: Tensor) -> tuple[Tensor, Tensor]:
-        """Read some frames; return each juror's logits ``[J, B, F]`` and the beliefs after them."""
+        """Return each head's logits ``[J, B, F]`` and the beliefs after the frames."""
         parts = belief.chunk(len(self.jurors), dim=-1)
-        heard = [member(findings, part.contiguous()) for member, part in zip(self.members, parts, strict=True)]
-        return torch.stack([vote for vote, _ in heard]), torch.cat([after for _, after in heard], dim=-1)
+        results = [member(findings, part.contiguous()) for member, part in zip(self.members, parts, strict=True)]
+        return torch.stack([logit for logit, _ in results]), torch.cat([after for _, after in results], dim=-1)
 
 
-def verdict(votes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the jury's mean probability ``[B, F]`` and the jurors' standard deviation; from logits ``[J, B, F]``."""
-    probability = torch.sigmoid(votes)
+def ensemble_success(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation over members of the probability ``[B, F]``, from logits ``[J, B, F]``."""
+    probability = torch.sigmoid(logits)
     return probability.mean(dim=0), probability.std(dim=0, correction=0)
 
 
 def named_as_ensemble(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a world model's weights with the names of a jury of one, where a folder holds a single outcome head."""
+    """Return a world model's weights; a single outcome head gets the names of an ensemble of one."""
     single = re.compile(r"^outcome\.(?=into\.|memory\.|out\.)")
     return {single.sub("outcome.jurors.0.", name): value for name, value in tensors.items()}
 

@@ -1,9 +1,9 @@
-"""Pose maps: every token is told where the hands of each future frame will be, relative to itself.
+"""Pose maps: every token gets its offset from the grippers of each future frame.
 
-The commands follow from the actions, and where a hand is in the picture follows from the command, up to the camera. For a
-tool whose commanded pose is known, a learned pinhole camera places it (:class:`PoseMap`). For joint targets the arm's
-geometry is learned with the camera: a small network per arm maps its joints to the same homogeneous image coordinates
-(:class:`JointPoseMap`). Drawing the arm then is the same local problem for every token.
+Commands follow from the actions, and a gripper's place in the image follows from the command, up to the camera. A
+learned pinhole camera projects commanded tool poses (:class:`PoseMap`). For joint targets a small network per arm maps
+joints to the same homogeneous image coordinates (:class:`JointPoseMap`). Drawing the arm is then the same local problem
+for every token.
 
 Shapes legend: ``B`` rows, ``F`` frames per chunk, ``H`` hands, ``A`` numbers of a command, ``n = h w`` tokens.
 """
@@ -17,10 +17,10 @@ from worldrl.core.actions import ActionSpec
 from worldrl.nn.blocks import Mlp
 
 OCTAVES = 4
-"""The finest wave is a quarter of the image: two tokens of eight."""
+"""Frequencies; the finest wave is a quarter of the image, two tokens of eight."""
 
 NEAREST = 0.2
-"""Least depth of the learned camera, in units of its distance: a bad step must not divide by nothing."""
+"""Least depth of the learned camera, in units of its distance, against division by zero."""
 
 TOOL_POSE = 7
 """Numbers of a commanded tool pose: position, rotation, gripper."""
@@ -49,13 +49,7 @@ def in_image(homogeneous: Tensor) -> Tensor:
 
 
 class PoseMap(nn.Module):
-    """Tells every token where the gripper of each future frame is, relative to itself.
-
-    Args:
-        height: rows of tokens.
-        width: columns of tokens.
-        frames: future frames ``F``.
-    """
+    """Gives each of ``height × width`` tokens its offset from the gripper of each future frame."""
 
     grid: Tensor
 
@@ -65,7 +59,7 @@ class PoseMap(nn.Module):
         self.project = nn.Linear(3, 3)
         self.channels = frames * (2 + 4 * OCTAVES + TOOL_POSE - 2)
         with torch.no_grad():
-            # A first guess that training corrects: a camera that faces the robot and looks down.
+            # Initial camera: faces the robot from above; training corrects it.
             self.project.weight.copy_(torch.tensor([[0.0, 0.9, 0.0], [0.8, 0.0, -0.6], [0.0, 0.0, 0.0]]))
             self.project.bias.copy_(torch.tensor([0.0, 0.0, 1.0]))
 
@@ -84,14 +78,7 @@ class PoseMap(nn.Module):
 
 
 class JointPoseMap(nn.Module):
-    """Tells every token where the hands of each future frame are, for arms that are told joint targets.
-
-    Args:
-        height: rows of tokens.
-        width: columns of tokens.
-        frames: future frames ``F``.
-        actions: says which numbers belong to which arm.
-    """
+    """Gives each token its offset from the hands of each future frame, for arms with joint targets."""
 
     grid: Tensor
 
@@ -105,9 +92,9 @@ class JointPoseMap(nn.Module):
     def forward(self, command: Tensor) -> Tensor:
         """Map scaled commanded joints ``[B, F, A]`` to ``[B, n, channels]``."""
         offset = self.grid[:, None, None] - self.place(command)[:, None]  # [B, n, F, H, 2]
-        seen = offset_features(offset, OCTAVES).flatten(3)
-        shared = command[:, None].expand(-1, len(self.grid), -1, -1).to(seen.dtype)
-        return torch.cat([seen, shared], dim=-1).flatten(2)
+        features = offset_features(offset, OCTAVES).flatten(3)
+        shared = command[:, None].expand(-1, len(self.grid), -1, -1).to(features.dtype)
+        return torch.cat([features, shared], dim=-1).flatten(2)
 
     def place(self, command: Tensor) -> Tensor:
         """Place each hand: image coordinates ``[..., H, 2]`` of scaled commanded joints ``[..., A]``."""
@@ -117,7 +104,7 @@ class JointPoseMap(nn.Module):
 
 
 def _hand(joints: int) -> Mlp:
-    """Make one arm's network; its first guess is the middle of the picture, at unit depth."""
+    """Make one arm's network; its initial output is the middle of the image, at unit depth."""
     hand = Mlp(joints, JOINT_WIDTH, 3)
     last = hand[-1]
     assert isinstance(last, nn.Linear)

@@ -1,9 +1,8 @@
-"""Frame restorer: what the codec and the dream have blurred, put back with the help of the episode's first frame.
+"""Frame restorer: sharpens decoded frames with the episode's first image.
 
-The camera stands still, and most of what a dream shows was there from the beginning: the table, the objects that nobody has
-touched. The codec shows all of it through a 16-number keyhole per patch, with seams between the patches. A small convolution
-sees the decoded frame beside the true first one and decides, pixel by pixel, how much of the first still holds and what to
-correct. It changes what is shown, to policies and people, never the latents: the dream goes on as it would without.
+The camera does not move, so most of an imagined frame was visible in the first one. The codec stores 16 numbers per
+patch and makes seams between patches. A small convolution over decoded and first frame decides per pixel how much of
+the first frame still holds, and corrects the rest. It changes displayed images only, never the latents of the rollout.
 
 Shapes legend: ``N`` frames.
 """
@@ -19,11 +18,7 @@ from worldrl.world_models.video.config import RestorerConfig
 
 
 class FrameRestorer(nn.Module):
-    """Residual convolutions on blocks of pixels; an untrained one changes nothing.
-
-    Args:
-        config: sizes.
-    """
+    """Residual convolutions on blocks of pixels; an untrained one changes nothing."""
 
     def __init__(self, config: RestorerConfig):
         super().__init__()
@@ -36,17 +31,9 @@ class FrameRestorer(nn.Module):
             nn.init.zeros_(parameter)
 
     def forward(self, frame: Tensor, first: Tensor) -> Tensor:
-        """Restore decoded frames.
-
-        Args:
-            frame: ``[N, 3, Y, X]`` in [-1, 1].
-            first: of each frame's episode, likewise.
-
-        Returns:
-            ``frame + gate · (first - frame) + correction``, ``[N, 3, Y, X]``.
-        """
-        seen = torch.cat([frame, first, frame - first], dim=1)
-        x = F.silu(self.into(F.pixel_unshuffle(seen, self.block)))
+        """Return ``frame + gate · (first - frame) + correction``; all ``[N, 3, Y, X]`` in [-1, 1], ``first`` of the episode."""
+        inputs = torch.cat([frame, first, frame - first], dim=1)
+        x = F.silu(self.into(F.pixel_unshuffle(inputs, self.block)))
         for layer in self.hidden:
             x = x + F.silu(layer(x))
         correction, gate = F.pixel_shuffle(self.out(x), self.block).split([3, 1], dim=1)

@@ -1,7 +1,7 @@
-"""Training of the frame restorer: decoded dreams of recorded episodes against what the camera really saw.
+"""Training of the frame restorer: decoded imagined rollouts of recorded episodes against the camera's images.
 
-The dreams follow the true actions, so each picture has its true one. Squared error is the loss: where the dream cannot know,
-the restorer shows the mean, and says no more than the latents do.
+The rollouts follow the true actions, so each imagined image has its true one. The loss is squared error: where the
+rollout is uncertain, the restorer shows the mean and adds no detail that the latents lack.
 
 Shapes legend: ``N`` frames, ``B`` rows, ``F`` frames per chunk.
 """
@@ -31,28 +31,28 @@ from worldrl.world_models.video.training import autocast
 from worldrl.world_models.video.training_config import WorldModelTraining
 
 MOST_EPISODES = 400
-"""Episodes that are imagined for it; each gives a frame per chunk, twice, which is enough for so small a network."""
+"""Largest number of imagined episodes; each gives a frame per chunk, twice, enough for so small a network."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pictures of the same moment.
+    """Images of the same moments.
 
     Attributes:
-        joined_rollouts: uint8 ``[N, Y, X, 3]``, as the codec decodes the imagined latents.
+        imagined: uint8 ``[N, Y, X, 3]``, decoded from imagined latents.
         real: uint8 ``[N, Y, X, 3]``.
         first: uint8 ``[E, Y, X, 3]``, first frames of the episodes.
         episode: int64 ``[N]``, position in ``first``.
     """
 
-    joined_rollouts: Tensor
+    imagined: Tensor
     real: Tensor
     first: Tensor
     episode: Tensor
 
     def __len__(self) -> int:
         """Return ``N``."""
-        return len(self.joined_rollouts)
+        return len(self.imagined)
 
 
 def fit_restorer(
@@ -65,7 +65,7 @@ def fit_restorer(
     log: MetricLog | None,
     series: str = "restorer",
 ) -> FitReport:
-    """Train the restorer in place; everything else stays as it is.
+    """Train the restorer in place.
 
     Raises:
         SettingError: the model has none.
@@ -79,9 +79,9 @@ def fit_restorer(
 
     def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:
         index = torch.randint(len(pairs), (config.restorer_batch,), generator=stream(seed, "restorer", step))
-        shown = (pairs.joined_rollouts[index], pairs.real[index], pairs.first[pairs.episode[index]])
-        joined_rollouts, real, first = (to_unit(frames.to(model.device)) for frames in shown)
-        value = F.mse_loss(restorer(joined_rollouts, first), real)
+        drawn = (pairs.imagined[index], pairs.real[index], pairs.first[pairs.episode[index]])
+        imagined, real, first = (to_unit(frames.to(model.device)) for frames in drawn)
+        value = F.mse_loss(restorer(imagined, first), real)
         return value, {"wm/restorer_loss": value.detach()}
 
     return fit_module(
@@ -103,29 +103,29 @@ def fit_restorer(
 def imagine_pairs(
     model: VideoWorldModel, episodes: Sequence[Episode], config: WorldModelTraining, *, seed: int, series: str
 ) -> Pairs:
-    """Imagine at most :data:`MOST_EPISODES` episodes, drawn at random, twice each, and keep a frame of every chunk."""
+    """Imagine at most :data:`MOST_EPISODES` random episodes, twice each, and take one frame per chunk."""
     chosen = numpy_stream(seed, "restorer-episodes").permutation(len(episodes))[:MOST_EPISODES]
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     first: list[Tensor] = []
     for batch, generator in whole_episodes(model, [episodes[int(i)] for i in chosen], seed=seed, series=series):
         before = sum(map(len, first))
         first.append(batch.reference.cpu())
-        for joined_rollouts, real, row in _imagine_batch(model, batch, config, on_device(generator, model.device)):
-            parts.append((joined_rollouts.cpu(), real.cpu(), before + row.cpu()))
-    joined_rollouts, real, episode = (torch.cat(part) for part in zip(*parts, strict=True))
-    return Pairs(joined_rollouts, real, torch.cat(first), episode)
+        for imagined, real, row in _imagine_batch(model, batch, config, on_device(generator, model.device)):
+            parts.append((imagined.cpu(), real.cpu(), before + row.cpu()))
+    imagined, real, episode = (torch.cat(part) for part in zip(*parts, strict=True))
+    return Pairs(imagined, real, torch.cat(first), episode)
 
 
 def _imagine_batch(
     model: VideoWorldModel, batch: WindowBatch, config: WorldModelTraining, generator: torch.Generator
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Imagine windows to their ends; of each chunk, one frame and the rows for which it was recorded."""
+    """Imagine windows to their ends; of each chunk, return one frame and the rows for which it was recorded."""
     with autocast(model, config):
         state, found = model.window_start(batch), []
     frames = model.config.dynamics.chunk_frames
-    kept = min(frames, model.memory_frames)  # of a chunk's frames, so many are still in the memory after it
+    present = min(frames, model.memory_frames)  # frames of a chunk that the memory still holds after it
     for chunk in range(chunks_of(model, batch)):
-        back = int(torch.randint(1, kept + 1, (), generator=generator, device=model.device))
+        back = int(torch.randint(1, present + 1, (), generator=generator, device=model.device))
         with autocast(model, config):
             state, _ = imagine_chunk(model, state, batch, chunk, generator)
             decoded = model.codec.decode(state.memory[:, -back, None])[:, 0]

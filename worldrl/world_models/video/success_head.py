@@ -1,8 +1,8 @@
-"""Joint success head: does this frame fulfil the instruction, as far as its chunk tells?
+"""Joint success head: predicts whether each frame fulfils the instruction, from its chunk alone.
 
-It reads the dynamics transformer's features at the noise level in hand, so one forward pass gives frames and
-their success together (World-VLA-Loop's r̂ = φ(z)). The instruction reaches the model here and nowhere else. Its loss
-shapes the dynamics' features; in imagination its findings go to the outcome head, which decides.
+It reads the dynamics' features at the present noise level, so one forward pass gives frames and their success
+(World-VLA-Loop's r̂ = φ(z)). Its loss shapes the dynamics' features; in imagination its findings are input of the
+outcome head, which decides.
 """
 
 from __future__ import annotations
@@ -21,16 +21,7 @@ TEXT_WIDTH = 64
 
 
 class SuccessHead(nn.Module):
-    """One query per predicted frame, made of the instruction, attends over the dynamics' tokens.
-
-    The instruction also gates what was found: without the product, a head trained 3,000 steps still answered "something
-    was lifted" to every instruction.
-
-    Args:
-        width: feature width ``d`` of the dynamics.
-        heads: attention heads.
-        frames: frames ``F`` per chunk.
-    """
+    """One query per predicted frame, made of the instruction, attends to the dynamics' tokens; features have width ``d``."""
 
     def __init__(self, width: int, heads: int, frames: int):
         super().__init__()
@@ -44,13 +35,14 @@ class SuccessHead(nn.Module):
         self.out = Mlp(width, width, 1)
 
     def embed(self, instruction: Sequence[str]) -> Tensor:
-        """Encode ``B`` sentences as ``[B, d]``; constant over a rollout, so callers keep it."""
+        """Encode ``B`` instructions as ``[B, d]``, constant over a rollout."""
         return self.instruction_out(self.instruction(instruction))
 
     def find(self, features: Tensor, embedded: Tensor) -> Tensor:
         """Return findings ``[B, F, d]`` from features ``[B, n, d]`` and embedded instructions ``[B, d]``."""
         query = embedded[:, None] + self.frame
         found = self.attention(self.norm(query), features)
+        # Without this product, a head of 3,000 steps answered "something was lifted" to every instruction.
         gated = self.norm_out(found) * (1 + self.gate(embedded))[:, None]
         return query + gated
 
@@ -64,17 +56,9 @@ def success_loss(
 ) -> Tensor:
     """Cross-entropy over valid frames, weighted down at high noise.
 
-    Args:
-        logit: ``[B, F]``.
-        success: bool ``[B, F]``.
-        valid: bool ``[B, F]``.
-        level: of noise in [0, 1], ``[B, F]`` or ``[B, 1]``.
-        positive_weight: weight of success frames.
-        noise_weight: how much less a frame weighs in pure noise: its weight is 1 - ``noise_weight`` · level. Half
-            by default: the outcome of nearly deterministic dynamics is known in pure noise too, only less surely.
-
-    Returns:
-        A scalar.
+    ``logit``, bool ``success`` and bool ``valid`` are ``[B, F]``; ``level`` of noise in [0, 1] is ``[B, F]`` or ``[B,
+    1]``. A frame weighs 1 - ``noise_weight`` · level, half in pure noise by default: nearly deterministic dynamics have
+    a predictable outcome there too, only less surely.
     """
     weight = valid.float() * (1 - noise_weight * level) * torch.where(success, positive_weight, 1.0)
     loss = F.binary_cross_entropy_with_logits(logit, success.float(), reduction="none")

@@ -1,10 +1,8 @@
 """Training of the video world model: the codec on frames, then the dynamics with two heads on its latents.
 
-The sampler may then be distilled to fewer steps (``distillation``). The outcome head and the frame restorer come last, on
-whole episodes (``outcome_training``, ``restorer_training``).
-
-The codec is frozen while the dynamics learn, so every frame is encoded once and windows are cut out of latents:
-on two cores that saves a third of each step.
+The sampler may then be distilled to fewer steps (``distillation``). Outcome head and frame restorer come last, on whole
+episodes (``outcome_training``, ``restorer_training``). The codec is frozen while the dynamics learn, so every frame is
+encoded once and windows are cut out of latents: on two cores that saves a third of each step.
 """
 
 from __future__ import annotations
@@ -45,10 +43,10 @@ def fit_codec(
     folder: Path | None,
     log: MetricLog | None,
 ) -> FitReport:
-    """Train the codec in place on uint8 frames ``[R, Y, X, 3]`` held in memory; SettingError when it is the identity."""
+    """Train the codec in place on uint8 frames ``[R, Y, X, 3]``; SettingError when it is the identity."""
     codec = model.codec
     if isinstance(codec, IdentityCodec):
-        raise SettingError("codec.kind=identity has nothing to learn; give codec_steps=0, or codec.kind=patch")
+        raise SettingError("codec.kind=identity has no weights to train; give codec_steps=0, or codec.kind=patch")
 
     def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:
         generator = stream(seed, "codec", step)
@@ -77,26 +75,26 @@ def fit_dynamics(
     episodes: Sequence[Episode],
     config: WorldModelTraining,
     *,
-    sentences: TaskInstructions,
+    instructions: TaskInstructions,
     seed: int,
     folder: Path | None,
     log: MetricLog | None,
     series: str = "dynamics",
 ) -> FitReport:
-    """Train dynamics and both heads in place on windows of ``episodes``; the codec stays as it is.
+    """Train dynamics and both heads in place on windows of ``episodes``.
 
-    ``series`` names the training in the log, so that several rounds keep a curve each.
+    ``series`` names the training in the log, so that several rounds have a curve each.
     """
     if config.compile:
         model.dynamics.compile()
     sampler = latent_sampler(model, episodes, config)
     return fit_windows(
-        series, model, sampler, config, sentences=sentences, seed=seed, folder=folder, log=log, steps=config.steps
+        series, model, sampler, config, instructions=instructions, seed=seed, folder=folder, log=log, steps=config.steps
     )
 
 
 class Placed(Protocol):
-    """A model that is somewhere."""
+    """A model with a device."""
 
     @property
     def device(self) -> torch.device:
@@ -105,23 +103,19 @@ class Placed(Protocol):
 
 
 class Typed(Protocol):
-    """Settings of a training that say in which number type to compute.
-
-    Attributes:
-        dtype: ``float32``, ``bfloat16``, or ``auto``.
-    """
+    """Training settings with a number type: ``float32``, ``bfloat16``, or ``auto``."""
 
     dtype: str
 
 
 @dataclass(frozen=True)
 class _WindowLoss:
-    """The loss of step ``k``, a pure function of weights, seed and ``k``, and of the latent rollouts where there are any."""
+    """The loss of step ``k``, a pure function of weights, seed, ``k`` and the latent rollouts, if any."""
 
     model: VideoWorldModel
     sampler: WindowSampler
     config: WorldModelTraining
-    sentences: TaskInstructions
+    instructions: TaskInstructions
     seed: int
     rollouts: LatentRollouts | None
     denoise: Denoise | None
@@ -137,17 +131,17 @@ class _WindowLoss:
             depth = draw_depth(config.unroll, config.bootstrap, generator)
         batch = self.sampler.sample(config.batch, generator, chunk=depth)
         hidden = hide_rows(batch, config.action_dropout, generator)
-        batch = relabel(batch, self.sentences, config.negative_share, generator, hidden).to(self.model.device)
+        batch = relabel(batch, self.instructions, config.negative_share, generator, hidden).to(self.model.device)
         with autocast(self.model, config):
             return dynamics_loss(
                 self.model, batch, generator=generator, depth=depth, denoise=self.denoise, hidden=hidden
             )
 
     def _continued(self, rollouts: LatentRollouts, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
-        """Learn from rows of the buffer, then let them go on."""
+        """Learn from rows of the buffer, then advance them."""
         context = rollouts.draw(self.config.batch, generator)
         hidden = hide_rows(context.batch, self.config.action_dropout, generator)
-        batch = relabel(context.batch, self.sentences, self.config.negative_share, generator, hidden)
+        batch = relabel(context.batch, self.instructions, self.config.negative_share, generator, hidden)
         drawn = on_device(generator, self.model.device)
         with autocast(self.model, self.config):
             state, target = window_state(batch)
@@ -162,7 +156,7 @@ def fit_windows(
     sampler: WindowSampler,
     config: WorldModelTraining,
     *,
-    sentences: TaskInstructions,
+    instructions: TaskInstructions,
     seed: int,
     folder: Path | None,
     log: MetricLog | None,
@@ -183,7 +177,7 @@ def fit_windows(
         series,
         modules={**modules, **({} if rollouts is None else {"rollouts": rollouts})},
         optimizer=adamw(together, config.learning_rate, config.weight_decay),
-        loss=_WindowLoss(model, sampler, config, sentences, seed, rollouts, denoise),
+        loss=_WindowLoss(model, sampler, config, instructions, seed, rollouts, denoise),
         steps=steps,
         folder=folder,
         every_checkpoint=config.checkpoint_every,
@@ -203,7 +197,7 @@ def fit_windows(
 def latent_rollouts(
     model: VideoWorldModel, sampler: WindowSampler, config: WorldModelTraining
 ) -> LatentRollouts | None:
-    """Make the buffer that bootstrapped steps continue, where there is one."""
+    """Make the buffer of bootstrapped steps, if the settings have one."""
     if not config.bootstrap_rows:
         return None
     return LatentRollouts(sampler.store, sampler.layout, config.bootstrap_rows).to(model.device)
@@ -229,10 +223,8 @@ def latent_sampler(model: VideoWorldModel, episodes: Sequence[Episode], config: 
 
 @torch.no_grad()
 def encode_frames(model: VideoWorldModel, frames: np.ndarray, config: Typed, *, batch: int = 256) -> Tensor:
-    """Encode uint8 frames ``[R, Y, X, 3]`` to latents ``[R, c, h, w]`` on the model's device.
-
-    Kept in half precision: rounding is a hundred times below the codec's own error.
-    """
+    """Encode uint8 frames ``[R, Y, X, 3]`` to half-precision latents ``[R, c, h, w]`` on the model's device."""
+    # Half precision: rounding is a hundred times below the codec's own error.
     latent = torch.empty((len(frames), *model.codec.latent_shape), dtype=torch.float16, device=model.device)
     for first in range(0, len(frames), batch):
         part = to_unit(torch.from_numpy(frames[first : first + batch]).to(model.device))

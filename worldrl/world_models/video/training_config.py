@@ -12,35 +12,35 @@ class WorldModelTraining:
     """Settings of ``training.fit_codec``, ``training.fit_dynamics`` and ``outcome_training.fit_outcome``.
 
     Attributes:
-        codec_steps: steps of the codec; 0 keeps the codec as it is, and pixels need none.
+        codec_steps: steps of the codec; 0 trains none, and pixels need none.
         codec_batch: frames per codec step.
         codec_learning_rate: peak, warm-up cosine.
-        steps: steps of dynamics, success and gripper head together; 0 leaves them as they are.
+        steps: steps of dynamics, success and gripper head together; 0 trains none.
         batch: windows per step.
         learning_rate: peak, warm-up cosine.
         warmup: steps of warm-up.
         weight_decay: AdamW.
         clip_norm: largest gradient norm.
-        ema_decay: of the averaged weights that are kept; 0 keeps the last ones.
+        ema_decay: of the averaged weights, which are stored; 0 stores the last ones.
         unroll: chunks per window.
         bootstrap: probability that a step continues from the model's own imagined frames.
-        bootstrap_rows: size of the buffer of latent rollouts that such steps continue, to any depth
-            (``bootstrapping``); 0 imagines ahead within the window instead.
+        bootstrap_rows: latent rollouts that such steps continue, to any depth (``bootstrapping``); 0 imagines ahead
+            within the window instead.
         first_chunk_share: share of windows that start an episode.
         static_share: share of static clips.
         event_share: share of windows around gripper changes and contacts.
         negative_share: share of windows whose instruction is replaced by one that they do not fulfil.
         action_dropout: share of windows conditioned on the instruction instead of their actions, for a model that plans
-            (``dynamics.planning``); static clips and episodes that failed keep theirs.
-        outcome_steps: steps of the outcome head, after the dynamics; 0 leaves it as it is.
+            (``dynamics.planning``); static clips and failed episodes keep theirs.
+        outcome_steps: steps of the outcome head, after the dynamics; 0 trains none.
         outcome_batch: episodes per step of those.
         outcome_learning_rate: peak, warm-up cosine.
         outcome_weight_decay: AdamW.
         outcome_dropout: share of the findings hidden in each episode.
-        restorer_steps: steps of the frame restorer, last of all; 0 leaves it as it is.
+        restorer_steps: steps of the frame restorer, last of all; 0 trains none.
         restorer_batch: frames per step of those.
         restorer_learning_rate: peak, warm-up cosine.
-        distill_steps: steps of distillation, between dynamics and outcome head; 0 leaves the sampler as it is.
+        distill_steps: steps of distillation, between dynamics and outcome head; 0 keeps the sampler.
         distill_teacher_steps: of the sampler that is distilled.
         distill_sampling_steps: of the distilled sampler.
         dtype: ``float32``, ``bfloat16`` for autocast, or ``auto``: bfloat16 where the device has units for it.
@@ -82,7 +82,7 @@ class WorldModelTraining:
     checkpoint_every: int = 200
 
     def __post_init__(self) -> None:
-        """Check the ranges that the rooms below do not check."""
+        """Check the ranges that no called module checks."""
         for name in ("bootstrap", "negative_share", "action_dropout"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingError(f"training.{name} must be in [0, 1], got {getattr(self, name)}")

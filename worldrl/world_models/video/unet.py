@@ -1,12 +1,12 @@
 """EDM U-Net: a chunk's frames one after the other, each from the newest frames and the actions that lead to it.
 
-The backend of DIAMOND (Alonso et al. 2024): a small residual U-Net that sees the past frames beside the noisy one in
-its channels, and noise level and actions through adaptive group norms; EDM's preconditioning, loss and few-step sampler
-(Karras et al. 2022). A finished frame is rounded to 8 bits and becomes the newest memory frame of the next.
+The backend of DIAMOND (Alonso et al. 2024): a small residual U-Net with past frames and the noisy one in its channels;
+noise level and actions enter through adaptive group norms. EDM gives preconditioning, loss and few-step sampler (Karras
+et al. 2022). A finished frame is rounded to 8 bits and becomes the newest memory frame of the next.
 
-Three things differ from DIAMOND. The episode's first frame is one more picture in the channels, as everywhere in
-worldrl. Actions are continuous vectors, each with the commanded pose it leads to. Sampling starts at variance σ_max², as
-EDM's Algorithm 1 has it, where DIAMOND's code starts at 1.
+Three differences from DIAMOND: the episode's first frame is one more image in the channels; actions are continuous
+vectors, each with its commanded pose; sampling starts at variance σ_max², as in EDM's Algorithm 1, where DIAMOND's code
+starts at 1.
 
 Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions, ``s = L/F`` actions per frame,
 ``c h w`` latent (pixels, as a rule), ``n`` tokens of a frame at the bottom of the U-Net, ``d`` channels.
@@ -31,22 +31,14 @@ from worldrl.world_models.video.config import DynamicsConfig
 from worldrl.world_models.video.dynamics import ChunkLoss, motion_weight
 
 CACHE = 2**22
-"""Bytes of one layer's activations up to which rows are sampled together on a CPU: about what stays in its cache.
+"""Bytes of one layer's activations up to which rows are sampled together on a CPU, about what its cache holds.
 
-At 64 pixels these are four rows. 32 rows in parts of four take half the time of all at once in float32, two thirds
-in bfloat16 (one core, 1 MB of second-level cache).
+At 64 pixels these are four rows: 32 rows in parts of four take half the time of all at once (float32, one core, 1 MB of L2).
 """
 
 
 class EdmUNet(nn.Module):
-    """Denoises the next frame.
-
-    Args:
-        config: sizes, levels and switches.
-        latent_shape: ``(c, h, w)`` of one frame.
-        actions: of the robot.
-        pixels: latents are pixels in [-1, 1]: finished frames are rounded to their 256 levels.
-    """
+    """Denoises the next frame ``(c, h, w)``; with ``pixels``, finished frames are rounded to the 256 levels of an image."""
 
     def __init__(
         self,
@@ -69,36 +61,30 @@ class EdmUNet(nn.Module):
         self.norm_out = nn.GroupNorm(groups(unet.channels), unet.channels)
         self.conv_out = convolution(unet.channels, channels)
         self.norm_features = nn.LayerNorm(unet.channels)
-        # As large as the features: a head's query must tell its own frame's tokens from the others'.
+        # As large as the features: a head's query must distinguish its own frame's tokens.
         self.frame = nn.Parameter(torch.randn(config.chunk_frames, unet.channels))
         nn.init.zeros_(self.conv_out.weight)
 
     def forward(self, x: Tensor, sigma: Tensor, past: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Denoise one frame.
+        """Return the clean frame D(x; σ) in float32 and the features ``[B, n, d]``.
 
-        Args:
-            x: noisy frame ``[B, c, h, w]`` at level ``sigma``.
-            sigma: ``[B]``.
-            past: reference and memory in one ``[B, (1 + K) c, h, w]``.
-            action: ``[B, s, 2A]``, those that lead to the frame.
-
-        Returns:
-            The clean frame D(x; σ) in float32 and the features ``[B, n, d]``.
+        ``x`` is a noisy frame ``[B, c, h, w]`` at levels ``sigma`` ``[B]``, ``past`` reference and memory ``[B, (1 + K)
+        c, h, w]``, ``action`` ``[B, s, 2A]`` leads to the frame.
         """
         unet = self.config.unet
         scale = edm.precondition(edm.fold_offset(sigma, unet.offset_noise), unet.sigma_data)
-        seen = torch.cat([past / unet.sigma_data, expand_sigma(scale.c_in, x) * x], dim=1)
+        inputs = torch.cat([past / unet.sigma_data, expand_sigma(scale.c_in, x) * x], dim=1)
         level = sinusoidal(1000 * scale.c_noise, unet.condition)
         condition = self.condition(level + self.action_in(action.flatten(1)))
-        # Convolutions run half again as fast on a CPU when channels lie innermost.
-        hidden = self.conv_in(seen.contiguous(memory_format=torch.channels_last))
+        # Convolutions are half again as fast on a CPU with channels innermost.
+        hidden = self.conv_in(inputs.contiguous(memory_format=torch.channels_last))
         hidden, bottom = self.unet(hidden, condition)
         output = self.conv_out(F.silu(self.norm_out(hidden)))
         return edm.denoised(x, output.float(), scale), self.norm_features(bottom.flatten(2).transpose(1, 2))
 
     @property
     def noise_frames(self) -> int:
-        """One per frame: the sampler adds none on its way."""
+        """One per frame: the sampler adds no further noise."""
         return self.config.chunk_frames
 
     def sample(self, noise: Tensor, reference: Tensor, memory: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,7 +111,7 @@ class EdmUNet(nn.Module):
         return torch.stack(frames, dim=1), self._features(features)
 
     def _sample_frame(self, noise: Tensor, past: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Integrate dx/dσ from noise to a frame (EDM's Algorithm 1, without churn); the features are the last evaluation's."""
+        """Integrate dx/dσ from noise to a frame (EDM's Algorithm 1, no churn), with the last evaluation's features."""
         unet = self.config.unet
         grid = edm.karras_grid(unet.sampling_steps, unet.sigma_low, unet.sigma_start, unet.rho).to(noise.device)
         x, features = grid[0] * noise, noise.new_zeros(0)
@@ -158,10 +144,10 @@ class EdmUNet(nn.Module):
             sigma = self._draw_sigma(len(frame), generator)
             noisy = frame + edm.draw_noise(frame.shape, sigma, unet.offset_noise, generator)
             estimate, features = self(noisy, sigma, self._past(reference, memory), steps)
-            told = edm.fold_offset(sigma, unet.offset_noise)
-            scale = expand_sigma(edm.loss_weight(told, unet.sigma_data), frame)
+            level = edm.fold_offset(sigma, unet.offset_noise)
+            scale = expand_sigma(edm.loss_weight(level, unet.sigma_data), frame)
             errors.append(scale * (estimate - frame).square())
-            levels.append(edm.flow_level(told))
+            levels.append(edm.flow_level(level))
             found.append(features)
             memory = self._remember(memory, estimate.detach())
         weight = motion_weight(clean, now, self.config.motion_weight) * valid[:, :, None, None, None]
@@ -191,5 +177,5 @@ class EdmUNet(nn.Module):
         return torch.cat([memory[:, 1:], frame[:, None]], dim=1)
 
     def _features(self, frames: list[Tensor]) -> Tensor:
-        """Join the frames' tokens ``[B, n, d]``, each with its frame's own vector: ``[B, F n, d]``."""
+        """Join the frames' tokens ``[B, n, d]``, each plus its frame's vector: ``[B, F n, d]``."""
         return torch.cat([found + place for found, place in zip(frames, self.frame, strict=True)], dim=1)

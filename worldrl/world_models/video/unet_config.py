@@ -13,9 +13,9 @@ class UNetConfig:
 
     Attributes:
         channels: of every level.
-        levels: resolutions, each half of the one before.
+        levels: resolutions, each half of the previous one.
         blocks: residual blocks per level on the way down; one more on the way up.
-        condition: width of what noise level and actions become.
+        condition: width of the embedding of noise level and actions.
         heads: attention heads at the lowest resolution, and of the success and gripper head.
         sigma_data: standard deviation of the latents; 0.5 for pixels in [-1, 1], about 1 for the patch codec's.
         offset_noise: standard deviation of the noise that all places of a channel share, in training.
@@ -24,9 +24,9 @@ class UNetConfig:
         sigma_low: lowest level, in training and of the sampler.
         sigma_high: highest level in training.
         sigma_start: level at which sampling starts.
-        rho: how densely the sampler's levels lie at the lower end.
+        rho: density of the sampler's levels at the lower end.
         sampling_steps: steps of the sampler for each frame.
-        order: 1 for Euler's steps, 2 for Heun's: one evaluation more for every step but the last.
+        order: 1 for Euler's steps, 2 for Heun's: one more evaluation for every step but the last.
     """
 
     channels: int = 64

@@ -32,7 +32,7 @@ from worldrl.data.windows.batch import WindowBatch
 from worldrl.diffusion.flow import sigma_grid
 from worldrl.world_models.video.checks import check_chunk, check_imagined
 from worldrl.world_models.video.chunks import Chunked
-from worldrl.world_models.video.outcome_head import OutcomeEnsemble, verdict
+from worldrl.world_models.video.outcome_head import OutcomeEnsemble, ensemble_success
 from worldrl.world_models.wan.adapter import add_adapter, is_trained
 from worldrl.world_models.wan.codec import WanCodec
 from worldrl.world_models.wan.config import WanConfig
@@ -178,7 +178,7 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
         if self.outcome is None:
             return torch.sigmoid(self.success(features, state.instruction).float()), None, state.belief
         votes, belief = self.outcome(self.find(features, state.instruction), state.belief)
-        return *verdict(votes), belief
+        return *ensemble_success(votes), belief
 
     def _remember(self, state: WanState, clip: Tensor, action: Tensor, commands: Tensor) -> WanState:
         memory = torch.cat([state.memory, self.decode(clip, state.reference)], dim=1)[:, -self.memory_frames :]

@@ -1,4 +1,4 @@
-"""The actor of a self-made dataset, trained by ``behaviour_sac`` and read back without Stable-Baselines3.
+"""The actor of a self-made dataset: trained by ``behaviour_sac``, loaded without Stable-Baselines3.
 
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
 """
@@ -18,11 +18,11 @@ from worldrl.core.storage.artefact import read_artefact
 
 ACTOR = "sac-actor"
 LOG_STD = (-20.0, 2.0)
-"""Where Stable-Baselines3 clips the logarithm of the standard deviation."""
+"""Bounds of Stable-Baselines3 for the log standard deviation."""
 
 
 def squashed_gaussian(weights: Mapping[str, Tensor], obs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and logarithm of the standard deviation, both ``[B, A]``, of an action before its tanh.
+    """Return mean and log standard deviation, both ``[B, A]``, of an action before its tanh.
 
     Args:
         weights: of Stable-Baselines3's SAC actor: ``latent_pi.{0,2,...}``, ``mu`` and ``log_std``.
@@ -38,23 +38,14 @@ def squashed_gaussian(weights: Mapping[str, Tensor], obs: Tensor) -> tuple[Tenso
 
 @dataclass(frozen=True)
 class BehaviourActor:
-    """A trained actor.
-
-    Attributes:
-        weights: see :func:`squashed_gaussian`.
-        config: what the artefact says: environment, steps, return, settings.
-    """
+    """A trained actor: its weights, and the artefact's config with environment, steps, return and settings."""
 
     weights: Mapping[str, Tensor]
     config: Mapping[str, Any]
 
     @classmethod
     def load(cls, folder: Path) -> BehaviourActor:
-        """Load one of ``actors/step-...``.
-
-        Raises:
-            ArtefactError: see :func:`~worldrl.core.storage.artefact.read_artefact`.
-        """
+        """Load one of ``actors/step-...``; ArtefactError as :func:`~worldrl.core.storage.artefact.read_artefact`."""
         artefact = read_artefact(folder, kind=ACTOR)
         return cls(artefact.tensors, artefact.config)
 

@@ -1,13 +1,13 @@
-"""The behaviour policies of self-made datasets: Stable-Baselines3's SAC, trained in stretches that resume bit for bit.
+"""Behaviour policies of self-made datasets: Stable-Baselines3's SAC, trained in stretches that resume bit for bit.
 
-SAC: T. Haarnoja et al., ICML 2018 and arXiv 1812.05905; the update is Stable-Baselines3's own. Its save file is a zip
-with a pickle in it, so none is written: weights, targets, optimizers and temperature are a checkpoint of ours, the
-replay buffer is the recorded experience, one safetensors file per stretch, and every stretch draws from streams named
-by its number. A stretch begins with a reset, so an episode is cut (truncated, not terminated) at its border.
+SAC: T. Haarnoja et al., ICML 2018 and arXiv 1812.05905; the update is Stable-Baselines3's own. Its save file contains a
+pickle, so it is not used. A checkpoint of worldrl holds weights, targets, optimizers and temperature. The replay buffer
+is the recorded experience, one safetensors file per stretch. Every stretch draws from streams named by its number and
+begins with a reset, so an episode is truncated, not terminated, at its border.
 
     folder/
       actors/step-00010000/       the actor after so many steps, with its deterministic return
-      experience/step-00010000/   the rows of the stretch that ended there, simulator states beside them
+      experience/step-00010000/   the rows of the stretch that ended there, with simulator states
       checkpoints/                the newest two states of the whole learner
 
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
@@ -41,7 +41,7 @@ SERIES = "sac"
 
 @dataclass
 class BehaviourSac:
-    """Settings of :func:`train_behaviour`; the defaults are Stable-Baselines3's where nothing else is said.
+    """Settings of :func:`train_behaviour`; most defaults are Stable-Baselines3's.
 
     Attributes:
         steps: environment steps, each followed by one update.
@@ -49,9 +49,9 @@ class BehaviourSac:
         learning_rate: of all three optimizers (Adam).
         batch_size: rows per update.
         gamma: discount.
-        tau: how far the targets move per update.
+        tau: rate of the targets per update.
         learning_starts: steps of uniform actions before the first update.
-        checkpoint_every: steps per stretch; the actor at the end of each is kept and evaluated.
+        checkpoint_every: steps per stretch; the actor at the end of each is stored and evaluated.
         evaluation_episodes: deterministic episodes per evaluation.
     """
 
@@ -66,7 +66,6 @@ class BehaviourSac:
     evaluation_episodes: int = 10
 
     def __post_init__(self) -> None:
-        """Check the ranges; lists from configuration files become tuples."""
         self.hidden = tuple(self.hidden)
         require_at_least_one(self, ("steps", "batch_size", "checkpoint_every", "evaluation_episodes"), of="training")
         for name in ("gamma", "tau"):
@@ -78,7 +77,7 @@ class BehaviourSac:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One kept actor: after how many steps, and its mean deterministic return."""
+    """A stored actor: its step, and its mean deterministic return."""
 
     step: int
     value: float
@@ -93,7 +92,7 @@ def train_behaviour(
     max_episode_steps: int | None = None,
     log: MetricLog | None = None,
 ) -> list[Evaluated]:
-    """Train SAC, or go on where an earlier start stopped.
+    """Train SAC, resuming from ``folder``; return every stored actor, oldest first.
 
     Args:
         folder: of actors, experience and checkpoints.
@@ -101,14 +100,11 @@ def train_behaviour(
         config: settings.
         seed: root of every random stream.
         max_episode_steps: time limit; None takes the registered one.
-        log: receives the return of each kept actor.
-
-    Returns:
-        Every kept actor, oldest first.
+        log: receives the return of each stored actor.
 
     Raises:
         SettingError: the environment is not registered or not one of vectors.
-        ArtefactError: what is there is damaged or was trained with other settings.
+        ArtefactError: a stored part is damaged or was trained with other settings.
         MissingExtraError: Stable-Baselines3 is not installed.
     """
     learner = _Learner(folder, env_id, config, seed, max_episode_steps)
@@ -127,11 +123,7 @@ def train_behaviour(
 
 
 def read_experience(folder: Path, until: int) -> list[VectorEpisode]:
-    """Return the recorded experience up to a step as episodes, in the environment's units and in order.
-
-    Args:
-        folder: as given to :func:`train_behaviour`.
-        until: step of a kept actor.
+    """Return the experience up to step ``until`` as episodes in order, in the environment's units.
 
     Raises:
         ArtefactError: a stretch is missing or damaged.
@@ -150,7 +142,7 @@ def read_experience(folder: Path, until: int) -> list[VectorEpisode]:
 
 
 def actor_folder(folder: Path, step: int) -> Path:
-    """Return where the actor after ``step`` steps is kept."""
+    """Return the folder of the actor after ``step`` steps."""
     return folder / "actors" / _name(step)
 
 
@@ -227,7 +219,7 @@ class _Learner:
         return float(np.mean(returns))
 
     def save(self, kept: list[Evaluated]) -> None:
-        """Write the stretch's rows, then its actor, then the checkpoint, which alone makes them count."""
+        """Write the stretch's rows, its actor, and last the checkpoint, without which neither is used."""
         begin = kept[-2].step if len(kept) > 1 else 0
         rows = self.sac.replay_buffer.newest(self.step - begin)
         seed = stream_seed(self.seed, "behaviour-sac", "environment", begin) % 2**31
@@ -239,7 +231,7 @@ class _Learner:
         save_checkpoint(self.folder / "checkpoints", self.step, **self._parts(), extra=extra)
 
     def resume(self) -> list[Evaluated]:
-        """Take up the newest checkpoint and the experience before it; return the actors kept so far."""
+        """Load the newest checkpoint and the experience before it; return the actors stored so far."""
         checkpoint = load_checkpoint(self.folder / "checkpoints", **self._parts())
         if checkpoint is None:
             return []

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's replay buffer with the two things it lacks: randomness by name, and a life without pickle."""
+"""Stable-Baselines3's replay buffer with named random streams and storage without pickle."""
 
 from __future__ import annotations
 
@@ -21,26 +21,21 @@ BUFFER_COLUMNS = {
     "ended": "dones",
     "timeout": "timeouts",
 }
-"""Our names of its columns; the actions are scaled to [-1, 1]."""
+"""worldrl's names of its columns; the actions are scaled to [-1, 1]."""
 INFO_COLUMNS = ("executed", "qpos", "qvel")
-"""Columns that come in the step's info, from :class:`~worldrl.rollout.vector.episodes.StateInfo`."""
+"""Columns of the step's info, from :class:`~worldrl.rollout.vector.episodes.StateInfo`."""
 
 
 def recorded_replay() -> type[Any]:
-    """Return the class of buffers: :class:`Recorded` on top of Stable-Baselines3's own.
-
-    Raises:
-        MissingExtraError: Stable-Baselines3 is not installed.
-    """
+    """Return the class of :class:`Recorded` on top of Stable-Baselines3's own; MissingExtraError without it."""
     base = require("stable_baselines3.common.buffers", extra="sb3").ReplayBuffer
     return type("RecordedReplay", (Recorded, base), {})
 
 
 class Recorded:
-    """A buffer of one environment that loses no row, and keeps the simulator's states until they are asked for.
+    """A buffer of one environment that loses no row and holds simulator states until :meth:`newest` returns them.
 
-    Attributes:
-        generator: draws the batches; set it before each stretch of training.
+    Set ``generator``, which draws the batches, before each stretch of training.
     """
 
     generator: np.random.Generator
@@ -53,7 +48,7 @@ class Recorded:
         self._beside: dict[str, list[NDArray[Any]]] = {name: [] for name in INFO_COLUMNS}
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, ended: Any, infos: list[dict[str, Any]]) -> None:
-        """Store one row; the buffer is made as long as the training, so nothing is overwritten."""
+        """Store one row; the buffer is as long as the training, so nothing is overwritten."""
         base: Any = super()
         base.add(obs, next_obs, action, reward, ended, infos)
         for name in INFO_COLUMNS:
@@ -66,7 +61,7 @@ class Recorded:
         return base._get_samples(self.generator.integers(self._rows, size=batch_size), env=env)
 
     def newest(self, rows: int) -> dict[str, Tensor]:
-        """Return the newest rows as tensors, by our names, and forget what came in their infos."""
+        """Return the newest rows as tensors by worldrl's names, and clear the columns of their infos."""
         end = self._rows
         columns = {name: getattr(self, theirs)[end - rows : end, 0] for name, theirs in BUFFER_COLUMNS.items()}
         for name, beside in self._beside.items():
@@ -76,11 +71,7 @@ class Recorded:
         return {name: torch.from_numpy(array.copy()) for name, array in columns.items()}
 
     def refill(self, columns: Mapping[str, Tensor]) -> None:
-        """Append what :meth:`newest` gave.
-
-        Raises:
-            ArtefactError: it does not fit: the rows were recorded under other settings.
-        """
+        """Append rows of :meth:`newest`; ArtefactError where they do not fit: they were recorded under other settings."""
         begin, end = self.pos, self.pos + len(columns["reward"])
         for name, theirs in BUFFER_COLUMNS.items():
             room = getattr(self, theirs)[begin:end, 0]

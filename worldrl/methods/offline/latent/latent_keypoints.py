@@ -1,10 +1,9 @@
-"""What an agent in video latents sees, learned once per dataset: keypoints, by cloning the recorded chunks.
+"""Keypoints, the observation of agents in video latents: learned once per dataset by cloning the recorded chunks.
 
-    min E_{(o, a)~D} ‖head(encoder(o)) − a‖²,  stopped where episodes that it does not learn from are cloned best
+    min E_{(o, a)~D} ‖head(encoder(o)) − a‖²,  stopped where held-out episodes are cloned best
 
-The head is thrown away and the encoder frozen, its points in units of their deviations, so that all agents of a dataset
-learn in the same space. Nothing lies in checkpoints: the training takes seconds and follows from seed and rows alone, so
-whoever is killed makes it again.
+The head is dropped and the encoder frozen, with points in units of their deviations, so all agents of a dataset share
+one space. The training takes seconds and follows from seed and rows, so no checkpoint stores it.
 
 Shapes legend: ``N`` rows, ``S`` observation, ``A`` action.
 """
@@ -26,21 +25,21 @@ from worldrl.rollout.imagined.latent_world import ROWS_AT_ONCE, RecordedLatents
 from worldrl.world_models.latent.keypoints import STD_FLOOR, KeypointEncoder
 
 NAME = "latent-keypoints"
-"""Of the training and its random streams."""
+"""Name of the training and its random streams."""
 
 
 @dataclass(frozen=True)
 class KeypointTraining:
-    """How the encoder learns. Beyond a few hundred steps it learns the episodes by heart.
+    """Training of the encoder; after a few hundred steps it overfits the episodes.
 
     Attributes:
-        steps: optimizer steps, of which the best look is kept.
+        steps: optimizer steps; the weights of the best measurement are kept.
         batch: rows per step.
         learning_rate: of AdamW, constant.
         weight_decay: of AdamW.
         hidden: width of the head's two hidden layers.
-        look_every: steps between two looks at the held-out episodes.
-        held_out: every so many-th recorded episode is held out.
+        look_every: steps between two measurements on the held-out episodes.
+        held_out: one in so many recorded episodes is held out.
     """
 
     steps: int = 800
@@ -52,7 +51,6 @@ class KeypointTraining:
     held_out: int = 5
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require_at_least_one(self, ("steps", "batch", "hidden", "look_every"), of="keypoint training")
         if self.held_out < 2:
             raise SettingError(
@@ -62,23 +60,18 @@ class KeypointTraining:
 
 @dataclass(frozen=True)
 class KeypointReport:
-    """What came of a training.
-
-    Attributes:
-        step: after which the weights were kept.
-        explained: R² of the chunks of held-out episodes, 1 perfect, 0 as good as the mean chunk.
-    """
+    """Result of a training: the step of the stored weights, and R² of held-out chunks (1 perfect, 0 as good as the mean)."""
 
     step: int
     explained: float
 
 
 class Cloner(nn.Module):
-    """An encoder and the head that clones from what it gives.
+    """An encoder and the head that clones from its output.
 
     Args:
-        encoder: of observations, measured already.
-        obs: float32 ``[N, S]``, whose numbers beside the latents are standardised here.
+        encoder: of observations, already measured.
+        obs: float32 ``[N, S]``; its columns after the latents are standardised here.
         action_size: ``A``.
         hidden: width.
     """
@@ -105,17 +98,13 @@ class Cloner(nn.Module):
 
 @torch.no_grad()
 def explained(cloner: Cloner, obs: Tensor, action: Tensor, mean: Tensor) -> float:
-    """R² of chunks ``[N, A]`` that follow observations ``[N, S]``, against always telling ``mean`` ``[A]``."""
+    """R² of chunks ``[N, A]`` that follow observations ``[N, S]``, against the constant ``mean`` ``[A]``."""
     missed = sum(float((cloner(o) - a).square().sum()) for o, a in zip(obs.split(512), action.split(512), strict=True))
     return 1 - missed / max(float((action - mean).square().sum()), 1e-12)
 
 
 def parted(source: Tensor, every: int) -> tuple[Tensor, Tensor]:
-    """Return the rows to learn from and those held out, int64 each: every ``every``-th recorded episode is.
-
-    Args:
-        source: int64 ``[N]``: the recorded episode of each row.
-        every: at least 2.
+    """Split rows, with their episodes ``source`` int64 ``[N]``, into training and held-out indices, every ``every``-th episode.
 
     Raises:
         SettingError: fewer than two episodes.
@@ -137,17 +126,17 @@ def fit_keypoints(
     *,
     seed: int,
 ) -> tuple[KeypointEncoder, KeypointReport]:
-    """Learn where to look in a dataset's latents.
+    """Learn the keypoints of a dataset's latents.
 
     Args:
-        latents: the rows, of latents still; with a stride of 1 there are most.
+        latents: the rows, still as latents; a stride of 1 gives most.
         latent_shape: ``(c, h, w)``.
-        keypoints: how many.
-        training: how it learns; defaults where None.
+        keypoints: number of points.
+        training: None takes the defaults.
         seed: of weights and batches.
 
     Returns:
-        The encoder, frozen, on the rows' device, and how well its head cloned episodes that it did not learn from.
+        The frozen encoder on the rows' device, and the report on held-out episodes.
 
     Raises:
         SettingError: fewer than two episodes, or a number out of range.
@@ -166,7 +155,7 @@ def fit_keypoints(
         rows = learned[torch.randint(len(learned), (plan.batch,), generator=stream(seed, NAME, step))]
         return (cloner(obs[rows]) - action[rows]).square().mean(), {}
 
-    def look(step: int) -> None:
+    def measure(step: int) -> None:
         nonlocal best
         if (step + 1) % plan.look_every and step + 1 < plan.steps:
             return
@@ -175,7 +164,7 @@ def fit_keypoints(
             best = (step + 1, found, copy.deepcopy(encoder))
 
     optimizer = adamw(cloner, plan.learning_rate, plan.weight_decay)
-    fit(NAME, modules={"cloner": cloner}, optimizer=optimizer, loss=loss, steps=plan.steps, on_step=look)
+    fit(NAME, modules={"cloner": cloner}, optimizer=optimizer, loss=loss, steps=plan.steps, on_step=measure)
     step, share, kept = best
     with torch.no_grad():
         kept.standardise(torch.cat([kept(part) for part in obs[learned].split(ROWS_AT_ONCE)]))

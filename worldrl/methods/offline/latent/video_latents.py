@@ -1,8 +1,8 @@
-"""What lets agents learn in the latents of a video world model, as data; ``worldrl reproduce offline-video`` measured it.
+"""Settings of agents in the latents of a video world model; ``worldrl reproduce offline-video`` measured them.
 
-A step is a chunk, an episode some ten of them, and success pays 1 and ends it. So returns lie in [0, 1], the entropy of a
-chunk must weigh little beside them, and actors begin as clones: a random one never succeeds, not even in imagination. What
-each of these is worth is in ``docs/log/offline-reproductions-3.md``.
+A step is a chunk and an episode some ten of them; a success pays 1 and ends it. So returns are in [0, 1] and the entropy
+of a chunk must weigh little. Actors begin as clones: a random one never succeeds, not even in imagination.
+``docs/log/offline-reproductions-3.md`` has the measurements.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from worldrl.methods.offline.td3_bc import Td3BcConfig
 from worldrl.methods.offline.training import OfflineTraining
 
 NAME = "video-latents"
-"""Of these settings, as datasets of papers have theirs."""
+"""Name of these settings, in the place of a dataset's."""
 KEYPOINTS, COMPONENTS, STRIDE = 32, 8, 1
-"""Of what agents see and choose, and control steps between trajectories of an episode."""
+"""Sizes of observations and actions, and control steps between trajectories of an episode."""
 TRAINING = OfflineTraining(steps=8000, batch_size=256, evaluate_every=2000, checkpoint_every=1000)
 IMAGINING = Imagining(horizon=4, real_ratio=0.5, rollouts=128, refresh_every=250, generations=20)
 _SIZES: dict[str, Any] = {"hidden": (128, 128), "discount": 0.95, "polyak": 0.01}
@@ -34,7 +34,7 @@ _BEGINNING: dict[str, Any] = {
 }
 AGENTS: dict[str, Any] = {
     "bc": BcConfig(hidden=(128, 128), learning_rate=1e-3),
-    # Its cloning term is a mean over an action's numbers: the published 2.5 holds each of many too loosely.
+    # The cloning term is a mean over an action's numbers: the published 2.5 constrains each of many too weakly.
     "td3_bc": Td3BcConfig(alpha=0.05, learning_rate=1e-3, **_SIZES),
     "ravl": RavlConfig(
         critics=5, diversity=0.0, critic_rate=1e-3, temperature_rate=0.0, entropy_backup=False, **_SIZES, **_BEGINNING

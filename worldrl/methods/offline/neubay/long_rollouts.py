@@ -1,11 +1,10 @@
-"""NEUBAY's rollouts: real history first, then one world imagined to the end.
+"""NEUBAY's rollouts: a recorded history, then one world imagined to the end.
 
 A rollout begins at a random cut of a real episode, from before its first step to after its last. The agent reads the
-history (or its last steps alone), then acts in the world until the task terminates, the episode's time is over, or the
-world knows too little: U > the ζ-quantile of U over the dataset. The step that crosses it stays, and its target bootstraps: a truncation is
-no terminal. A cut after the last step leaves the whole real episode, and nothing is imagined.
-
-One member of the posterior per rollout is the world's own affair (``MemberChoice.rollout`` of the ensemble).
+history (or its last steps alone), then acts in the world until the task terminates, the time limit, or a step with
+U > the ζ-quantile of U over the dataset. That step stays, truncated, so its target bootstraps. A cut after the last step
+leaves the whole real episode, and nothing is imagined. The world assigns one ensemble member per rollout
+(``MemberChoice.rollout``).
 
 Shapes legend: ``B`` rollouts, ``T`` rows of the longest history, ``N`` rows of the dataset, ``S`` observation.
 """
@@ -23,21 +22,21 @@ from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.interfaces import Logs, StateWorld
 from worldrl.core.transitions import Transitions
 from worldrl.methods.offline.neubay.neubay import Neubay, RecurrentState
-from worldrl.methods.offline.neubay.packed_sequences import PackedSequences, segment
+from worldrl.methods.offline.neubay.packed_sequences import COLUMNS, PackedSequences, segment
 
 FRESH_MEMORY_ROWS = 65_536
-"""Rows of histories read at once; what bounds the memory that it takes."""
+"""Rows of histories read at once, which bounds the memory in use."""
 
 
 @dataclass(frozen=True)
 class LongRolloutConfig:
-    """How rollouts go.
+    """Settings of long rollouts.
 
     Attributes:
         rollouts: per generation, B.
         episode_steps: time limit of the task, history included.
         horizon: imagined steps at most; null up to the time limit (for the sweep over horizons).
-        threshold: largest uncertainty after which a rollout goes on.
+        threshold: largest uncertainty after which a rollout continues.
         history: recorded steps at most that are read; null from the episode's first (the paper's).
     """
 
@@ -48,7 +47,6 @@ class LongRolloutConfig:
     history: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require_at_least_one(self, ("rollouts", "episode_steps"), of="rollouts")
         if self.horizon is not None and self.horizon < 1:
             raise SettingError(f"rollouts.horizon must be at least 1 or null, got {self.horizon}")
@@ -58,13 +56,7 @@ class LongRolloutConfig:
 
 @dataclass(frozen=True)
 class Episodes:
-    """A dataset's rows as episodes lying back to back.
-
-    Attributes:
-        rows: the transitions.
-        first: int64, row of each episode's first step.
-        length: int64, its steps.
-    """
+    """A dataset's rows as consecutive episodes: ``first`` int64 row and ``length`` int64 steps of each."""
 
     rows: Transitions
     first: Tensor
@@ -72,11 +64,7 @@ class Episodes:
 
     @classmethod
     def of(cls, rows: Transitions, episode: Tensor) -> Episodes:
-        """Find the borders.
-
-        Args:
-            rows: of the dataset.
-            episode: int64 ``[N]``, the episode of each row, in blocks.
+        """Find the borders of ``episode`` int64 ``[N]``, each row's episode, in blocks.
 
         Raises:
             SettingError: no rows, or an episode in more than one block.
@@ -98,7 +86,7 @@ class Episodes:
 
 @dataclass
 class _Rollout:
-    """One rollout while it grows: a real history and the steps imagined after it, at its episode's step ``cut``."""
+    """A growing rollout: a real history and the steps imagined after it, from its episode's step ``cut``."""
 
     obs: list[Tensor]
     action: list[Tensor]
@@ -122,14 +110,7 @@ class _Rollout:
 def long_rollouts(
     agent: Neubay, world: StateWorld, episodes: Episodes, config: LongRolloutConfig, *, generator: torch.Generator
 ) -> tuple[list[PackedSequences], Logs]:
-    """Imagine one generation.
-
-    Args:
-        agent: acts by sampling.
-        world: made with the same rows as ``episodes``.
-        episodes: the dataset.
-        config: how.
-        generator: of cuts, actions and world.
+    """Imagine one generation in a world made with the rows of ``episodes``.
 
     Returns:
         One segment per rollout, and logs: imagined steps, and how rollouts ended.
@@ -155,7 +136,7 @@ def long_rollouts(
 def _begin(episodes: Episodes, episode: int, cut: int, longest: int | None) -> _Rollout:
     steps = cut if longest is None else min(cut, longest)
     if cut and cut == int(episodes.length[episode]):
-        steps = max(1, steps)  # nothing is imagined: a tape wants one step, and the real ending is on it
+        steps = max(1, steps)  # nothing is imagined, and a sequence needs one step: the real ending
     obs, action, reward, terminated = episodes.history(episode, cut, steps)
     return _Rollout([obs], [action], [reward], steps, cut, terminated)
 
@@ -168,7 +149,7 @@ def _imagine(
     config: LongRolloutConfig,
     generator: torch.Generator,
 ) -> dict[str, int]:
-    """Grow rollouts from rows ``index`` until each has ended; count how."""
+    """Grow rollouts from rows ``index`` until each has ended; count the kinds of endings."""
     state, obs = world.start(index, generator=generator)
     memory, action, reward = read_histories(agent, rollouts)
     alive = torch.arange(len(rollouts))
@@ -199,10 +180,10 @@ def _imagine(
 
 
 def read_histories(agent: Neubay, rollouts: list[Any]) -> tuple[RecurrentState, Tensor, Tensor]:
-    """Let the agent read every history but its last arrival, on which it is about to act.
+    """Let the agent read every history but its last arrival, at which it acts next.
 
     Returns:
-        Its memory, and the last action ``[B, A]`` and reward ``[B]`` (zeros where there is no history).
+        Its memory, and the last action ``[B, A]`` and reward ``[B]`` (zeros without a history).
     """
     packed_rows = [rollout.packed() for rollout in rollouts]
     size = max(1, FRESH_MEMORY_ROWS // max(len(packed) for packed in packed_rows))
@@ -216,7 +197,7 @@ def read_histories(agent: Neubay, rollouts: list[Any]) -> tuple[RecurrentState, 
 
 
 def right_aligned(packed_rows: list[PackedSequences]) -> PackedSequences:
-    """Stack tapes without their last rows, ``[B, T, ...]``; the padding before each is zeros and resets."""
+    """Stack packed sequences without their last rows, ``[B, T, ...]``; the padding before each is zeros and resets."""
     rows = max(1, max(len(packed) for packed in packed_rows) - 1)
 
     def stack(name: str, fill: bool = False) -> Tensor:
@@ -227,11 +208,4 @@ def right_aligned(packed_rows: list[PackedSequences]) -> PackedSequences:
                 out[row, -len(column) :] = column
         return out
 
-    return PackedSequences(
-        obs=stack("obs"),
-        action=stack("action"),
-        reward=stack("reward"),
-        terminated=stack("terminated"),
-        reset=stack("reset", True),
-        real=stack("real"),
-    )
+    return PackedSequences(*(stack(name, fill=name == "reset") for name in COLUMNS))

@@ -1,15 +1,15 @@
-r"""Linear recurrent unit: a memory whose whole past is one parallel scan, and whose next step is one multiplication.
+r"""Linear recurrent unit: one parallel scan processes a whole sequence, one multiplication the next step.
 
 Orvieto et al., "Resurrecting Recurrent Neural Networks for Long Sequences" (2023)::
 
     x_t = λ ⊙ x_{t-1} + γ ⊙ B u_t          λ = exp(-exp(ν) + i exp(θ)),  γ = sqrt(1 - |λ|²) at the start, learned
     y_t = Re(C x_t) + D ⊙ u_t
 
-With λ ← 0 where an episode begins, many episodes lie back to back on one tape and no state crosses their borders.
-The recurrence is associative, (a₁, b₁) then (a₂, b₂) is (a₂a₁, a₂b₁ + b₂), so a tape of ``T`` rows takes 2 log₂ T
+With λ ← 0 where an episode begins, many episodes form one packed sequence and no state crosses their borders.
+The recurrence is associative, (a₁, b₁) then (a₂, b₂) is (a₂a₁, a₂b₁ + b₂), so a sequence of ``T`` rows takes 2 log₂ T
 vector operations (:func:`scan`) instead of ``T``.
 
-Shapes legend: ``R`` leading axes (rollouts, or none), ``T`` rows of a tape, ``d`` width, ``n`` complex states.
+Shapes legend: ``R`` leading axes (rollouts, or none), ``T`` rows of packed sequences, ``d`` width, ``n`` complex states.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from worldrl.core.errors import SettingError, require_at_least_one
 
 SMALLEST = 1e-8
-"""Keeps |λ| off 0, whose logarithm has none."""
+"""Smallest value under a logarithm."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,6 @@ class MemoryConfig:
     radius_max: float = 0.9
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require_at_least_one(self, ("width", "states", "layers"), of="memory")
         if not 0 <= self.radius_min <= self.radius_max < 1:
             raise SettingError(
@@ -56,27 +55,17 @@ class MemoryConfig:
 
 
 def scan(a: Tensor, b: Tensor) -> Tensor:
-    """Solve ``x_t = a_t x_{t-1} + b_t`` from ``x_{-1} = 0``, along axis -2.
-
-    Args:
-        a: ``[..., T, n]``, real or complex.
-        b: of the same shape.
-
-    Returns:
-        x, ``[..., T, n]``, differentiable in both.
-    """
+    """Solve ``x_t = a_t x_{t-1} + b_t`` from ``x_{-1} = 0`` along axis -2 of ``[..., T, n]``, real or complex; differentiable."""
     solved: Tensor = _Scan.apply(a, b)
     return solved
 
 
 class _Scan(torch.autograd.Function):
-    """A linear recurrence, whose gradient is the same recurrence backwards with the conjugate factors.
-
-    In full::
+    """A linear recurrence, whose gradient is the reverse recurrence with conjugate factors.
 
         G_t = g_t + a*_{t+1} G_{t+1}          ∂b_t = G_t,  ∂a_t = G_t x*_{t-1}
 
-    Autograd would keep every level of the solution instead.
+    Autograd would store every level of the solution instead.
     """
 
     @staticmethod
@@ -95,7 +84,7 @@ class _Scan(torch.autograd.Function):
 
 
 def _solve(a: Tensor, b: Tensor) -> Tensor:
-    """Merge neighbours in pairs, solve the half-length problem, fill the even rows in: about 2 T products in all."""
+    """Merge neighbours in pairs, solve the half-length problem, fill in the even rows: about 2 T products."""
     rows = b.shape[-2]
     if rows == 1:
         return b
@@ -113,16 +102,9 @@ def _solve(a: Tensor, b: Tensor) -> Tensor:
 def initial_eigenvalues(
     states: int, radius_min: float, radius_max: float, *, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Draw ν and θ: λ uniform on the ring radius_min ≤ |λ| ≤ radius_max (uniform in area), all phases.
+    """Draw ``log ν`` and ``log θ``, float32 ``[n]``: λ uniform in area on the ring radius_min ≤ |λ| ≤ radius_max, all phases.
 
-    Args:
-        states: n.
-        radius_min: inner radius.
-        radius_max: outer radius.
-        generator: None takes torch's own, which :func:`worldrl.core.rng.initial_weights` lends.
-
-    Returns:
-        ``log ν`` and ``log θ``, float32 ``[n]`` each.
+    ``generator=None`` takes torch's own, which :func:`worldrl.core.rng.initial_weights` lends.
     """
     squared = torch.rand(states, generator=generator) * (radius_max**2 - radius_min**2) + radius_min**2
     phase = 2 * math.pi * torch.rand(states, generator=generator)
@@ -150,11 +132,11 @@ class LinearRecurrence(nn.Module):
         return torch.polar(torch.exp(-self.nu_log.exp()), self.theta_log.exp())
 
     def forward(self, u: Tensor, reset: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Run over a tape.
+        """Run over packed sequences.
 
         Args:
             u: ``[*R, T, d]``.
-            reset: bool ``[*R, T]``; True where an episode begins, which forgets all before.
+            reset: bool ``[*R, T]``; True where an episode begins, which clears the state.
             state: complex ``[*R, n]`` of the row before the first; zeros at the start.
 
         Returns:
@@ -179,7 +161,7 @@ class RecurrentLayer(nn.Module):
         self.gate = nn.Linear(config.width, 2 * config.width)
 
     def forward(self, u: Tensor, reset: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Run over a tape; shapes as :meth:`LinearRecurrence.forward`."""
+        """Run over packed sequences; shapes as :meth:`LinearRecurrence.forward`."""
         y, state = self.recurrence(self.norm(u), reset, state)
         return u + F.glu(self.gate(F.gelu(y))), state
 
@@ -199,16 +181,7 @@ class Memory(nn.Module):
         return torch.zeros(*leading, self.config.layers, self.config.states, dtype=dtype, device=like.device)
 
     def forward(self, u: Tensor, reset: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Run over a tape.
-
-        Args:
-            u: ``[*R, T, d]``.
-            reset: bool ``[*R, T]``, True at the first row of an episode.
-            state: ``[*R, layers, n]`` from the rows before; None where there are none.
-
-        Returns:
-            Features ``[*R, T, d]``, and the state after the last row.
-        """
+        """Run over packed sequences as :meth:`LinearRecurrence.forward`, with states ``[*R, layers, n]`` (None: zeros)."""
         state = self.initial_state(*u.shape[:-2]) if state is None else state
         after = []
         for index, layer in enumerate(self.layers):

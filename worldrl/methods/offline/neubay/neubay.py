@@ -1,7 +1,7 @@
 r"""NEUBAY (Ni et al. 2025): a recurrent soft actor-critic with a randomised ensemble, trained on long imagined rollouts.
 
 No pessimism: the policy with a memory maximises the expected return over the posterior of worlds, of which each
-rollout belongs to one (:mod:`long_rollouts`). Actor and critics read the tape through encoders of their own, h and c::
+rollout belongs to one (:mod:`long_rollouts`). Actor and critics read packed sequences through encoders of their own, h, c::
 
     y_t = r_t + γ (1 - terminated) [min_{i ∈ I} Q̄_i(c̄_{t+1}, a') - α log π(a'|h_{t+1})],   I: 2 of 10, a' ~ π
     critic:       mean_i Huber(Q_i(c_t, a_t) - y_t)
@@ -9,12 +9,12 @@ rollout belongs to one (:mod:`long_rollouts`). Actor and critics read the tape t
     temperature:  -log α (log π(a|h_t) + H̄),   H̄ = -dim(a); or α fixed
     each:         κ · mean over recorded steps + (1 - κ) · mean over imagined ones
 
-Where only success pays the actor may begin as a clone of the tape's recorded steps (:mod:`cloning`, with h_t for s).
+The actor may begin as a clone of the recorded steps (:mod:`cloning`, with h_t for s).
 
-κ weighs losses; it does not choose what is sampled. Encoders learn far more slowly than heads: through a recurrence a
+κ weighs losses and does not change sampling. Encoders learn far more slowly than heads: through a recurrence a
 small change of weights moves the features of all later rows.
 
-Shapes legend: ``T`` rows of a tape, ``B`` rollouts, ``S`` observation, ``A`` action, ``N`` critics, ``d`` features.
+Shapes legend: ``T`` packed rows, ``B`` rollouts, ``S`` observation, ``A`` action, ``N`` critics, ``d`` features.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from worldrl.core.interfaces import Logs
-from worldrl.methods.offline.agent import Agent, Facts, cosine, polyak, require
-from worldrl.methods.offline.cloning import CLONING, cloning_loss, phase_of, require_clone, require_time_to_learn
+from worldrl.methods.offline.agent import Agent, Facts, cosine, gradient_step, polyak, require, require_rules
+from worldrl.methods.offline.cloning import CLONING, cloning_loss, phase_of, require_time_to_learn
 from worldrl.methods.offline.networks import Gaussian, squashed_sample
 from worldrl.methods.offline.neubay.lru import MemoryConfig
 from worldrl.methods.offline.neubay.packed_sequences import PackedSequences
 from worldrl.methods.offline.neubay.recurrent_networks import RecurrentActor, RecurrentCritic
-from worldrl.methods.offline.sac import Temperature
+from worldrl.methods.offline.sac import Temperature, soft_target
 from worldrl.methods.offline.targets import bounded, require_bounds
 
 
@@ -50,9 +50,9 @@ class NeubayConfig:
         target_critics: members of which the target takes the minimum, drawn anew at each update.
         discount: γ.
         polyak: rate τ of the target critic, its encoder included.
-        encoder_rate: learning rate of both encoders; the paper tunes it per dataset (:mod:`neubay_datasets`).
+        encoder_rate: learning rate of both encoders; the paper tunes it per dataset (:mod:`settings_by_dataset`).
         head_rate: learning rate of the heads and of log α; the actor's rates fall along a cosine to 0.
-        actor_rate: learning rate of the actor's head, where it is another; its encoder's then is as much slower or faster.
+        actor_rate: learning rate of the actor's head, null for head_rate; its encoder's rate scales alike.
         kappa: κ, weight of recorded steps in every loss; tuned per dataset.
         temperature: a fixed α; null learns it.
         initial_temperature: α at the beginning where it is learned (published: 0.1 for Adroit, 1e-5 for AntMaze).
@@ -84,38 +84,27 @@ class NeubayConfig:
     clone_rate: float = 1e-3
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require(len(self.hidden) > 0, "agent.hidden", "at least one width", self.hidden)
         require(
             1 <= self.target_critics <= self.critics, "agent.target_critics", "in [1, critics]", self.target_critics
         )
-        require(0 <= self.discount <= 1, "agent.discount", "in [0, 1]", self.discount)
-        require(0 < self.polyak <= 1, "agent.polyak", "in (0, 1]", self.polyak)
-        require(self.encoder_rate >= 0, "agent.encoder_rate", "zero or more", self.encoder_rate)
-        require(self.head_rate > 0, "agent.head_rate", "positive", self.head_rate)
-        require(0 <= self.kappa <= 1, "agent.kappa", "in [0, 1]", self.kappa)
-        require(self.temperature is None or self.temperature > 0, "agent.temperature", "positive", self.temperature)
-        require(self.initial_temperature > 0, "agent.initial_temperature", "positive", self.initial_temperature)
-        require(self.clip_norm > 0, "agent.clip_norm", "positive", self.clip_norm)
-        require(self.actor_rate is None or self.actor_rate > 0, "agent.actor_rate", "positive", self.actor_rate)
+        rules = {
+            "in [0, 1]": "discount kappa",
+            "in (0, 1]": "polyak",
+            "zero or more": "encoder_rate clone_steps",
+            "positive": "head_rate temperature initial_temperature clip_norm actor_rate clone_rate",
+        }
+        require_rules(self, "agent", rules)
         require_bounds(self.floor, self.ceiling)
-        require_clone(self)
 
 
 # --- mathematics ----------------------------------------------------------------------------------------------------
 
 
 def kappa_mean(loss: Tensor, real: Tensor, pairs: Tensor, kappa: float) -> Tensor:
-    """κ · mean over recorded transitions + (1 - κ) · mean over imagined ones.
+    """κ · mean over recorded transitions + (1 - κ) · mean over imagined ones; an absent kind counts as zero.
 
-    Args:
-        loss: ``[T - 1]`` per pair of rows.
-        real: bool ``[T - 1]``.
-        pairs: bool ``[T - 1]``, which pairs are transitions.
-        kappa: κ.
-
-    Returns:
-        A scalar; a kind that is absent counts as zero.
+    ``loss``, ``real`` and ``pairs`` (which pairs of rows are transitions) are ``[T - 1]``.
     """
 
     def mean(mask: Tensor) -> Tensor:
@@ -125,39 +114,30 @@ def kappa_mean(loss: Tensor, real: Tensor, pairs: Tensor, kappa: float) -> Tenso
     return kappa * mean(pairs & real) + (1 - kappa) * mean(pairs & ~real)
 
 
-def redq_target(
-    reward: Tensor, terminated: Tensor, next_q: Tensor, next_logp: Tensor, *, alpha: Tensor | float, discount: float
-) -> Tensor:
-    """Return y ``[T]`` from the chosen target members ``[2, T]``: ``r + γ (1 - terminated) (min Q̄ - α log π)``."""
-    return reward + discount * (~terminated) * (next_q.min(0).values - alpha * next_logp)
-
-
 # --- agent ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class RecurrentState:
-    """What a rollout remembers between two steps.
+    """Memory of rollouts between two steps.
 
     Attributes:
         state: complex ``[B, layers, n]``.
-        fresh: bool ``[B]``, nothing has been seen yet: the next row is an episode's first.
+        fresh: bool ``[B]``, the next row is an episode's first.
     """
 
     state: Tensor
     fresh: Tensor
 
     def select(self, index: Tensor) -> RecurrentState:
-        """Keep the rollouts of ``index``."""
+        """Return the rollouts of ``index``."""
         return RecurrentState(self.state[index], self.fresh[index])
 
 
 class Neubay(Agent):
-    """The agent; it acts on arrivals (observation, last action, last reward) and learns from tapes.
+    """The agent: acts on arrivals (observation, last action, last reward) and learns from packed sequences.
 
-    Args:
-        config: settings.
-        facts: of the data; ``updates`` is the length of the actor's cosine.
+    The actor's cosine has ``facts.updates`` steps.
     """
 
     name: ClassVar[str] = "neubay"
@@ -187,8 +167,8 @@ class Neubay(Agent):
         """Read histories before acting.
 
         Args:
-            packed: columns ``[B, T, ...]``, each history right-aligned; what stands before it, resets included, is
-                forgotten at its own reset. Rows of an empty history must all be resets.
+            packed: columns ``[B, T, ...]``, each history right-aligned and begun by a reset. Rows of an empty history must
+                all be resets.
 
         Returns:
             The memory after the last row; ``fresh`` where every row is a reset.
@@ -205,8 +185,8 @@ class Neubay(Agent):
 
         Args:
             obs: ``[B, S]``.
-            action: ``[B, A]`` that led here; zeros at an episode's first row.
-            reward: ``[B]`` of it.
+            action: ``[B, A]``, the last ones; zeros at an episode's first row.
+            reward: ``[B]``, of the last actions.
             memory: of the rows before.
             generator: None takes the most likely action.
 
@@ -224,7 +204,7 @@ class Neubay(Agent):
 
     @torch.no_grad()
     def value(self, obs: Tensor) -> Tensor:
-        """Predict the discounted return ``[B]`` of episodes that begin at ``obs``: mean_i Q_i at the likeliest action."""
+        """Predict the discounted return ``[B]`` of episodes from ``obs``: mean_i Q_i at the most likely action."""
         rows, reset = len(obs), torch.ones(len(obs), 1, dtype=torch.bool, device=obs.device)
         none, nothing = obs.new_zeros(rows, self.facts.action_size), obs.new_zeros(rows)
         action, _ = self.step(obs, none, nothing, self.begin(rows), generator=None)
@@ -235,20 +215,16 @@ class Neubay(Agent):
 
     @classmethod
     def check(cls, config: NeubayConfig, facts: Facts) -> None:
-        """Refuse a training that ends before its actor has begun to learn.
-
-        Raises:
-            SettingError: all updates would clone.
-        """
+        """SettingError where all updates would clone."""
         require_time_to_learn(config, facts)
 
     @property
     def phase(self) -> int:
-        """What the actor does in the next update: it clones, or learns from its critics."""
+        """CLONING or LEARNING, of the next update."""
         return phase_of(self.updates, self.config)
 
     def learn(self, packed: PackedSequences, *, generator: torch.Generator) -> Logs:
-        """Take one step of critics, targets, actor and temperature on a tape ``[T]``, at least two rows."""
+        """Take one step of critics, targets, actor and temperature on packed sequences of at least two rows."""
         draws = self.draws(generator)
         policy = self.actor.head(self.actor.encoder(packed.obs, packed.action, packed.reward, packed.reset)[0])
         logs = self._critic_step(packed, self.target(packed, policy, draws))
@@ -260,14 +236,14 @@ class Neubay(Agent):
 
     @torch.no_grad()
     def target(self, packed: PackedSequences, policy: Gaussian, draws: torch.Generator) -> Tensor:
-        """Return y ``[T - 1]`` of every pair of rows; those across a border mean nothing."""
+        """Return y ``[T - 1]`` of every pair of rows; pairs across a border are masked later."""
         noise = torch.randn(policy.mean.shape, generator=draws, device=packed.obs.device)
         action, logp = squashed_sample(policy, noise)
         chosen = torch.randperm(self.config.critics, generator=draws, device=packed.obs.device)
         features, _ = self.target_critic.encoder(packed.obs, packed.action, packed.reward, packed.reset)
         next_q = self.target_critic.heads(features[1:], action[1:], chosen[: self.config.target_critics])
         alpha, discount = self.temperature.alpha, self.config.discount
-        y = redq_target(packed.reward[1:], packed.terminated[1:], next_q, logp[1:], alpha=alpha, discount=discount)
+        y = soft_target(packed.reward[1:], packed.terminated[1:], next_q, logp[1:], alpha=alpha, discount=discount)
         return bounded(y, self.config.floor, self.config.ceiling)
 
     def _mean(self, loss: Tensor, packed: PackedSequences) -> Tensor:
@@ -301,7 +277,7 @@ class Neubay(Agent):
         return {"actor/loss": loss.detach(), "actor/entropy": entropy, "actor/alpha": self.temperature.alpha}
 
     def _clone_step(self, packed: PackedSequences, policy: Gaussian) -> Logs:
-        """Take a step of the actor towards what the tape's recorded steps did, if it holds any."""
+        """Take a step of the actor towards the recorded actions, if there are any."""
         recorded = (packed.pairs & packed.real[1:]).nonzero()[:, 0]
         if not len(recorded):
             return {}
@@ -311,21 +287,16 @@ class Neubay(Agent):
         return {"actor/clone": loss.detach()}
 
     def _pace_actor(self, share: float) -> None:
-        """Let the actor, encoder and head, learn at a share of its rates."""
+        """Set the actor's learning rates to a share of their initial values."""
         for group in self.optimizers["actor"].param_groups:
             group["lr"] = group["initial_lr"] * share
 
     def _descend(self, name: str, loss: Tensor) -> None:
-        optimizer = self.optimizers[name]
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss, inputs=parameters)
-        nn.utils.clip_grad_norm_(parameters, self.config.clip_norm)
-        optimizer.step()
+        gradient_step(self.optimizers[name], loss, self.config.clip_norm)
 
 
 def _adam(net: nn.Module, config: NeubayConfig) -> torch.optim.Optimizer:
-    """Adam with a slow group for the encoder, where there is one."""
+    """Adam with a slower group for the encoder, where there is one."""
     slow = [p for name, p in net.named_parameters() if name.startswith("encoder.")]
     fast = [p for name, p in net.named_parameters() if not name.startswith("encoder.")]
     rates = ((slow, config.encoder_rate), (fast, config.head_rate))

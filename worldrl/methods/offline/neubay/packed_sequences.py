@@ -1,8 +1,7 @@
-"""The tape: histories of real episodes and the steps imagined after them, back to back, for recurrent agents.
+"""Packed sequences for recurrent agents: histories of real episodes and the steps imagined after them, back to back.
 
-A segment of ``n`` steps is ``n + 1`` *arrivals*. Row ``t`` holds what the agent knows on arriving there, and how it
-came: the observation, the action that led to it and that action's reward. The first row of a segment came from
-nowhere (``reset``)::
+A segment of ``n`` steps is ``n + 1`` *arrivals*. Row ``t`` holds an observation, the action that led to it, and that
+action's reward. The first row of a segment has none (``reset``)::
 
     row             0        1        2      |   3 (reset)   4
     obs             s0       s1       s2     |   s0'         s1'
@@ -10,9 +9,9 @@ nowhere (``reset``)::
     reward          0        r0       r1     |   0           r0'
     terminated      -        no       yes    |   -           no
 
-So the input of a recurrent network at row ``t`` is the row itself, and the transition (s_t, a_t, r_t, s_{t+1}) is
-the pair of rows (t, t+1), for every t whose successor is no reset. A time limit or a truncated rollout just ends the
-rows: the last arrival is in the tape, and the target still bootstraps from it.
+The input of a recurrent network at row ``t`` is the row itself. The transition (s_t, a_t, r_t, s_{t+1}) is the pair of
+rows (t, t+1), for every t whose successor is no reset. A time limit or a truncated rollout ends the rows: the last
+arrival is stored, and the target still bootstraps from it.
 
 Shapes legend: ``T`` rows, ``S`` observation, ``A`` action.
 """
@@ -35,11 +34,11 @@ class PackedSequences:
 
     Attributes:
         obs: float32 ``[T, S]``.
-        action: float32 ``[T, A]`` that led here; zeros at a reset.
+        action: float32 ``[T, A]`` that led to this row; zeros at a reset.
         reward: float32 ``[T]`` of that action; zero at a reset.
-        terminated: bool ``[T]``, the task ended on arriving here.
+        terminated: bool ``[T]``, that action ended the task.
         reset: bool ``[T]``, the first row of a segment.
-        real: bool ``[T]``, the step that led here was recorded, not imagined; at a reset as its own observation.
+        real: bool ``[T]``, that action was recorded, not imagined; at a reset as its own observation.
     """
 
     obs: Tensor
@@ -50,11 +49,10 @@ class PackedSequences:
     real: Tensor
 
     def __len__(self) -> int:
-        """Return the number of rows ``T``."""
         return int(self.obs.shape[0])
 
     def select(self, index: Tensor | slice) -> PackedSequences:
-        """Keep the rows of ``index``, in that order."""
+        """Return the rows of ``index``, in that order."""
         return PackedSequences(*(getattr(self, field.name)[index] for field in fields(self)))
 
     def to(self, device: torch.device | str) -> PackedSequences:
@@ -68,7 +66,7 @@ class PackedSequences:
 
     @property
     def steps(self) -> int:
-        """Transitions on the tape."""
+        """Number of transitions."""
         return int(self.pairs.sum()) if len(self) else 0
 
 
@@ -76,20 +74,17 @@ COLUMNS = tuple(field.name for field in fields(PackedSequences))
 
 
 def segment(obs: Tensor, action: Tensor, reward: Tensor, *, terminated: bool, real: Tensor | bool) -> PackedSequences:
-    """Lay one episode, or a part of one, on a tape of its own.
+    """Pack one episode, or a part of one.
 
     Args:
-        obs: ``[n + 1, S]``, the last one arrived at.
+        obs: ``[n + 1, S]``, the last arrival included.
         action: ``[n, A]``.
         reward: ``[n]``.
         terminated: whether the last step ended the task.
         real: bool ``[n]`` per step, or one value for all.
 
-    Returns:
-        ``n + 1`` rows.
-
     Raises:
-        SettingError: lengths that do not fit.
+        SettingError: the lengths do not fit.
     """
     steps = len(action)
     if len(obs) != steps + 1 or len(reward) != steps:
@@ -112,12 +107,7 @@ def segment(obs: Tensor, action: Tensor, reward: Tensor, *, terminated: bool, re
 
 
 class PackedSequenceBuffer:
-    """Segments first in, first out, in a ring of rows.
-
-    Args:
-        capacity: rows; the oldest segments go, whole, where a new one would not fit.
-        obs_size: ``S``.
-        action_size: ``A``.
+    """First-in-first-out segments in a ring of ``capacity`` rows; whole segments are dropped where a new one needs room.
 
     Raises:
         SettingError: a capacity below 2, which holds no transition.
@@ -137,7 +127,6 @@ class PackedSequenceBuffer:
         self._written = 0
 
     def __len__(self) -> int:
-        """Return the number of segments held."""
         return len(self._segments)
 
     @property
@@ -146,11 +135,7 @@ class PackedSequenceBuffer:
         return self._written - self._segments[0][0] if self._segments else 0
 
     def add(self, packed: PackedSequences) -> None:
-        """Append one segment, dropping the oldest ones that are in its way.
-
-        Raises:
-            SettingError: it is longer than the ring, or not exactly one segment.
-        """
+        """Append one segment and drop the oldest ones in its place; SettingError: longer than the ring, or not one segment."""
         length = len(packed)
         if length > self.capacity:
             raise SettingError(f"tape: a segment of {length} rows does not fit into capacity={self.capacity}")
@@ -165,17 +150,12 @@ class PackedSequenceBuffer:
         self._written += length
 
     def sample(self, rows: int, *, generator: torch.Generator) -> PackedSequences:
-        """Draw segments uniformly, with replacement, until exactly ``rows`` rows are together.
+        """Draw segments uniformly, with replacement, until they have exactly ``rows`` rows (at least 2).
 
-        The last segment is cut short at its end, never at its start, so that every memory on the tape begins where
-        its episode did.
-
-        Args:
-            rows: length of the tape, at least 2.
-            generator: of the draw.
+        The last segment is cut at its end, never at its start, so every memory begins where its episode did.
 
         Raises:
-            SettingError: nothing is held yet.
+            SettingError: the buffer is empty.
         """
         if not self._segments:
             raise SettingError("tape: nothing to sample from; add a segment first")
@@ -190,7 +170,7 @@ class PackedSequenceBuffer:
         return PackedSequences(*(self._columns[name][index] for name in COLUMNS))
 
     def state_dict(self) -> dict[str, Any]:
-        """The segments held, as tensors and numbers."""
+        """The stored segments, as tensors and numbers."""
         first = self._segments[0][0] if self._segments else self._written
         index = torch.arange(first, self._written) % self.capacity
         lengths = torch.tensor([length for _, length in self._segments], dtype=torch.int64)
@@ -201,11 +181,7 @@ class PackedSequenceBuffer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` gave; later draws are the same as without the detour.
-
-        Raises:
-            SettingError: it holds more rows than fit.
-        """
+        """Restore a :meth:`state_dict`; later draws are the same. SettingError: more rows than the capacity."""
         lengths = [int(length) for length in state["lengths"]]
         if sum(lengths) > self.capacity:
             raise SettingError(f"tape: {sum(lengths)} saved rows do not fit into capacity={self.capacity}")

@@ -1,6 +1,6 @@
-"""Networks of the recurrent agents: an encoder with a memory, and heads that know nothing of time.
+"""Networks of the recurrent agents: an encoder with a memory, and heads without one.
 
-Shapes legend: ``R`` leading axes, ``T`` rows of a tape, ``S`` observation, ``A`` action, ``N`` critics, ``d`` features.
+Shapes legend: ``R`` leading axes, ``T`` packed rows, ``S`` observation, ``A`` action, ``N`` critics, ``d`` features.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class CriticHeads(nn.Module):
 
 
 class RecurrentCritic(nn.Module):
-    """Encoder and heads, as one module whose target follows as a whole."""
+    """Encoder and heads as one module, so one target covers both."""
 
     def __init__(self, facts: Facts, memory: MemoryConfig, hidden: Sequence[int], members: int) -> None:
         super().__init__()

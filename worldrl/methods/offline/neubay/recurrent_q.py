@@ -1,15 +1,15 @@
 r"""Double Q-learning with a memory, for a few actions: the agent of NEUBAY's bandit.
 
 Ni et al., "Long-Horizon Model-Based Offline RL Without Conservatism" (2025). An encoder (linear, layer norm, leaky
-ReLU, then the memory of :mod:`lru`) reads the tape of arrivals; a duelling head gives a value per action::
+ReLU, then the memory of :mod:`lru`) reads packed sequences; a duelling head gives a value per action::
 
     Q(h_t, ·) = V(h_t) + A(h_t, ·) - mean A(h_t, ·)
     y_t = r_t + γ (1 - terminated) Q̄(h̄_{t+1}, argmax Q(h_{t+1}, ·))          loss: Huber(Q(h_t, a_t) - y_t)
 
-The encoder reads observation and previous action. What the agent may know of rewards stands in the observation; the
-tape's ``reward`` column is what it is trained on, so a penalty on training rewards never leaks into what it sees.
+The encoder reads observation and previous action. Rewards enter the encoder through the observation alone; the
+``reward`` column is for training, so a penalty on training rewards never enters the input.
 
-Shapes legend: ``T`` rows of a tape, ``B`` rollouts, ``A`` actions (one-hot), ``d`` features.
+Shapes legend: ``T`` packed rows, ``B`` rollouts, ``A`` actions (one-hot), ``d`` features.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from worldrl.methods.offline.agent import polyak
 from worldrl.methods.offline.neubay.lru import Memory, MemoryConfig
 from worldrl.methods.offline.neubay.packed_sequences import PackedSequences
 from worldrl.methods.offline.neubay.recurrent_networks import block, small_linear
+from worldrl.methods.offline.targets import td_target
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class RecurrentQConfig:
         hidden: width of the head's layers.
         hidden_layers: how many.
         gamma: discount.
-        tau: share of the online weights that enters the target at each update.
+        tau: rate of the target network.
         encoder_lr: learning rate up to the memory; recurrent encoders need far smaller ones than heads.
         head_lr: learning rate of the head.
         clip_norm: largest gradient norm, of the encoder and of the head apart.
@@ -74,36 +75,22 @@ class RecurrentQ(nn.Module):
         return self.value(h) + advantage - advantage.mean(-1, keepdim=True), after
 
     def encoder_parameters(self) -> list[nn.Parameter]:
-        """Everything up to the memory."""
+        """Parameters up to the memory."""
         return [*self.read.parameters(), *self.memory.parameters()]
 
     def head_parameters(self) -> list[nn.Parameter]:
-        """Everything after it."""
+        """Parameters after the memory."""
         return [*self.body.parameters(), *self.value.parameters(), *self.advantage.parameters()]
 
 
 def double_q_target(q_next: Tensor, target_next: Tensor, reward: Tensor, terminated: Tensor, gamma: float) -> Tensor:
-    """Return ``r + γ (1 - terminated) Q̄(argmax Q)`` per row.
-
-    Args:
-        q_next: ``[T, A]`` online values at the successors.
-        target_next: ``[T, A]`` target values there.
-        reward: ``[T]``.
-        terminated: bool ``[T]``.
-        gamma: discount.
-    """
+    """Return ``r + γ (1 - terminated) Q̄(argmax Q)`` ``[T]`` from online and target values ``[T, A]`` at the successors."""
     chosen = q_next.argmax(-1, keepdim=True)
-    return reward + gamma * (~terminated) * target_next.gather(-1, chosen).squeeze(-1)
+    return td_target(reward, terminated, target_next.gather(-1, chosen).squeeze(-1), gamma)
 
 
 class RecurrentQAgent:
-    """Network, target and optimiser.
-
-    Args:
-        obs_size: numbers per observation.
-        actions: how many.
-        config: its settings.
-    """
+    """Network, target and optimiser."""
 
     def __init__(self, obs_size: int, actions: int, config: RecurrentQConfig) -> None:
         self.config, self.actions = config, actions
@@ -120,17 +107,14 @@ class RecurrentQAgent:
     def act(
         self, obs: Tensor, action: Tensor, state: Tensor | None, *, epsilon: float, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Choose one action per rollout.
+        """Choose one action per rollout, int64 ``[B]``, and return the memory.
 
         Args:
-            obs: ``[B, S]`` just arrived at.
-            action: one-hot ``[B, A]`` that led here; zeros at the start.
+            obs: ``[B, S]``.
+            action: one-hot ``[B, A]``, the last ones; zeros at the start.
             state: the memory; None at the start.
-            epsilon: probability of a uniformly random action instead of the best one.
-            generator: of that.
-
-        Returns:
-            int64 ``[B]``, and the memory.
+            epsilon: probability of a uniformly random action.
+            generator: of the exploration.
         """
         reset = torch.full((len(obs), 1), state is None)
         q, after = self.network(obs[:, None], action[:, None], reset, state)
@@ -139,7 +123,7 @@ class RecurrentQAgent:
         return torch.where(explore, uniform, q[:, 0].argmax(-1)), after
 
     def update(self, packed: PackedSequences) -> Logs:
-        """Take one gradient step on a tape, whose ``action`` column is one-hot."""
+        """Take one gradient step on packed sequences, whose ``action`` column is one-hot."""
         q, _ = self.network(packed.obs, packed.action, packed.reset)
         with torch.no_grad():
             target_q, _ = self.target(packed.obs, packed.action, packed.reset)

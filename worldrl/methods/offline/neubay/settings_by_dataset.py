@@ -1,4 +1,4 @@
-"""What NEUBAY tunes per dataset, as data: the paper's learning rate of the encoders, κ and, for Hopper, a fixed α.
+"""The settings that NEUBAY tunes per dataset: the encoders' learning rate, κ and, for Hopper, a fixed α.
 
 Adroit and AntMaze differ in other settings too: three head layers, ``clip_norm`` 1e4 and half the batch; and
 ``entropy_per_action`` 10, ``clip_norm`` 1 and half as many updates again.
@@ -14,13 +14,7 @@ from worldrl.methods.offline.neubay.neubay import NeubayConfig
 
 @dataclass(frozen=True)
 class Tuned:
-    """What the paper tunes per dataset.
-
-    Attributes:
-        encoder_rate: learning rate of the encoders.
-        kappa: κ.
-        temperature: a fixed α; null learns it.
-    """
+    """The tuned fields of :class:`~worldrl.methods.offline.neubay.neubay.NeubayConfig`."""
 
     encoder_rate: float
     kappa: float
@@ -62,14 +56,10 @@ DATASETS: dict[str, Tuned] = {
 
 
 def tuned_for(dataset: str, config: NeubayConfig | None = None) -> NeubayConfig:
-    """Return a configuration with the paper's values of one dataset.
-
-    Args:
-        dataset: a name of ``DATASETS``.
-        config: everything else; None takes the defaults.
+    """Return a configuration with the paper's values of one of ``DATASETS``; ``config=None`` takes the defaults.
 
     Raises:
-        SettingError: no such name; the message has the nearest.
+        SettingError: unknown name; the message has the nearest.
     """
     if dataset not in DATASETS:
         raise SettingError(f"dataset: the paper has no settings for {dataset!r}{nearest(dataset, DATASETS)}")

@@ -1,7 +1,7 @@
-"""The training of NEUBAY: imagine a generation of long rollouts, learn from the tape, and so on.
+"""Training of NEUBAY: imagine a generation of long rollouts, learn from packed sequences, repeat.
 
-Every draw comes from a stream named by its place (generation or update), so a run that is killed goes on bit for bit
-from its newest checkpoint, which holds the weights, the optimizers and the tape.
+Every draw comes from a stream named by its generation or update, so a killed run resumes bit for bit from its newest
+checkpoint, which holds weights, optimizers and buffer.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from worldrl.methods.offline.neubay.packed_sequences import PackedSequenceBuffer
 
 @dataclass(frozen=True)
 class NeubayTraining:
-    """How the agent learns; the paper's settings for locomotion.
+    """Settings of the training; the paper's for locomotion.
 
     Attributes:
         updates: gradient steps.
-        rows: of tape per update.
-        buffer: rows of tape kept.
-        updates_per_step: gradient steps per step that a generation brings, its real history counted.
-        rollouts: how they go.
+        rows: packed rows per update.
+        buffer: capacity of the buffer, rows.
+        updates_per_step: gradient steps per step of a generation, its real history included.
+        rollouts: settings of the rollouts.
         checkpoint_generations: generations between checkpoints.
     """
 
@@ -43,7 +43,6 @@ class NeubayTraining:
     checkpoint_generations: int = 50
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         for name, least in (("updates", 1), ("rows", 2), ("checkpoint_generations", 1)):
             if getattr(self, name) < least:
                 raise SettingError(f"training.{name} must be at least {least}, got {getattr(self, name)}")
@@ -68,18 +67,18 @@ def train_neubay(
         agent: freshly made; a checkpoint's weights replace its own.
         world: made with the rows of ``episodes``.
         episodes: the dataset.
-        config: how.
+        config: settings.
         seed: of every stream.
-        folder: of the checkpoints; None trains without.
+        folder: of the checkpoints; None saves none.
         log: receives the logs of each generation's rollouts and last update.
-        on_generation: called with the number of updates taken after each generation, before its checkpoint: killed in it,
-            it is called again.
+        on_generation: called with the number of updates after each generation, before its checkpoint; after a kill within
+            it, it is called again.
 
     Returns:
-        The last logs; empty when nothing was left to do.
+        The last logs; empty when no update was left.
 
     Raises:
-        KeyboardInterrupt: after Ctrl-C, once the generation in flight is complete and saved.
+        KeyboardInterrupt: after Ctrl-C, once the present generation is complete and saved.
     """
     buffer = PackedSequenceBuffer(config.buffer, world.obs_size, world.action_size)
     generation, logs = _resume(agent, buffer, folder), Logs()

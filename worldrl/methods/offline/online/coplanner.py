@@ -1,12 +1,12 @@
-"""COPlanner (Wang et al., ICLR 2024): the policy proposes, a few imagined steps decide, uncertainty counts for or against.
+"""COPlanner (Wang et al., ICLR 2024): actions chosen by a few imagined steps and the world's uncertainty.
 
 UP-MPC draws K candidate actions from the policy at each state, follows each with the policy for H steps in the world,
 and takes the candidate of the largest
 
     Σ_{i<H} γ_r^i r_i + w Σ_{i<H} γ_u^i u_i
 
-with w = −α_c (conservative) where rollouts for training are made, and w = +α_o (optimistic) where the real
-environment is explored. u is the world's uncertainty; the published one is the deviation of the members' samples (``sample_std``).
+with w = −α_c (conservative) in rollouts for training, and w = +α_o (optimistic) in exploration of the real environment.
+u is the world's uncertainty; the published one is the deviation of the members' samples (``sample_std``).
 
 Shapes legend: ``B`` states, ``K`` candidates, ``S`` observation, ``A`` action.
 """
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from worldrl.core.interfaces import OfflineAgent, StateWorld
-from worldrl.methods.offline.agent import require
+from worldrl.methods.offline.agent import require_rules
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,12 @@ class UpMpcConfig:
     optimistic: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
-        for name in ("candidates", "horizon"):
-            require(getattr(self, name) >= 1, f"planner.{name}", "at least 1", getattr(self, name))
-        for name in ("reward_discount", "uncertainty_discount"):
-            require(0 <= getattr(self, name) <= 1, f"planner.{name}", "in [0, 1]", getattr(self, name))
-        for name in ("conservative", "optimistic"):
-            require(getattr(self, name) >= 0, f"planner.{name}", "zero or more", getattr(self, name))
+        rules = {
+            "at least 1": "candidates horizon",
+            "in [0, 1]": "reward_discount uncertainty_discount",
+            "zero or more": "conservative optimistic",
+        }
+        require_rules(self, "planner", rules)
 
 
 @torch.no_grad()
@@ -64,20 +63,7 @@ def plan_scores(
     *,
     generator: torch.Generator,
 ) -> Tensor:
-    """Score first actions by following the policy from them.
-
-    Args:
-        world: steps through.
-        state: of the world, ``B`` rows.
-        agent: the policy that follows.
-        action: first actions ``[B, A]``.
-        config: horizon and discounts.
-        weight: w of the uncertainties.
-        generator: of world and policy.
-
-    Returns:
-        ``[B]``; what comes after a termination counts nothing.
-    """
+    """Score first actions ``[B, A]`` at world states by following the policy: ``[B]``; steps after a termination count nothing."""
     score = torch.zeros(len(action), device=action.device)
     alive = torch.ones_like(score)
     for step in range(config.horizon):
@@ -101,19 +87,16 @@ def up_mpc(
     *,
     generator: torch.Generator,
 ) -> Tensor:
-    """Choose actions by uncertainty-aware policy-guided planning.
+    """Choose actions ``[B, A]`` by uncertainty-aware policy-guided planning.
 
     Args:
-        world: where candidates are tried; it should measure an uncertainty.
+        world: simulates the candidates; it should measure an uncertainty.
         state: of the world, ``B`` rows; it is not changed.
         obs: the same as observations, ``[B, S]``.
         agent: the policy.
         config: sizes.
         weight: −α_c or +α_o.
         generator: of all draws.
-
-    Returns:
-        ``[B, A]``.
     """
     rows, count = len(obs), config.candidates
     index = torch.arange(rows, device=obs.device).repeat(count)  # candidate after candidate
@@ -126,13 +109,9 @@ def up_mpc(
 
 
 class Planner:
-    """A policy that plans from observations, for rollouts (``conservative``) or exploration.
+    """A policy that plans from observations: optimistic if it ``explores``, else conservative.
 
-    Args:
-        world: a world that can begin at any observation (``start_at``), such as the ensemble's.
-        agent: the policy it plans with.
-        config: sizes.
-        explores: seek uncertainty instead of shunning it.
+    The world must start at any observation (``start_at``), as the ensemble's does.
     """
 
     def __init__(self, world: Any, agent: OfflineAgent, config: UpMpcConfig, *, explores: bool) -> None:

@@ -1,7 +1,7 @@
-"""COPlanner's world in the online phase: refitted to what exploration finds, and imagined in (MBPO's loop).
+"""COPlanner's world in the online phase: refitted to explored rows, and imagined in (MBPO's loop).
 
-Every ``refit_every`` steps the ensemble goes on training on all real rows, recorded ones and those met online; then a
-generation of rollouts begins at any of them. A batch holds ⌊B r⌋ rows met online, imagined ones for the rest.
+Every ``refit_every`` steps the ensemble trains further on all real rows, recorded and online; then a generation of
+rollouts begins at any of them. A batch holds ⌊B r⌋ online rows, imagined ones for the rest.
 
 Shapes legend: ``B`` rows.
 """
@@ -23,16 +23,16 @@ from worldrl.world_models.state.ensemble_world import EnsembleWorld
 
 
 class OnlineWorld:
-    """An ensemble that learns along, and what is imagined in it.
+    """An ensemble that keeps learning, and the buffer of rollouts in it.
 
     Args:
         world: trained offline; its ensemble is changed.
-        recorded: rows it was trained on.
-        imagining: how much is imagined, and which share of a batch is real.
+        recorded: rows of its offline training.
+        imagining: amount of imagination, and share of real rows in a batch.
         training: of each refit.
         refit_every: environment steps between two refits.
         seed: root of the refits' draws.
-        rollouts: makes the imagination of a world that begins at so many rows.
+        rollouts: makes the imagination of a world with so many start rows.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class OnlineWorld:
         self.buffer.load_state_dict(state["buffer"])
 
     def refresh(self, step: int, met: TransitionBuffer, agent: Any, generator: torch.Generator) -> Logs:
-        """Refit and imagine where that is due, ``step`` steps after the warm-up; return what to log."""
+        """Refit and imagine where due, ``step`` steps after the warm-up; return logs."""
         if step % self.refit_every:
             return {}
         rows = concat([self.recorded, met.rows().to(self.recorded.obs.device)])
@@ -71,7 +71,7 @@ class OnlineWorld:
         return logs | {"world/refit_error": torch.tensor(min(report.holdout_error))}
 
     def batch(self, met: TransitionBuffer, rows: int, generator: torch.Generator) -> Transitions:
-        """Draw ``rows`` rows: those met online first, imagined ones behind them."""
+        """Draw ``rows`` rows: online ones first, then imagined ones."""
         real = self.imagining.real_rows(rows)
         parts = [met.sample(real, generator=generator).to(self.buffer.device)] if real else []
         parts += [self.buffer.sample(rows - real, generator=generator)] if rows > real else []

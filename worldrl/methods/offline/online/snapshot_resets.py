@@ -1,9 +1,8 @@
-"""SnapshotRL with S3RL (2023): episodes that begin where a teacher has been, spread evenly over what it has seen.
+"""SnapshotRL with S3RL (2023): episodes that begin at a teacher's states, spread evenly over its observations.
 
 A teacher's simulator states (snapshots: qpos and qvel of an offline dataset) are clustered by observation. For the first
-``snapshot_steps`` steps of an online training, an episode begins at a snapshot (cluster drawn uniformly, then a member) and
-is truncated after ``truncate_after`` steps; after that, episodes are the environment's own. Only the environment changes, so any
-agent can learn in it.
+``snapshot_steps`` steps of an online training, an episode begins at a snapshot (cluster drawn uniformly, then a member)
+and is truncated after ``truncate_after`` steps. After that, episodes are the environment's own.
 
 Shapes legend: ``N`` snapshots, ``S`` observation, ``C`` clusters.
 """
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import numpy_stream
 from worldrl.data.offline.trajectories import Trajectories
-from worldrl.methods.offline.agent import require
+from worldrl.methods.offline.agent import require_rules
 
 ITERATIONS = 100
 """Most rounds of Lloyd's algorithm; it ends earlier when no point changes its cluster."""
@@ -41,25 +40,13 @@ class SnapshotConfig:
     snapshot_steps: int = 100_000
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
-        for name in ("clusters", "truncate_after"):
-            require(getattr(self, name) >= 1, f"snapshots.{name}", "at least 1", getattr(self, name))
-        require(self.snapshot_steps >= 0, "snapshots.snapshot_steps", "zero or more", self.snapshot_steps)
+        require_rules(self, "snapshots", {"at least 1": "clusters truncate_after", "zero or more": "snapshot_steps"})
 
 
 def k_means(points: NDArray[np.floating[Any]], clusters: int, *, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Cluster by Lloyd's algorithm from k-means++ centres.
+    """Cluster points ``[N, S]`` by Lloyd's algorithm from k-means++ centres: int64 ``[N]``.
 
-    Args:
-        points: ``[N, S]``, in units in which distances mean something.
-        clusters: C, at most N.
-        generator: of the first centres.
-
-    Returns:
-        int64 ``[N]``, the cluster of each point; none is empty unless points coincide.
-
-    Raises:
-        SettingError: more clusters than points.
+    No cluster is empty unless points coincide. SettingError: more clusters than points.
     """
     if not 1 <= clusters <= len(points):
         raise SettingError(f"clusters: {len(points)} points cannot make {clusters} clusters; ask for fewer")
@@ -131,7 +118,7 @@ class SnapshotResets(gymnasium.Wrapper[Any, Any, Any, Any]):
         return int(generator.choice(members))
 
     def state_dict(self) -> dict[str, int]:
-        """Return what is counted over episodes, which a reset does not set."""
+        """Return the counters, which a reset does not set."""
         return {"steps": self.steps, "episodes": self.episodes}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -139,7 +126,7 @@ class SnapshotResets(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.steps, self.episodes = state["steps"], state["episodes"]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin at a snapshot, or as usual once the snapshot steps are used up."""
+        """Begin at a snapshot, or as usual after the snapshot steps."""
         obs, info = self.env.reset(seed=seed, options=options)
         self.episodes += 1
         self._left = None

@@ -4,12 +4,12 @@
     2. online: after each step one batch of the online buffer alone; ``updates_per_step`` critic steps, one on each part of
        it, then one step of temperature and actor on all of it
 
-No offline row is kept: the warm-up fills the buffer with what the policy itself meets, so the values are recalibrated
-instead of forgotten. The published agent is SAC with 10 critics, targets from 2 of them, layer normalisation and no
-entropy in the target, layer normalisation in the policy too, pre-trained with Cal-QL, or CQL on locomotion.
+No offline row is kept: the warm-up fills the buffer with the policy's own steps, which recalibrates the values. The
+published agent is SAC with 10 critics, targets from 2 of them, no entropy in the target, and layer normalisation in
+critics and policy. It is pre-trained with Cal-QL, or CQL on locomotion.
 
-The environment's own state is not saved. A checkpoint is therefore taken between two episodes, of which the next begins
-with a seed of its own: with agent, buffer and counters, a killed phase goes on from there bit for bit.
+The environment's own state is not saved. A checkpoint is therefore taken between two episodes, and the next begins with
+a seed of its own: with agent, buffer and counters, a killed phase resumes bit for bit.
 
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
 """
@@ -34,12 +34,12 @@ from worldrl.core.storage.interrupts import interrupts
 from worldrl.core.storage.log import MetricLog, Progress
 from worldrl.core.transitions import Transitions
 from worldrl.data.offline.trajectories import DatasetInfo, env_action
-from worldrl.methods.offline.agent import require
+from worldrl.methods.offline.agent import require, require_rules
 from worldrl.methods.offline.buffer import TransitionBuffer
 from worldrl.methods.offline.online.online_world import OnlineWorld
 from worldrl.rollout.vector.episodes import Acts
 
-COUNTED = ("returns", "ends", "updates", "told")
+COUNTED = {"returns": "returns", "ends": "ends", "updates": "updates", "told": "world_logs"}
 """Of the online phase, besides what learns."""
 
 
@@ -51,10 +51,10 @@ class WsrlConfig:
         steps: environment steps in all, the warm-up's among them.
         warmup: steps collected by the frozen policy.
         updates_per_step: update-to-data ratio, the critic steps per environment step.
-        batch_size: rows drawn per environment step, shared out among the critic steps.
-        capacity: rows the online buffer holds.
+        batch_size: rows drawn per environment step, shared by the critic steps.
+        capacity: rows of the online buffer.
         log_every: environment steps between log lines.
-        checkpoint_every: environment steps between checkpoints, at least; the next end of an episode takes it.
+        checkpoint_every: smallest number of environment steps between checkpoints; taken at the next end of an episode.
     """
 
     steps: int = 500_000
@@ -66,10 +66,8 @@ class WsrlConfig:
     checkpoint_every: int = 10_000
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
-        require(self.steps >= 0, "online.steps", "zero or more", self.steps)
-        for name in ("warmup", "updates_per_step", "batch_size", "capacity", "log_every", "checkpoint_every"):
-            require(getattr(self, name) >= 1, f"online.{name}", "at least 1", getattr(self, name))
+        positive = "warmup updates_per_step batch_size capacity log_every checkpoint_every"
+        require_rules(self, "online", {"zero or more": "steps", "at least 1": positive})
         require(
             self.batch_size % self.updates_per_step == 0,
             "online.batch_size",
@@ -82,11 +80,11 @@ class WsrlConfig:
 
 @dataclass(frozen=True)
 class FineTuned:
-    """What :func:`fine_tune` did.
+    """Result of :func:`fine_tune`.
 
     Attributes:
         returns: undiscounted return of each finished episode.
-        ends: environment step at which each ended.
+        ends: environment step at the end of each.
         updates: critic steps taken.
     """
 
@@ -108,22 +106,19 @@ def fine_tune(
     explorer: Acts | None = None,
     world: OnlineWorld | None = None,
 ) -> FineTuned:
-    """Go on learning online, in place, resuming from ``folder``.
+    """Continue learning online, in place, resuming from ``folder``.
 
     Args:
         name: first name of the random streams, and series in the log.
         agent: pre-trained; its state is changed.
-        env: with vector observations and actions; what a reset with a seed does not set is its ``state_dict``, if it has one.
+        env: with vector observations and actions; its ``state_dict``, if any, holds state that a reset does not set.
         info: gives the action bounds.
         config: sizes.
         seed: root of resets, actions and batches; step ``k`` draws from ``stream(seed, name, k)``.
-        folder: of the checkpoints; None learns without.
+        folder: of the checkpoints; None saves none.
         log: receives the agent's logs and ``episode/return``.
-        explorer: acts after the warm-up in the agent's place (COPlanner); None lets the agent itself act.
-        world: learns along and gives imagined rows (COPlanner); None trains on what was met alone.
-
-    Returns:
-        Episodes and updates.
+        explorer: acts after the warm-up (COPlanner); None: the agent.
+        world: gives imagined rows and keeps learning (COPlanner); None trains on online rows alone.
 
     Raises:
         ArtefactError: the checkpoints are damaged or belong to another agent, or the disk refuses.
@@ -138,10 +133,12 @@ def fine_tune(
             online.collect(step, agent.explore if explorer is None or step < config.warmup else explorer.act, generator)
             if step >= config.warmup:
                 if world is not None:
-                    online.told = world.refresh(step - config.warmup, online.buffer, agent, generator) or online.told
+                    online.world_logs = (
+                        world.refresh(step - config.warmup, online.buffer, agent, generator) or online.world_logs
+                    )
                 drawn = online.buffer.sample if world is None else partial(world.batch, online.buffer)
                 batch = drawn(config.batch_size, generator=generator).to(agent.device)
-                logs = online.told | agent.update_parts(batch, config.updates_per_step, generator=generator)
+                logs = online.world_logs | agent.update_parts(batch, config.updates_per_step, generator=generator)
                 online.updates += config.updates_per_step
             if log is not None and logs and (step + 1) % config.log_every == 0:
                 returns = {"episode/return": online.returns[-1]} if online.returns else {}
@@ -159,7 +156,7 @@ def fine_tune(
 
 @dataclass
 class _Online:
-    """The environment between two steps, what was collected, and all that learns from it."""
+    """The environment between two steps, the collected rows, and all learners."""
 
     agent: Any
     env: gymnasium.Env[Any, Any]
@@ -171,32 +168,32 @@ class _Online:
     returns: list[float] = field(default_factory=list[float])
     ends: list[int] = field(default_factory=list[int])
     updates: int = 0
-    told: Logs = field(default_factory=dict[str, Tensor])
+    world_logs: Logs = field(default_factory=dict[str, Tensor])
     obs: Any = None
     total: float = 0.0
 
     @property
     def parts(self) -> dict[str, Stateful]:
-        """What a checkpoint holds besides the counters."""
+        """Contents of a checkpoint besides the counters."""
         given = {"agent": self.agent, "buffer": self.buffer, "world": self.world, "env": self.env}
         return {name: part for name, part in given.items() if hasattr(part, "state_dict")}
 
     def save(self, step: int, folder: Path | None, log: MetricLog | None) -> None:
         """Write a checkpoint; a running episode is not part of it."""
         if log is not None:
-            log.flush()  # first the log: it may know more steps than the checkpoint, never fewer
+            log.flush()  # first the log: it may hold more steps than the checkpoint, never fewer
         if folder is not None:
-            counted = {name: getattr(self, name) for name in COUNTED}
+            counted = {key: getattr(self, name) for key, name in COUNTED.items()}
             parts = {name: part.state_dict() for name, part in self.parts.items()}
             save_checkpoint(folder, step, modules={}, optimizers={}, extra=counted | parts)
 
     def resume(self, folder: Path | None, log: MetricLog | None) -> int:
-        """Restore the newest checkpoint; return the step to go on with."""
+        """Restore the newest checkpoint; return the next step."""
         found = None if folder is None else load_checkpoint(folder, modules={}, optimizers={})
         step = 0 if found is None else found.step
         if found is not None:
-            for name in COUNTED:
-                setattr(self, name, found.extra[name])
+            for key, name in COUNTED.items():
+                setattr(self, name, found.extra[key])
             for name, part in self.parts.items():
                 part.load_state_dict(found.extra[name])
         if log is not None:
