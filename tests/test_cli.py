@@ -88,7 +88,7 @@ def test_general_help_names_every_command(arguments: list[str], capsys: pytest.C
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_help_explains_every_setting(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([command, "--help"]) == 0
+    assert main([command, "--help", "all"]) == 0
     text = capsys.readouterr().out
     lines = {line.split()[0]: line for line in text.splitlines() if line.startswith("  ")}
     for row in describe(COMMANDS[command].load()[1]):

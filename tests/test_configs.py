@@ -72,7 +72,7 @@ def test_the_preset_for_libero_changes_something_or_is_refused(
 ) -> None:
     schema = COMMANDS[command].load()[1]
     acting = [name for name in COMMANDS if "libero" in presets_of(name)]
-    _, listed = main([command, "--help"]), capsys.readouterr().out
+    _, listed = main([command, "--help", "all"]), capsys.readouterr().out
     assert ("tiny|cpu|gpu|wan|libero" in listed) == (command in acting)
     if command in acting:
         own, plain = (compose_plain(command, schema, fill(schema, preset)) for preset in ("libero", "cpu"))

@@ -185,7 +185,8 @@ def command_help(
     presets: Sequence[str],
     part: str = "",
 ) -> str:
-    """Write ``worldrl COMMAND --help``; ``defaults`` are the composed plain values under preset=cpu."""
+    """Write ``worldrl COMMAND --help``; ``defaults`` are plain values under preset=cpu, ``part`` as in :func:`chosen`."""
+    rows, folded = chosen(describe(schema), part)
     cells = [(row.key, _type_and_range(row), _show(value_at(defaults, row.key)), row.meaning) for row in rows]
     if part in ("", ALL):
         cells = [row for row in cells if row[0] != "preset"]

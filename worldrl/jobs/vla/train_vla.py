@@ -19,7 +19,6 @@ from worldrl.jobs.vla.loop import Loop, check_held_out, check_policy_fits
 from worldrl.jobs.vla.settings import TrainVlaSettings
 from worldrl.jobs.vla.training_suite import open_training_suite, tasks_of
 from worldrl.recipes.run import open_run
-from worldrl.recipes.suites.opening import say_assets
 from worldrl.recipes.world_model.start import (
     SCRATCH,
     check_start,
@@ -50,6 +49,7 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
     from worldrl.evaluation.report.terminal import show
     from worldrl.jobs.vla.near_goal import check_near_goal
     from worldrl.jobs.vla.report import report_page
+    from worldrl.recipes.suites.opening import say_assets
 
     refuse_many("train-vla")
     device = resolve_device(settings.device)
