@@ -37,7 +37,11 @@ from worldrl.world_models.video.config import VideoWorldModelConfig
 from worldrl.world_models.wan.config import WanConfig
 
 ROOT = Path(__file__).parents[1]
-CODE_TEXTS = {"worldrl/evaluation/conventions/conventions.py", "worldrl/workers/link/rendering.py"}
+CODE_TEXTS = {
+    "worldrl/old_modules.py",
+    "worldrl/evaluation/conventions/conventions.py",
+    "worldrl/workers/link/rendering.py",
+}
 """Files whose strings are code: formulas of conventions, a program for another process."""
 INSTRUCTIONS = {"envs/worldrl_envs/language.py", "envs/worldrl_envs/bimanual/language.py"}
 """Files whose strings are instructions that policies were trained on."""

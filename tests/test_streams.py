@@ -26,7 +26,7 @@ def shell(line: str, **env: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.mark.parametrize("command", ["train-vla", "align-world-model", "train-offline"])
 def test_help_on_a_terminal_without_utf8(command: str) -> None:
-    found = shell(f"worldrl {command} --help", LC_ALL="C", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    found = shell(f"worldrl {command} --help all", LC_ALL="C", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert (found.returncode, found.stderr) == (0, "")
     assert "\\xb1" in found.stdout or "\\u03b" in found.stdout
 

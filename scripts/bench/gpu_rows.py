@@ -193,7 +193,7 @@ def train_video(row: Row, model: VideoWorldModel, device: torch.device) -> Timin
 
     def fit(steps: int) -> FitReport:
         return fit_windows(
-            "bench", model, sampler, training, sentences=no_others(), seed=0, folder=None, log=None, steps=steps
+            "bench", model, sampler, training, instructions=no_others(), seed=0, folder=None, log=None, steps=steps
         )
 
     work = _work_of_a_step(model, loss, row.batch)
@@ -219,7 +219,7 @@ def train_wan(row: Row, model: WanWorldModel, device: torch.device) -> Timing:
             model,
             episodes,
             replace(training, steps=steps),
-            sentences=no_others(),
+            instructions=no_others(),
             seed=0,
             device=device,
             folder=None,

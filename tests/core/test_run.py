@@ -275,7 +275,7 @@ def test_commit_is_that_of_the_checkout_and_dirt_is_told(tmp_path, monkeypatch):
         command = ["git", "-C", str(tmp_path), *identity, *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
-    file = tmp_path / "worldrl" / "core" / "provenance.py"
+    file = tmp_path / "worldrl" / "core" / "storage" / "provenance.py"
     file.parent.mkdir(parents=True)
     file.write_text("1")
     monkeypatch.setattr(provenance, "__file__", str(file))

@@ -149,7 +149,7 @@ def test_a_resealed_header_that_means_nothing(damaged, change, told):
         ({"success": 1}, "success: Input should be a valid boolean"),
         ({"meta": []}, "meta: Input should be an object"),
         ({"length": "5"}, "length: Input should be a valid integer"),
-        ({"lengths": 5}, "unknown field 'lenght'; did you mean 'length'"),
+        ({"lengths": 5}, "unknown field 'lengths'; did you mean 'length'"),
     ],
 )
 def test_a_resealed_record_of_other_types(damaged, change, told):

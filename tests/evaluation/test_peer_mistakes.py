@@ -122,7 +122,8 @@ TURNING = {
     "rollout/suites/batched_arm.py": 1,  # bodies of a chain
     "jobs/world_model/report.py": 1,  # an order of rows
     "reproductions/edge_of_reach/plane.py": 1,  # two coordinates
-    "methods/alignment/branch_grpo.py": 2,  # levels of a tree
+    "methods/alignment/branch_grpo.py": 1,  # levels of a tree
+    "methods/alignment/imagination.py": 1,  # levels of a tree
     "methods/offline/critic_gradient.py": 1,  # levels of noise
     "methods/offline/neubay/lru.py": 1,  # steps of time
 }

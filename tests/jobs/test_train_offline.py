@@ -502,7 +502,7 @@ def test_trajectories_are_guided_and_the_published_size_learns_for_its_epochs() 
 
 
 def test_help_shows_the_chosen_algorithms_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["train-offline", "algorithm=iql", "--help"]) == 0
+    assert cli.main(["train-offline", "algorithm=iql", "--help", "agent"]) == 0
     told = capsys.readouterr().out
     assert "agent.expectile" in told
     assert "agent.diversity" not in told

@@ -130,7 +130,7 @@ def test_what_the_weights_are_told_otherwise_is_said_or_refused(world_model, mak
     ):
         check_start(start, asked, replace(training, outcome_steps=0))
     asked.dynamics.width = 24
-    with pytest.raises(SettingError, match=r"not made for dynamics\.width=24 \(16\)"):
+    with pytest.raises(SettingError, match=r"do not fit dynamics\.width=24 \(16\)"):
         check_start(start, asked, training)
     other = make_world_model(memory_noise=0.3)
     other.save(tmp_path / "other")

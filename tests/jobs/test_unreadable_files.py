@@ -107,8 +107,8 @@ LONG, BYTES = "y" * 300, os.fsdecode(b"a\xe9")
         (f"collect preset=tiny run_dir={LONG}", ""),
         (f"compare b=x a={LONG}", ""),
         (f"train-offline data={LONG}", ""),
-        (f"check-protocol data={BYTES}", "data: 'a\\udce9' is no UTF-8"),
-        (f"collect preset=tiny run_dir={BYTES}", "run_dir: 'a\\udce9' is no UTF-8"),
+        (f"check-protocol data={BYTES}", "data: 'a\\udce9' is not UTF-8"),
+        (f"collect preset=tiny run_dir={BYTES}", "run_dir: 'a\\udce9' is not UTF-8"),
     ],
     ids=["restyle", "deep", "evaluate", "imagine", "collect", "compare", "train-offline", "bytes", "bytes-run_dir"],
 )

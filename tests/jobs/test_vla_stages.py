@@ -18,7 +18,7 @@ from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.jobs.data import collect, restyle
 from worldrl.jobs.data.collect import CollectSettings
 from worldrl.jobs.data.restyle import RestyleSettings
-from worldrl.jobs.vla import near_goal, train_vla
+from worldrl.jobs.vla import filtering, near_goal, train_vla
 from worldrl.jobs.vla import stages as vla_stages
 from worldrl.jobs.vla import training_suite as training_suite
 from worldrl.jobs.vla.checks import confirmed_line
@@ -327,7 +327,6 @@ def test_improvement_is_made_of_the_parts_that_settings_name(monkeypatch, tmp_pa
         "load_world_model": lambda *a: (None, None),
         "load_policy": lambda *a: SimpleNamespace(save=lambda *a, **k: None, chunk_length=4),
         "scheduled": lambda *a: config,
-        "round_filter": lambda *a: None,
         "reset_store": lambda *a: [],
         "imagined_env": lambda *a, **k: None,
         "imagined_success": lambda *a, **k: {},
@@ -338,6 +337,7 @@ def test_improvement_is_made_of_the_parts_that_settings_name(monkeypatch, tmp_pa
         "parent": lambda *a: {},
         "improve": lambda *a, **named: given.update(named) or [],
     }
+    monkeypatch.setattr(filtering, "round_filter", lambda *a: None)
     for name, value in replaced.items():
         monkeypatch.setattr(vla_stages, name, value)
     stage = SimpleNamespace(finished=False, folder=tmp_path)

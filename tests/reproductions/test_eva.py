@@ -280,7 +280,7 @@ def test_demonstrations_practice_and_tests_lie_in_one_domain(tmp_path, monkeypat
     eva_parts.record(settings, 0, tmp_path)
     monkeypatch.setattr(
         eva_critic,
-        "practise",
+        "collect_plans",
         lambda *given, domain, **over: seen.append(domain) or SimpleNamespace(save=lambda file: None),
     )
     parts = SimpleNamespace(model=None, idm=None, reward=None, executability=None)

@@ -292,7 +292,7 @@ from types import SimpleNamespace
 import numpy as np
 import websockets.sync.server as server
 from worldrl import cli
-from worldrl.jobs import serve_policy as job
+from worldrl.jobs.policy import serve_policy as job
 
 class Actor:
     def begin(self, row): pass

@@ -62,7 +62,7 @@ def test_defaults_ask_for_nothing(world_model):
 def test_what_does_not_fit_them_is_refused_by_name(world_model, values, named):
     with pytest.raises(SettingError) as caught:
         extended_config(world_model.config, asking(world_model.config, **values, success__loss_weight=0.5))
-    assert f"not made for {named}, in brackets" in str(caught.value)
+    assert f"do not fit {named}, with their own values in brackets" in str(caught.value)
 
 
 def test_a_codec_by_its_own_name_is_no_other(world_model):

@@ -10,9 +10,9 @@ from worldrl.world_models.video.instructions import TaskInstructions
 from worldrl.world_models.video.outcome_head import (
     OutcomeEnsemble,
     OutcomeHead,
+    ensemble_success,
     named_as_ensemble,
     outcome_loss,
-    verdict,
 )
 from worldrl.world_models.video.outcome_training import fit_outcome, imagine_episodes
 from worldrl.world_models.video.training_config import WorldModelTraining
@@ -49,7 +49,7 @@ def test_a_jury_hears_the_same_and_remembers_apart():
 
 def test_a_verdict_is_the_mean_of_probabilities_and_doubt_their_spread():
     votes = torch.logit(torch.tensor([[[0.2, 0.5]], [[0.8, 0.5]]], dtype=torch.float64))
-    probability, uncertainty = verdict(votes)
+    probability, uncertainty = ensemble_success(votes)
     torch.testing.assert_close(probability, torch.tensor([[0.5, 0.5]], dtype=torch.float64))
     torch.testing.assert_close(uncertainty, torch.tensor([[0.3, 0.0]], dtype=torch.float64))
 

@@ -2,11 +2,8 @@
 
 The recipe is D4RL's (Fu et al., arXiv 2004.07219) with reference returns of its own: ``random`` draws uniform actions;
 ``expert`` samples from the best kept actor, ``medium`` from the first whose deterministic return reaches
-
-    R_random + (R_expert - R_random) / 3
-
-``medium-replay`` is all the learner saw until then, ``full-replay`` all it ever saw; ``medium-expert`` is half the one
-and half the other.
+``R_random + (R_expert - R_random) / 3``.
+``medium-replay`` is what the learner saw until then, ``full-replay`` all; ``medium-expert`` is half of each.
 """
 
 from __future__ import annotations

@@ -48,9 +48,7 @@ def rollout_episodes(
 ) -> Iterator[Result]:
     """Run episodes in the real simulator.
 
-    The call checks its arguments at once; processes start with the first ``next`` and end with the iterator. Scripts
-    that
-    call it with workers need the usual ``if __name__ == "__main__":`` guard.
+    Processes start with the first ``next`` and end with the iterator; scripts with workers need a ``__main__`` guard.
 
     Args:
         specs: the episodes; each identity may appear once.

@@ -41,7 +41,7 @@ def fit_wan(
     episodes: Sequence[Episode],
     config: WanTraining,
     *,
-    sentences: TaskInstructions,
+    instructions: TaskInstructions,
     seed: int,
     device: torch.device,
     folder: Path | None,
@@ -55,7 +55,7 @@ def fit_wan(
             :func:`whole`.
         episodes: to learn from; the same in every process.
         config: settings.
-        sentences: what can be said about each task.
+        instructions: what can be said about each task.
         seed: of every draw.
         device: of this process.
         folder: of the checkpoints, the same in every process; None trains without.
@@ -75,7 +75,7 @@ def fit_wan(
     accelerator = start_accelerator(config, device, model.config.dynamics.base_dtype)
     spread = {"process": accelerator.process_index, "processes": accelerator.num_processes}
     model.codec.to(accelerator.device)
-    source = ClipSource(model, episodes, config, sentences, seed=seed, **spread)
+    source = ClipSource(model, episodes, config, instructions, seed=seed, **spread)
     training = prepare(model, config, accelerator, source.rollouts)
     first, skipped = training.resume(folder)
     if log is not None:
