@@ -69,7 +69,7 @@ def test_a_videos_answer_depends_on_that_video_and_its_sentence(judge):
     assert found.shape == (2, 4)
     torch.testing.assert_close(read_success(judge, frames[1:], said[1:])[0], found[1])
     assert not torch.allclose(read_success(judge, frames, said[::-1]), found)
-    with pytest.raises(SettingError, match=r"the model sees 16 pixels, the videos have \(8, 8\)"):
+    with pytest.raises(SettingError, match=r"the model takes 16 pixels, the videos have \(8, 8\)"):
         read_success(judge, frames[:, :, :8, :8], said)
 
 
