@@ -78,7 +78,9 @@ def test_the_preset_for_libero_changes_something_or_is_refused(
         own, plain = (compose_plain(command, schema, fill(schema, preset)) for preset in ("libero", "cpu"))
         assert own != plain
         return
-    with pytest.raises(SettingError, match=f"libero has no effect in {command}.*it has an effect in {', '.join(sorted(acting))}"):
+    with pytest.raises(
+        SettingError, match=f"libero has no effect in {command}.*it has an effect in {', '.join(sorted(acting))}"
+    ):
         compose(command, schema, fill(schema, "libero"))
 
 

@@ -39,7 +39,7 @@ def test_a_help_page_is_short_and_all_lists_the_rest(command: str, capsys: pytes
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["improvment"], "no such group"), (["improvement", "wan"], "give one group")],
+    [(["improvemet"], "no such group"), (["improvement", "wan"], "give one group")],
 )
 def test_a_group_that_is_not_there_is_one_line(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]

@@ -99,7 +99,7 @@ def pessimistic(logit: Tensor) -> Tensor:
 
 
 def whitening(path: Tensor) -> Tensor:
-    """W ``[P, P]`` with W Wᵀ = ((1 - λ) C + λ (tr C / P) I)⁻¹, λ the shrinkage, C the covariance of ``path`` ``[N, P]``."""
+    """W ``[P, P]`` with W Wᵀ = ((1 - λ) C + λ (tr C / P) I)⁻¹, C the covariance of ``path`` ``[N, P]``."""
     centred = path - path.mean(dim=0)
     covariance = centred.T @ centred / len(path)
     mean_variance = covariance.diagonal().mean().clamp_min(torch.finfo(path.dtype).eps)
