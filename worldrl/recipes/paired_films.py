@@ -20,7 +20,7 @@ def write_pair(
     name: str,
     title: str,
     real: NDArray[np.uint8],
-    imagine_policy: NDArray[np.uint8],
+    imagined: NDArray[np.uint8],
     *,
     stride: int,
     fps: float,
@@ -34,27 +34,27 @@ def write_pair(
         name: of both.
         title: above the strip.
         real: uint8 ``[T, Y, X, 3]``.
-        imagine_policy: uint8 ``[T, Y, X, 3]``.
+        imagined: uint8 ``[T, Y, X, 3]``.
         stride: control steps between frames.
         fps: of the film.
         first: control step of frame 0.
         second: what the dream is called.
     """
-    write_file(folder / "videos" / f"{name}.mp4", pair_film(real, imagine_policy, fps))
-    strip = pair_strip(title, "", real, imagine_policy, stride=stride, first=first, second=second)
+    write_file(folder / "videos" / f"{name}.mp4", pair_film(real, imagined, fps))
+    strip = pair_strip(title, "", real, imagined, stride=stride, first=first, second=second)
     write_file(folder / "filmstrips" / f"{name}.png", encode_png(draw_filmstrip(strip)))
 
 
-def pair_film(real: NDArray[np.uint8], imagine_policy: NDArray[np.uint8], fps: float) -> bytes:
+def pair_film(real: NDArray[np.uint8], imagined: NDArray[np.uint8], fps: float) -> bytes:
     """Encode two clips ``[T, Y, X, 3]`` beside each other, the real one on the left."""
-    return encode_mp4(np.concatenate([real, imagine_policy], axis=2), fps)
+    return encode_mp4(np.concatenate([real, imagined], axis=2), fps)
 
 
 def pair_strip(
     title: str,
     caption: str,
     real: NDArray[np.uint8],
-    imagine_policy: NDArray[np.uint8],
+    imagined: NDArray[np.uint8],
     *,
     stride: int,
     first: int,
@@ -63,4 +63,4 @@ def pair_strip(
     """Lay about twelve frames of each clip above each other; arguments as of :func:`write_pair`."""
     every = max(1, len(real) // FRAMES_PER_STRIP)
     labels = [f"step {first + i * stride}" for i in range(0, len(real), every)]
-    return Filmstrip(title, caption, {"real": real[::every], second: imagine_policy[::every]}, labels)
+    return Filmstrip(title, caption, {"real": real[::every], second: imagined[::every]}, labels)
