@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from worldrl_envs import predicates
+import worldrl_envs.predicates as predicates
 from worldrl_envs.simulation import Simulation
 from worldrl_envs.task_spec import TaskSpec
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from worldrl_envs import predicates
+import worldrl_envs.predicates as predicates
 from worldrl_envs.control import PANDA
 from worldrl_envs.scene import OBJECTS
 from worldrl_envs.simulation import Simulation

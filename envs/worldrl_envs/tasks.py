@@ -5,7 +5,7 @@ Four kinds, after LIBERO's suites: `object` (which thing), `spatial` (which plac
 expert needs.
 """
 
-from worldrl_envs import predicates
+import worldrl_envs.predicates as predicates
 from worldrl_envs.bimanual.tasks import BIMANUAL_TASKS
 from worldrl_envs.errors import check_name, unknown_name
 from worldrl_envs.layouts import Layout, LayoutSpec, Place

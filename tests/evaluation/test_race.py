@@ -45,36 +45,36 @@ def runner(solves, played):
     return run
 
 
-def measure(solves, comparison_rule, out=None):
+def measure(solves, comparison, out=None):
     played = []
     found = evaluate_with(
         runner(solves, played),
-        comparison_rule.protocol,
+        comparison.protocol,
         name="after",
         identity="after",
         out=out,
-        comparison_rule=comparison_rule,
+        comparison=comparison,
     )
     return found, played
 
 
 def test_a_clear_difference_ends_the_measurement_early_and_says_so(tmp_path):
-    comparison_rule = sequential_against(result(lambda spec: False), PROTOCOL)
+    comparison = sequential_against(result(lambda spec: False), PROTOCOL)
     with pytest.raises(ComparisonDecided) as over:
-        measure(lambda spec: True, comparison_rule, tmp_path)
+        measure(lambda spec: True, comparison, tmp_path)
     decision = over.value.decision
     assert decision["verdict"] == "b is better"
     assert decision["n"] < 15 < decision["n_max"] == 60
     with pytest.raises(ComparisonDecided) as again:  # started again, it does not play on
-        measure(lambda spec: True, comparison_rule, tmp_path)
+        measure(lambda spec: True, comparison, tmp_path)
     assert again.value.decision == decision
 
 
 def test_the_rule_is_chosen_by_name_and_said():
-    comparison_rule = sequential_against(result(lambda spec: False), PROTOCOL, rule="budget")
+    comparison = sequential_against(result(lambda spec: False), PROTOCOL, rule="budget")
     with pytest.raises(ComparisonDecided) as over:
-        measure(lambda spec: True, comparison_rule)
-    metrics = comparison_rule.metrics(over.value.decision)
+        measure(lambda spec: True, comparison)
+    metrics = comparison.metrics(over.value.decision)
     assert (metrics["rule"], metrics["verdict"], metrics["n_max"]) == ("budget", "b is better", 60)
     assert "nominal" not in metrics
 
@@ -87,17 +87,17 @@ ONE_TASK = replace(PROTOCOL, tasks=("a",), horizon={"a": 9})
 )
 def test_step_compares_with_a_result_on_other_initial_states(states, other, tmp_path):
     protocol = replace(ONE_TASK, initial_states=states)
-    comparison_rule = sequential_against(
+    comparison = sequential_against(
         result(lambda spec: False, protocol=protocol), replace(protocol, **other), rule="step"
     )
     with pytest.raises(ComparisonDecided) as over:
-        measure(lambda spec: True, comparison_rule, tmp_path)
-    metrics = comparison_rule.metrics(over.value.decision)
+        measure(lambda spec: True, comparison, tmp_path)
+    metrics = comparison.metrics(over.value.decision)
     assert (metrics["rule"], metrics["verdict"], metrics["n_max"]) == ("step", "b is better", 30)
     assert (metrics["solved_a"], metrics["solved_b"]) == (0, metrics["n"])
     assert "only_b" not in metrics
     equal = sequential_against(
-        result(lambda spec: spec.index % 3 > 0, protocol=protocol), comparison_rule.protocol, rule="step"
+        result(lambda spec: spec.index % 3 > 0, protocol=protocol), comparison.protocol, rule="step"
     )
     assert equal.decision(measure(lambda spec: spec.index % 3 > 0, equal)[0].outcomes)["verdict"] == "not decided"
 
@@ -118,10 +118,10 @@ def test_step_refuses_shared_states_other_fields_and_several_tasks():
 
 def test_equal_policies_go_to_the_last_episode():
     solves = lambda spec: spec.index % 3 > 0  # noqa: E731
-    comparison_rule = sequential_against(result(solves), PROTOCOL)
-    found, played = measure(solves, comparison_rule)
+    comparison = sequential_against(result(solves), PROTOCOL)
+    found, played = measure(solves, comparison)
     assert len(played) == 60
-    assert comparison_rule.decision(found.outcomes)["verdict"] == "not decided"
+    assert comparison.decision(found.outcomes)["verdict"] == "not decided"
 
 
 def test_the_order_mixes_tasks_and_depends_on_the_protocol_alone():
@@ -134,10 +134,10 @@ def test_the_order_mixes_tasks_and_depends_on_the_protocol_alone():
 
 def test_an_episode_that_ended_early_waits_for_its_turn():
     """Only successes have come in: looked at as they come, they would decide; in their order, they are a gap."""
-    comparison_rule = sequential_against(result(lambda spec: False), PROTOCOL)
-    later = [outcome(spec, True) for spec in comparison_rule.order[1:20]]
-    assert comparison_rule.decision(later)["n"] == 0
-    assert comparison_rule.decision([outcome(comparison_rule.order[0], True), *later])["verdict"] == "b is better"
+    comparison = sequential_against(result(lambda spec: False), PROTOCOL)
+    later = [outcome(spec, True) for spec in comparison.order[1:20]]
+    assert comparison.decision(later)["n"] == 0
+    assert comparison.decision([outcome(comparison.order[0], True), *later])["verdict"] == "b is better"
 
 
 def test_results_of_another_protocol_are_refused():

@@ -372,8 +372,8 @@ def test_a_comparison_ends_when_it_is_decided(tmp_path, fake_libero, capsys):
     replace(done, outcomes=lost, policy="worse", policy_hash="worse").save(tmp_path / "worse")
     code, folder = play("second", f"against={tmp_path / 'worse'}")
     assert code == 0
-    comparison_rule = json.loads((folder / "result.json").read_text())["metrics"]["race"]
-    assert (comparison_rule["verdict"], comparison_rule["n_max"], comparison_rule["against"]) == (
+    comparison = json.loads((folder / "result.json").read_text())["metrics"]["race"]
+    assert (comparison["verdict"], comparison["n_max"], comparison["against"]) == (
         "b is better",
         12,
         "worse",
@@ -403,14 +403,14 @@ def test_a_comparison_on_other_initial_states_ends_by_step(tmp_path, fake_libero
     code, folder = play("second", *against, "first_index=6")
     assert code == 0
     found = json.loads((folder / "result.json").read_text())
-    comparison_rule = found["metrics"]["race"]
+    comparison = found["metrics"]["race"]
     assert (
-        comparison_rule["rule"],
-        comparison_rule["verdict"],
-        comparison_rule["n_max"],
-        comparison_rule["solved_a"],
+        comparison["rule"],
+        comparison["verdict"],
+        comparison["n_max"],
+        comparison["solved_a"],
     ) == ("step", "b is better", 6, 0)
     assert found["protocol_hash"] != done.protocol.hash
-    assert f"after {comparison_rule['n']} of at most 6 episodes of each" in " ".join(capsys.readouterr().err.split())
+    assert f"after {comparison['n']} of at most 6 episodes of each" in " ".join(capsys.readouterr().err.split())
     assert play("shared", *against)[0] == 2
     assert "share 6 initial states" in " ".join(capsys.readouterr().err.split())

@@ -73,8 +73,8 @@ def test_the_whole_loop_from_another_directory(run_python, tmp_path):
         assert part["idm"]["bound"] > 0
         assert [row["column"] for row in part["idm"]["errors"]][:3] == ["command.x", "command.y", "command.z"]
         InverseDynamics.load(run / "stages" / f"round-{number}-4-idm" / "idm")
-    aligned_plans = [part["collection"]["success"].keys() for part in metrics["rounds"]]
-    assert [sorted(sources) for sources in aligned_plans] == [
+    collected = [part["collection"]["success"].keys() for part in metrics["rounds"]]
+    assert [sorted(sources) for sources in collected] == [
         ["blind_expert", "policy"],
         ["blind_expert", "imagined", "policy"],
     ]

@@ -48,9 +48,9 @@ def test_the_whole_loop_runs_in_a_foreign_suite_and_says_what_its_numbers_are(tm
     assert metrics["verify"]["same_actions_real"]["n"] == 1
     shown = states_in(run / "stages" / "01-demonstrations")
     assert all(success for _, _, success in shown)
-    aligned_plans = states_in(run / "stages" / "round-2-1-practice")
-    assert {source for source, _, _ in aligned_plans} == {"policy", "noisy_expert", "dream"}
-    begun = [state for _, state, _ in shown + aligned_plans]
+    collected = states_in(run / "stages" / "round-2-1-practice")
+    assert {source for source, _, _ in collected} == {"policy", "noisy_expert", "dream"}
+    begun = [state for _, state, _ in shown + collected]
     assert max(begun) < 48  # the last two are the evaluation's
     assert len({state for _, state, _ in shown}) == 3
     page = (run / "report.html").read_text()

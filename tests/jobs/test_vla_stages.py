@@ -294,11 +294,11 @@ def test_the_world_model_learns_from_near_failures_more_often_and_says_which(
     seen, folder, held_out = learn(
         monkeypatch, tmp_path / "run", recorded, make_world_model(), collection=CollectionSettings(near_goal_share=0.5)
     )
-    ((share, aligned_plans),) = asked
+    ((share, collected),) = asked
     assert share == 0.5
-    assert not {motion_key(episode) for episode in aligned_plans} & {motion_key(episode) for episode in held_out}
-    often = [sum(other is episode for other in seen) for episode in aligned_plans]
-    assert often == [3, *[1] * (len(aligned_plans) - 1)]
+    assert not {motion_key(episode) for episode in collected} & {motion_key(episode) for episode in held_out}
+    often = [sum(other is episode for other in seen) for episode in collected]
+    assert often == [3, *[1] * (len(collected) - 1)]
     assert read_json(folder.parent / "stage.json")["summary"]["near_goal"] == {"PickRedCube": {"near": 1}}
 
 

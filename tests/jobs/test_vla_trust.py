@@ -105,9 +105,9 @@ def test_the_grasp_is_learned_from_demonstrations_too(push_dataset, world_model,
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
         loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedTrainingSuite(settings, ("PickRedCube",)))
         round_filter(loop, 1, world_model, demos, [push_dataset])
-        aligned_plans, calibrating, _ = vla_trust.collection_split(loop, [push_dataset])
+        collected, calibrating, _ = vla_trust.collection_split(loop, [push_dataset])
     # What measures its error and bound is the practice alone: dreams are of its hands.
-    assert seen == {"learned": closings(load(demos)) + closings(aligned_plans), "kept": closings(calibrating)}
+    assert seen == {"learned": closings(load(demos)) + closings(collected), "kept": closings(calibrating)}
     assert closings(load(demos)) > 0
     assert Learned.read(tmp_path / "stages/round-1-4-grasp/grasp") == learned_from(
         [EpisodeDataset.open(demos), dataset]

@@ -7,12 +7,12 @@ import torch
 
 from worldrl.core.rng import initial_weights, stream
 from worldrl.reproductions.neubay.bandit_world import (
-    ResampledRollouts,
+    ElitePredictions,
     RewardEnsemble,
     RewardTraining,
+    elite_predictions,
     fit_rewards,
     gaussian_nll,
-    resampled,
 )
 
 
@@ -27,7 +27,7 @@ def test_members_agree_on_the_arm_of_the_data_alone() -> None:
     with initial_weights(0, "ensemble"):
         ensemble = RewardEnsemble(16, 2, 16)
     loss = fit_rewards(ensemble, reward, config, generator=stream(0, "fit"))
-    found = resampled(ensemble, loss, config.elites)
+    found = elite_predictions(ensemble, loss, config.elites)
     assert found.mu.shape == (12, 2)
     assert float(found.mu[:, 0].mean()) == pytest.approx(float(reward.mean()), abs=0.05)
     assert float(found.sigma[:, 0].mean()) == pytest.approx(0.5, abs=0.05)
@@ -49,14 +49,14 @@ def test_member_at_its_best_epoch_is_kept() -> None:
 
 
 def test_rollout_belongs_to_one_member() -> None:
-    table = ResampledRollouts(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.zeros(2, 2), torch.zeros(2))
+    table = ElitePredictions(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.zeros(2, 2), torch.zeros(2))
     paid = table.rewards(torch.tensor([0, 1, 1, 0]), generator=stream(0, "pay"))
     assert paid.tolist() == [1.0, 4.0, 2.0, 3.0]
 
 
 def test_opinions_of_standardised_rewards_become_opinions_of_rewards() -> None:
-    found = ResampledRollouts(
-        torch.tensor([[0.0, 2.0]]), torch.tensor([[1.0, 2.0]]), torch.tensor([0.0, 1.0])
-    ).rescaled(0.5, 0.25)
+    found = ElitePredictions(torch.tensor([[0.0, 2.0]]), torch.tensor([[1.0, 2.0]]), torch.tensor([0.0, 1.0])).rescaled(
+        0.5, 0.25
+    )
     assert (found.mu.tolist(), found.sigma.tolist()) == ([[0.5, 1.0]], [[0.25, 0.5]])
     assert found.uncertainty.tolist() == [0.0, 0.25]

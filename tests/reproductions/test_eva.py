@@ -187,22 +187,22 @@ def test_seconds_on_the_way_are_the_logs_and_rows_the_historys():
 
 def test_the_critics_reward_is_mixed_in_where_there_was_practice():
     """Without it nothing changes; with it, of two plans alike in motion the one that will succeed is worth more."""
-    aligned_plans = replace(QUICK, executed_plans=10, critic_weight=2.0)
+    with_critic = replace(QUICK, executed_plans=10, critic_weight=2.0)
     terms, group = torch.tensor([[5.0, 0.1], [5.0, 0.9], [8.0, 0.5]]), torch.zeros(3, dtype=torch.int64)
     assert torch.equal(mixture(QUICK)(terms[:, :1], group), terms[:, 0])
-    value = mixture(aligned_plans)(terms, group)
+    value = mixture(with_critic)(terms, group)
     torch.testing.assert_close(value, mix(terms, group, weights=[1.0, 2.0]))
     assert value[1] > value[0]
     named = {"moving_executability": 6.0, "execution": 0.5, "within_limits": -2.0, "clear_of_limits": -4.0}
     assert climbed(QUICK, named) == 6
-    assert climbed(aligned_plans, named) == pytest.approx((6 + 2 * 10 * 0.5) / 3)
+    assert climbed(with_critic, named) == pytest.approx((6 + 2 * 10 * 0.5) / 3)
     # What is shown is what is optimised: penalties have their part in it, by name.
-    penalised = replace(aligned_plans, limits_weight=0.5)
+    penalised = replace(with_critic, limits_weight=0.5)
     assert climbed(penalised, named) == pytest.approx((6 - 0.5 * 2 + 2 * 10 * 0.5) / 3.5)
     assert climb_label(penalised) == "(moving_executability + 0.5 x within_limits + 20 x execution) / 3.5"
     assert climbed(replace(penalised, limits_margin=0.25), named) == pytest.approx((6 - 0.5 * 4 + 10) / 3.5)
     assert climb_label(QUICK) == "moving_executability"
-    limited = replace(aligned_plans, limits_weight=0.5)
+    limited = replace(with_critic, limits_weight=0.5)
     third = torch.tensor([[0.0], [-0.1], [0.0]])
     every = torch.cat([terms[:, :1], third, terms[:, 1:]], dim=1)
     torch.testing.assert_close(mixture(limited)(every, group), mix(every, group, weights=[1.0, 0.5, 2.0]))

@@ -36,13 +36,13 @@ class Measuring(TypedDict, total=False):
         out: outcomes are written here as they come, and read again after an interruption; None stores nothing.
         record_videos: episodes per task that are recorded with frames.
         on_recording: receives each recorded episode before its outcome counts.
-        comparison_rule: an earlier result to compare with; it decides the order and may end the measurement.
+        comparison: an earlier result to compare with; it decides the order and may end the measurement.
     """
 
     out: Path | None
     record_videos: int
     on_recording: Callable[[Episode], None] | None
-    comparison_rule: SequentialComparison | None
+    comparison: SequentialComparison | None
 
 
 class Running(Measuring, total=False):
@@ -196,7 +196,7 @@ def evaluate_with(
     out: Path | None = None,
     record_videos: int = 0,
     on_recording: Callable[[Episode], None] | None = None,
-    comparison_rule: SequentialComparison | None = None,
+    comparison: SequentialComparison | None = None,
     provenance: Provenance | None = None,
 ) -> EvalResult:
     """Measure with any runner of episodes: the embedded simulator, or the workers of another suite.
@@ -206,9 +206,9 @@ def evaluate_with(
     log = EvalLog(out, header_json(protocol, name, identity, provenance))
     known = {outcome.spec.key for outcome in log.outcomes}
     specs = [spec for spec in protocol.specs() if spec.key not in known]
-    if comparison_rule is not None:
-        comparison_rule.check(log.outcomes)
-        specs = comparison_rule.arrange(specs)
+    if comparison is not None:
+        comparison.check(log.outcomes)
+        specs = comparison.arrange(specs)
     record = positions_to_record(specs, protocol, record_videos if on_recording else 0)
     with Progress(f"evaluate {name}", total=len(specs) + len(known), start=len(known), unit="episodes") as progress:
         for item in run(specs, record):
@@ -216,8 +216,8 @@ def evaluate_with(
                 on_recording(item)
             log.add(EpisodeOutcome.of(item) if isinstance(item, Episode) else item)
             progress.advance()
-            if comparison_rule is not None:
-                comparison_rule.check(log.outcomes)
+            if comparison is not None:
+                comparison.check(log.outcomes)
     by_key = {outcome.spec.key: outcome for outcome in log.outcomes}
     outcomes = tuple(by_key[spec.key] for spec in protocol.specs())
     return EvalResult(protocol, name, identity, outcomes, log.provenance)

@@ -34,9 +34,9 @@ RULES: Mapping[str, Callable[[int, float], StoppingRule]] = {
 class ComparisonDecided(Exception):  # noqa: N818  (not an error: the measurement is complete)
     """The comparison is decided; ``decision`` holds the verdict."""
 
-    def __init__(self, comparison_rule: SequentialComparison, decision: Decision) -> None:
+    def __init__(self, comparison: SequentialComparison, decision: Decision) -> None:
         super().__init__(decision["verdict"])
-        self.comparison_rule, self.decision = comparison_rule, decision
+        self.comparison, self.decision = comparison, decision
 
 
 @dataclass(frozen=True)

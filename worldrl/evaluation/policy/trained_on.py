@@ -14,10 +14,8 @@ from typing import Any
 from worldrl.core.embodiment import AnyEmbodiment, JointEmbodiment
 from worldrl.core.errors import SettingError
 from worldrl.data.lerobot.dataset import EpisodeDataset
-from worldrl.data.lerobot.external.episode import SOURCE
 from worldrl.data.lerobot.format import DatasetHeader
 from worldrl.evaluation.policy.protocol import EvalProtocol
-from worldrl.rollout.agents.robot_side import RECORDED
 from worldrl.rollout.real.embedded import EMBEDDED_SUITE, embedded_embodiment
 from worldrl.rollout.real.specs import EpisodeSpec, spec_of
 from worldrl.workers.isaac import facts as isaac_facts
@@ -95,6 +93,8 @@ def states_owner(suite: str) -> str:
 
 def trained_on(datasets: Sequence[EpisodeDataset]) -> dict[str, Any]:
     """What a policy learns from these datasets."""
+    from worldrl.rollout.agents.robot_side import RECORDED
+
     states: _Seen = {}
     conventions: dict[str, dict[str, Any]] = {}
     recorded: list[dict[str, Any]] = []
@@ -120,6 +120,8 @@ def _free_name(name: str, meaning: Mapping[str, Any], others: Mapping[str, Mappi
 
 def _recorded(dataset: EpisodeDataset) -> list[dict[str, Any]]:
     """How the numbers and images of an external dataset became the robot's own; empty for worldrl's own datasets."""
+    from worldrl.data.lerobot.external.episode import SOURCE
+
     actions, rows = dataset.embodiment.actions, list[dict[str, Any]]()
     for entry in (record.meta[SOURCE] for record in dataset.records if SOURCE in record.meta):
         pairs = entry["gripper"] or []
@@ -144,6 +146,8 @@ def _listed(states: _Seen) -> dict[str, dict[str, list[list[int]]]]:
 
 def merged(a: TrainedOn | None, b: TrainedOn | None) -> dict[str, Any] | None:
     """Training of a policy that learned from one after the other; None where one of them is unknown."""
+    from worldrl.rollout.agents.robot_side import RECORDED
+
     if a is None or b is None:
         return None
     states: _Seen = {}

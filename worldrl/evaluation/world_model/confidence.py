@@ -24,22 +24,22 @@ def area_under_roc(pairs: NDArray[np.float64]) -> float:
     return auroc(score[true], score[~true])
 
 
-def worth(score: NDArray[np.float64], confirmed_by_execution: NDArray[np.bool_], *, seed: int, name: str) -> Bootstrap:
+def worth(score: NDArray[np.float64], confirmed: NDArray[np.bool_], *, seed: int, name: str) -> Bootstrap:
     """Area under the ROC curve with its interval over rollouts."""
-    pairs = np.stack([score, confirmed_by_execution.astype(np.float64)], axis=1)
+    pairs = np.stack([score, confirmed.astype(np.float64)], axis=1)
     return bootstrap(pairs, area_under_roc, generator=numpy_stream(seed, "trust", name))
 
 
 def advantage(
     score: NDArray[np.float64],
     other: NDArray[np.float64],
-    confirmed_by_execution: NDArray[np.bool_],
+    confirmed: NDArray[np.bool_],
     *,
     seed: int,
     name: str,
 ) -> Bootstrap:
     """How much larger a score's area is than another's, with its interval over the same rollouts."""
-    columns = np.stack([score, other, confirmed_by_execution.astype(np.float64)], axis=1)
+    columns = np.stack([score, other, confirmed.astype(np.float64)], axis=1)
 
     def above(some: NDArray[np.float64]) -> float:
         return area_under_roc(some[:, [0, 2]]) - area_under_roc(some[:, [1, 2]])

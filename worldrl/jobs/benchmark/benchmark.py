@@ -131,7 +131,7 @@ def main(settings: BenchmarkSettings) -> dict[str, Any]:
         )
     device = str(resolve_device(settings.device))
     with open_run("benchmark", settings) as run:
-        measure = embedded if settings.suite == EMBEDDED else is_external
+        measure = embedded if settings.suite == EMBEDDED else on_external_suite
         account = EpisodeTiming()
         try:
             result, extra = measure(settings, run, device, account)
@@ -177,10 +177,10 @@ def finish_sequential_comparison(
     settings: BenchmarkSettings, run: RunDirectory, over: ComparisonDecided, device: str
 ) -> dict[str, Any]:
     """Write down a comparison that was decided before the last episode; no rate is claimed from a part of them."""
-    metrics = {"suite": settings.suite, "policy": settings.policy, "race": over.comparison_rule.metrics(over.decision)}
-    run.write_result(metrics, seed=settings.seed, device=device, protocol_hash=over.comparison_rule.protocol.hash)
+    metrics = {"suite": settings.suite, "policy": settings.policy, "race": over.comparison.metrics(over.decision)}
+    run.write_result(metrics, seed=settings.seed, device=device, protocol_hash=over.comparison.protocol.hash)
     n, most, verdict = (over.decision[key] for key in ("n", "n_max", "verdict"))
-    episodes = "paired episodes" if over.comparison_rule.rule.paired else "episodes of each"
+    episodes = "paired episodes" if over.comparison.rule.paired else "episodes of each"
     console().print(f"{verdict} after {n} of at most {most} {episodes} (a: {settings.against})", markup=False)
     return metrics
 
@@ -199,11 +199,9 @@ def sequential_comparison_of(settings: BenchmarkSettings, protocol: EvalProtocol
     return sequential_against(baseline, protocol, alpha=settings.plan.alpha, rule=settings.stopping)
 
 
-def undecided(comparison_rule: SequentialComparison | None, result: EvalResult) -> dict[str, Any]:
+def undecided(comparison: SequentialComparison | None, result: EvalResult) -> dict[str, Any]:
     """What a race says that went to its last episode."""
-    return (
-        {} if comparison_rule is None else {"race": comparison_rule.metrics(comparison_rule.decision(result.outcomes))}
-    )
+    return {} if comparison is None else {"race": comparison.metrics(comparison.decision(result.outcomes))}
 
 
 def common_fields(settings: BenchmarkSettings) -> dict[str, Any]:
@@ -239,7 +237,7 @@ def embedded(
         **fields,
     )
     trained = training_of(settings, protocol)
-    comparison_rule = sequential_comparison_of(settings, protocol)
+    comparison = sequential_comparison_of(settings, protocol)
     options: dict[str, Any] = {
         "workers": settings.workers,
         "envs_per_worker": max(1, settings.envs // max(1, settings.workers)),
@@ -249,7 +247,7 @@ def embedded(
         "out": run.path,
         "record_videos": settings.videos,
         "on_recording": video_writer(run.path / RECORDINGS, protocol.control_hz),
-        "comparison_rule": comparison_rule,
+        "comparison": comparison,
     }
     began_s = time.monotonic()
     if settings.policy == EXPERT:
@@ -257,10 +255,10 @@ def embedded(
     else:
         result = evaluate_policy(Path(settings.policy), protocol, device=device, **options)
     account.simulate_s += time.monotonic() - began_s  # its workers decide and simulate in one
-    return result, {**trained, **undecided(comparison_rule, result)}
+    return result, {**trained, **undecided(comparison, result)}
 
 
-def is_external(
+def on_external_suite(
     settings: BenchmarkSettings, run: RunDirectory, device: str, account: EpisodeTiming
 ) -> tuple[EvalResult, dict[str, Any]]:
     """Measure on a foreign suite, in its own environment, after its physics has been probed."""
@@ -285,7 +283,7 @@ def is_external(
         )
         require_size(settings, suite.pool.suite, protocol)
         trained = training_of(settings, protocol)
-        actor, comparison_rule = actor_of(settings, protocol, device), sequential_comparison_of(settings, protocol)
+        actor, comparison = actor_of(settings, protocol, device), sequential_comparison_of(settings, protocol)
         result = evaluate_in_suite(
             suite.pool,
             actor,
@@ -297,9 +295,9 @@ def is_external(
             out=run.path,
             record_videos=settings.videos,
             on_recording=video_writer(run.path / RECORDINGS, protocol.control_hz) if settings.videos else None,
-            comparison_rule=comparison_rule,
+            comparison=comparison,
         )
-    return result, {**suite.facts, **trained, **undecided(comparison_rule, result)}
+    return result, {**suite.facts, **trained, **undecided(comparison, result)}
 
 
 def image_size_of(settings: BenchmarkSettings) -> int:

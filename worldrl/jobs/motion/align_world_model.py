@@ -142,7 +142,7 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
     with open_run("align-world-model", settings) as run, MetricLog(run.path) as log:
         if settings.executed_plans:
             settings = replace(
-                settings, folders={**settings.folders, EXECUTION: aligned_plans(settings, datasets, run.path, device)}
+                settings, folders={**settings.folders, EXECUTION: learned_critic(settings, datasets, run.path, device)}
             )
         reward, weights = open_rewards(settings, device)
         task, held_out = alignment_tasks(settings, datasets, reward, weights, device)
@@ -175,7 +175,7 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
     return metrics
 
 
-def aligned_plans(
+def learned_critic(
     settings: AlignWorldModelSettings, datasets: list[EpisodeDataset], run: Path, device: torch.device
 ) -> str:
     """Execute plans of every task in the data and learn from them, unless this run has; return the reward's folder.

@@ -14,10 +14,8 @@ from worldrl.core.storage.artefact import artefact_hash
 from worldrl.core.storage.log import console
 from worldrl.core.types import Episode
 from worldrl.evaluation.policy.result import EvalResult
-from worldrl.evaluation.world_model.gates import confirmed_gate, measure_gates, require
 from worldrl.evaluation.world_model.rollout_error import outcome_report, padded_actions, replay, whole_chunks
 from worldrl.jobs.vla.loop import Loop, collection_split, fresh_rollouts, keyframe_rollouts, load_world_model
-from worldrl.recipes.evaluation_output import video_writer
 from worldrl.recipes.gates_output import show_gates
 from worldrl.recipes.run import rate_interval
 from worldrl.rewards.success import SuccessRule
@@ -29,6 +27,8 @@ from worldrl.world_models.loading import AnyVideoModel
 
 def evaluate(loop: Loop, name: str, policy: Path) -> EvalResult:
     """Measure a policy in the simulator."""
+    from worldrl.recipes.evaluation_output import video_writer
+
     stage = loop.run.stage(name)
     if not stage.finished:
         result = loop.training_suite.evaluate(
@@ -47,6 +47,8 @@ def gates(loop: Loop, number: int, policy: Path, world: Path, practices: Sequenc
     Raises:
         GateError: a gate failed and ``gates=stop``.
     """
+    from worldrl.evaluation.world_model.gates import confirmed_gate, measure_gates, require
+
     stage = loop.run.stage(f"round-{number}-3-gates")
     if stage.finished:  # the thresholds are part of the run's configuration: it passed, or was told to go on
         return stage.summary

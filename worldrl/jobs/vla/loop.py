@@ -99,8 +99,8 @@ def check_held_out(settings: TrainVlaSettings, tasks: Sequence[str]) -> None:
     """
     scratch = settings.start == SCRATCH
     expert = settings.scratch.expert_episodes if scratch else settings.collection.expert_episodes
-    imagine_policy = 0 if scratch else settings.collection.imagined_episodes
-    episodes = len(tasks) * (settings.collection.policy_episodes + expert + imagine_policy)
+    imagined = 0 if scratch else settings.collection.imagined_episodes
+    episodes = len(tasks) * (settings.collection.policy_episodes + expert + imagined)
     if held_out_count(episodes, settings.held_out) < 1:
         raise SettingError(
             f"held_out: {settings.held_out} of {episodes} collected episodes is not one each for calibration and gates; "

@@ -25,7 +25,6 @@ from worldrl.core.statistics.intervals import Rate, wilson
 from worldrl.core.storage.artefact import parent
 from worldrl.core.storage.jsonfile import difference
 from worldrl.data.lerobot.dataset import EpisodeDataset, assumed
-from worldrl.evaluation.policy.trained_on import merged, trained_on
 from worldrl.jobs.vla.loop import (
     DATASET,
     Loop,
@@ -45,7 +44,6 @@ from worldrl.recipes.language import training_instructions_or_known
 from worldrl.recipes.rl_parts import IMPROVEMENT, open_parts
 from worldrl.recipes.stages import POLICY, calibrate, imagined_plan, learn_policy, learn_world_model
 from worldrl.recipes.training_data import open_datasets, require_events, require_image_size
-from worldrl.recipes.visual_styles import refuse_test_styles
 from worldrl.recipes.world_model.lineage import lineage, opened
 from worldrl.recipes.world_model.start import SCRATCH, WORLD_MODEL, starting_world_model
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor
@@ -111,6 +109,8 @@ def given_demonstrations(loop: Loop, dataset: EpisodeDataset) -> dict[str, Rate]
         SettingError: it is of another robot, of pictures in another size, in another domain, in a look kept for tests, or lacks or
             adds a task.
     """
+    from worldrl.recipes.visual_styles import refuse_test_styles
+
     folder, size = loop.settings.data, loop.settings.policy.image_size
     refuse_test_styles({str(folder): dataset})
     if dataset.embodiment != loop.training_suite.embodiment:
@@ -130,6 +130,8 @@ def given_demonstrations(loop: Loop, dataset: EpisodeDataset) -> dict[str, Rate]
 
 def supervised_policy(loop: Loop, demos: Path) -> Path:
     """Clone the demonstrations, or take the policy that is given."""
+    from worldrl.evaluation.policy.trained_on import trained_on
+
     stage = loop.run.stage("02-policy")
     if not stage.finished and loop.settings.supervised is not None:
         given = given_policy(Path(loop.settings.supervised), loop.settings.policy)
@@ -269,6 +271,7 @@ def backbone(
 
 def improved_policy(loop: Loop, number: int, demos: Path, policy: Path, world: Path, practices: Sequence[Path]) -> Path:
     """Improve the policy in imagination."""
+    from worldrl.evaluation.policy.trained_on import merged, trained_on
     from worldrl.jobs.vla.filtering import round_filter
 
     stage = loop.run.stage(f"round-{number}-4-improve")

@@ -10,6 +10,7 @@ Shapes legend: ``B`` rollouts, ``T`` chunks, ``L`` control steps per chunk, ``F`
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,9 +20,10 @@ from torch import Tensor
 from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import SettingError
 from worldrl.rewards.grasp import Closings, GraspConfig, GraspDynamics
-from worldrl.rewards.success import SuccessRule, success_step
-from worldrl.rollout.imagined.rollouts import ImaginedRollouts
-from worldrl.rollout.trust.shown_grasp import closings, commands_from, counted_steps
+
+if TYPE_CHECKING:
+    from worldrl.rewards.success import SuccessRule
+    from worldrl.rollout.imagined.rollouts import ImaginedRollouts
 
 
 @dataclass
@@ -66,6 +68,8 @@ class GraspCheck:
         Raises:
             SettingError: the rollouts were kept without their actions or their probabilities.
         """
+        from worldrl.rollout.trust.shown_grasp import closings, commands_from
+
         if rollouts.action is None or rollouts.probability is None:
             raise SettingError(
                 "grasp trust: these rollouts were kept without their actions or their probabilities; imagine them again"
@@ -82,6 +86,9 @@ class GraspCheck:
 
     def _until(self, rollouts: ImaginedRollouts, probability: Tensor, chunk_length: int) -> NDArray[np.int64]:
         """Control steps up to the imagined success, or to the end where there is none, ``[B]``."""
+        from worldrl.rewards.success import success_step
+        from worldrl.rollout.trust.shown_grasp import counted_steps
+
         kept = probability * rollouts.valid[..., None]
         step = success_step(kept.transpose(0, 1).flatten(1), self.rule, chunk_length // probability.shape[2])
         won = np.where(rollouts.success.numpy(), step, -1)

@@ -95,9 +95,9 @@ def keyframe_probability(config: Improvement, beginning: Rate | None, keyframe: 
     return min(config.p_keyframe, h0 / (h0 + h1) if h0 + h1 else 0.5)
 
 
-def hallucination(confirmed_by_execution: Rate | None) -> float:
+def hallucination(confirmed: Rate | None) -> float:
     """Return the share of imagined successes that did not come true; what could not be measured counts as all wrong."""
-    return 1.0 if confirmed_by_execution is None else 1 - confirmed_by_execution["rate"]
+    return 1.0 if confirmed is None else 1 - confirmed["rate"]
 
 
 def improve(

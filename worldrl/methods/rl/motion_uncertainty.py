@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,8 +21,9 @@ from worldrl.core.errors import SettingError
 from worldrl.core.types import Episode
 from worldrl.rewards.motion.inverse_dynamics import IdmConfig, InverseDynamics
 from worldrl.rewards.motion.training import IdmTraining, Restore, as_shown
-from worldrl.rollout.imagined.rollouts import ImaginedRollouts
-from worldrl.rollout.trust.shown_motion import check_spacing, motion_error
+
+if TYPE_CHECKING:
+    from worldrl.rollout.imagined.rollouts import ImaginedRollouts
 
 
 @dataclass
@@ -62,6 +64,8 @@ class MotionCheck:
         Raises:
             SettingError: the rollouts were kept without their last frame.
         """
+        from worldrl.rollout.trust.shown_motion import motion_error
+
         if rollouts.end is None:
             raise SettingError("motion trust: these rollouts were kept without their last frame; imagine them again")
         frames = torch.cat([rollouts.image, rollouts.end.image[None]]).transpose(0, 1)
@@ -93,6 +97,8 @@ def real_bound(
     Raises:
         SettingError: no episode is as long as a chunk.
     """
+    from worldrl.rollout.trust.shown_motion import check_spacing, motion_error
+
     check_spacing(idm, chunk_length)
     worst = []
     for episode in (episode for episode in episodes if len(episode) >= chunk_length):

@@ -65,7 +65,7 @@ def _few(imagination: Any) -> Branches | GuidedRollouts | None:
     if isinstance(imagination, Branches):
         return Branches(imagination.world, imagination.rows, replace(imagination.config, starts=COMPARED, penalty=0.0))
     if isinstance(imagination, FirstUnguided):
-        guided = imagination.policy_rollouts
+        guided = imagination.guided
         config = replace(guided.config, trajectories=COMPARED)
         return GuidedRollouts(guided.model, config, guided.sampler, guided.guidance)
     return None

@@ -309,19 +309,17 @@ def _diffusion(
         log=log,
         device=device,
     )
-    policy_rollouts = GuidedRollouts(
-        model, GuidedRolloutConfig(settings.imagining.rollouts), plan.sampler, plan.guidance
-    )
+    guided = GuidedRollouts(model, GuidedRolloutConfig(settings.imagining.rollouts), plan.sampler, plan.guidance)
     numbers = {"windows": report.windows, "validation_loss": report.validation_loss}
-    return Imagined(FirstUnguided(policy_rollouts), None, numbers)
+    return Imagined(FirstUnguided(guided), None, numbers)
 
 
 class FirstUnguided:
     """Guided rollouts with an unguided first generation: an untrained agent cannot guide."""
 
-    def __init__(self, policy_rollouts: GuidedRollouts) -> None:
-        self.policy_rollouts = policy_rollouts
+    def __init__(self, guided: GuidedRollouts) -> None:
+        self.guided = guided
 
     def generate(self, agent: Any, *, generator: torch.Generator) -> tuple[Transitions, Logs]:
         """Draw one generation."""
-        return self.policy_rollouts.generate(agent if agent.updates else None, generator=generator)
+        return self.guided.generate(agent if agent.updates else None, generator=generator)

@@ -28,11 +28,11 @@ from worldrl.methods.offline.neubay.recurrent_q import RecurrentQAgent, Recurren
 from worldrl.reproductions.catalogue import Cell
 from worldrl.reproductions.findings import Claim, Findings, across_seeds
 from worldrl.reproductions.neubay.bandit_world import (
-    ResampledRollouts,
+    ElitePredictions,
     RewardEnsemble,
     RewardTraining,
+    elite_predictions,
     fit_rewards,
-    resampled,
 )
 from worldrl.reproductions.resume_state import LoopCheckpoints
 
@@ -128,7 +128,7 @@ def run(settings: BanditSettings, cell: Cell, folder: Path) -> dict[str, Any]:
     }
 
 
-def learned_world(settings: BanditSettings, seed: int) -> ResampledRollouts:
+def learned_world(settings: BanditSettings, seed: int) -> ElitePredictions:
     """Draw the data and train the ensemble; the same for both methods of a seed."""
     training = RewardTraining(members=settings.members, elites=settings.rollouts, epochs=settings.epochs)
     reward = torch.bernoulli(torch.full((EPISODES * HORIZON,), KNOWN), generator=stream(seed, "bandit", "data"))
@@ -136,7 +136,7 @@ def learned_world(settings: BanditSettings, seed: int) -> ResampledRollouts:
         ensemble = RewardEnsemble(training.members, ARMS, training.hidden)
     mean, std = (float(reward.mean()), float(reward.std())) if settings.standardise else (0.0, 1.0)
     loss = fit_rewards(ensemble, (reward - mean) / std, training, generator=stream(seed, "bandit", "ensemble"))
-    return resampled(ensemble, loss, training.elites).rescaled(mean, std)
+    return elite_predictions(ensemble, loss, training.elites).rescaled(mean, std)
 
 
 def epsilon_at(settings: BanditSettings, update: int) -> float:
@@ -146,7 +146,7 @@ def epsilon_at(settings: BanditSettings, update: int) -> float:
 
 
 def trained_agent(
-    settings: BanditSettings, world: ResampledRollouts, penalty: float, folder: Path, *, seed: int
+    settings: BanditSettings, world: ElitePredictions, penalty: float, folder: Path, *, seed: int
 ) -> RecurrentQAgent:
     """Imagine a generation of episodes, learn from packed sequences, repeat; resume from ``folder``."""
     config = RecurrentQConfig(
@@ -175,7 +175,7 @@ def trained_agent(
 
 def imagine(
     agent: RecurrentQAgent,
-    world: ResampledRollouts,
+    world: ElitePredictions,
     penalty: float,
     settings: BanditSettings,
     buffer: PackedSequenceBuffer,

@@ -132,7 +132,7 @@ def _loss(ensemble: RewardEnsemble, y: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class ResampledRollouts:
+class ElitePredictions:
     """Predictions of the elites; a bandit has no state, so a table per arm is the whole model.
 
     Attributes:
@@ -151,15 +151,15 @@ class ResampledRollouts:
         noise = torch.randn(len(arm), generator=generator)
         return self.mu[member, arm] + self.sigma[member, arm] * noise
 
-    def rescaled(self, mean: float, std: float) -> ResampledRollouts:
+    def rescaled(self, mean: float, std: float) -> ElitePredictions:
         """Convert predictions of standardised rewards to predictions of rewards."""
-        return ResampledRollouts(mean + std * self.mu, std * self.sigma, std * self.uncertainty)
+        return ElitePredictions(mean + std * self.mu, std * self.sigma, std * self.uncertainty)
 
 
 @torch.no_grad()
-def resampled(ensemble: RewardEnsemble, loss: Tensor, elites: int) -> ResampledRollouts:
+def elite_predictions(ensemble: RewardEnsemble, loss: Tensor, elites: int) -> ElitePredictions:
     """Return the predictions of the members with the smallest hold-out loss."""
     members, arms = ensemble.first.weight.shape[:2]
     mu, log_sigma = ensemble(torch.eye(arms).expand(members, arms, arms))
     best = loss.argsort()[:elites]
-    return ResampledRollouts(mu[best], log_sigma[best].exp(), mu[best].std(0, correction=0))
+    return ElitePredictions(mu[best], log_sigma[best].exp(), mu[best].std(0, correction=0))

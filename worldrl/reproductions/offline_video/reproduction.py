@@ -120,8 +120,8 @@ def run(settings: LatentSettings, cell: Cell, folder: Path) -> dict[str, Any]:
     with initial_weights(cell.seed, "offline-video", cell.method):
         agent = make_agent(settings, cell.method, latents.facts)
     train(settings, cell, agent, latents, folder)
-    training_suite = LatentEnvironment(latents.model, (settings.task,), latents.encoder, latents.basis)
-    found = training_suite.play(agent, seed=cell.seed, episodes=settings.tests, gamma=settings.discount)
+    environment = LatentEnvironment(latents.model, (settings.task,), latents.encoder, latents.basis)
+    found = environment.play(agent, seed=cell.seed, episodes=settings.tests, gamma=settings.discount)
     seen = {} if latents.explained is None else {"keypoints_explained": latents.explained}
     seen |= {} if latents.basis is None else {"components_explained": float(latents.basis.explained)}
     return {"success": float(found.returns.mean()), "episodes": len(found.index)} | seen

@@ -19,7 +19,6 @@ from worldrl.data.lerobot.format import EpisodeRecord
 from worldrl.data.lerobot.writer import LeRobotWriter
 from worldrl.rollout.agents.actors import AnyActor
 from worldrl.rollout.real.embedded import EMBEDDED_SUITE, embedded_embodiment
-from worldrl.rollout.real.rollouts import rollout_episodes
 from worldrl.rollout.real.specs import EnvOptions, EpisodeOutcome, EpisodeSpec, spec_of
 
 Who = TypeVar("Who")
@@ -55,6 +54,8 @@ def collect_dataset(
     episodes that are in no plan). Raises SettingError (one- and two-armed tasks together). Raises WorkerError (a worker
     failed; the episodes so far are stored).
     """
+    from worldrl.rollout.real.rollouts import rollout_episodes
+
     embodiment = embedded_embodiment({spec.task for plan in plans for spec in plan.specs})
 
     def play(missing: Sequence[tuple[EpisodeSpec, AnyActor]]) -> Iterator[Episode | EpisodeOutcome]:

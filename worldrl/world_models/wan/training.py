@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,13 +16,13 @@ from worldrl.core.device import autocast, resolve_dtype
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import on_device, stream
 from worldrl.core.types import Episode
-from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.data.windows.windows import WindowBatch, WindowSampler
-from worldrl.world_models.video.bootstrapping import LatentRollouts
 from worldrl.world_models.video.instructions import TaskInstructions, relabel
-from worldrl.world_models.wan.losses import WanClip, draw_clip
-from worldrl.world_models.wan.model import WanWorldModel
-from worldrl.world_models.wan.state import clip_action, context_frames
+
+if TYPE_CHECKING:
+    from worldrl.world_models.video.bootstrapping import LatentRollouts
+    from worldrl.world_models.wan.losses import WanClip
+    from worldrl.world_models.wan.model import WanWorldModel
 
 
 @dataclass
@@ -152,6 +153,8 @@ class ClipSource:
 
     def _rollouts(self) -> LatentRollouts | None:
         """Make the buffer that bootstrapped passes continue, where there is one."""
+        from worldrl.world_models.video.bootstrapping import LatentRollouts
+
         if not self.config.bootstrap_rows:
             return None
         return LatentRollouts(self.sampler.store, self.sampler.layout, self.config.bootstrap_rows).to(self.model.device)
@@ -172,6 +175,9 @@ class ClipSource:
         return clip
 
     def _clip(self, batch: WindowBatch, generator: torch.Generator, *, own: bool = False) -> WanClip:
+        from worldrl.world_models.wan.losses import draw_clip
+        from worldrl.world_models.wan.state import clip_action, context_frames
+
         batch = relabel(batch, self.sentences, self.config.negative_share, generator)
         given = context_frames(batch.reference, batch.memory, self.model.config.dynamics)
         latent = self.model.codec.encode(torch.cat([given, batch.frames], dim=1))
@@ -190,4 +196,6 @@ class ClipSource:
 
 def take(episodes: Sequence[Episode], positions: Sequence[int]) -> Sequence[Episode]:
     """Take some episodes; those of a dataset that is not loaded are decoded later, straight into the sampler's store."""
+    from worldrl.data.lerobot.dataset import EpisodeDataset
+
     return episodes.subset(positions) if isinstance(episodes, EpisodeDataset) else [episodes[i] for i in positions]

@@ -120,16 +120,14 @@ def _tell(path: Path, assumed: tuple[str, ...]) -> None:
         console().print(f"{path.name}: assumed: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _content(is_external: ExternalDataset, index: int) -> str:
+def _content(dataset: ExternalDataset, index: int) -> str:
     """Identity of an episode: metadata, file sizes, meaning. The files themselves carry no digest and are not read for it."""
     meaning = {
-        **is_external.meaning.told(is_external.folder),
-        "image_size": is_external.header.image_size,
+        **dataset.meaning.told(dataset.folder),
+        "image_size": dataset.header.image_size,
         "folder": "",
     }
-    text = json.dumps(
-        [is_external.folder.identity, is_external.header.to_json(), meaning, repr(is_external.meaning), index]
-    )
+    text = json.dumps([dataset.folder.identity, dataset.header.to_json(), meaning, repr(dataset.meaning), index])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -153,25 +151,25 @@ def successes(folder: ExternalFolder, meaning: Meaning) -> frozenset[int]:
 # --- one episode ---
 
 
-def read_episode(is_external: ExternalDataset, episode: ExternalEpisode, record: EpisodeRecord) -> Episode:
+def read_episode(dataset: ExternalDataset, episode: ExternalEpisode, record: EpisodeRecord) -> Episode:
     """Decode one episode.
 
     Args:
-        is_external: the dataset.
+        dataset: opened.
         episode: where it lies.
         record: what is known of it.
 
     Raises:
         ArtefactError: the files say something else than the metadata, or hold what no episode may; with file and field.
     """
-    with _left_out_by_mend(is_external.folder, episode):
-        table = _rows(is_external, episode)
+    with _left_out_by_mend(dataset.folder, episode):
+        table = _rows(dataset, episode)
         times = scalars(table, "timestamp", episode.file)
-        require_steps(times, is_external.folder.fps, f"{episode.file}: episode {episode.index}")
+        require_steps(times, dataset.folder.fps, f"{episode.file}: episode {episode.index}")
     for name, clip in episode.clips.items():
-        _require_film(is_external.folder, clip.file, name)
-    with _left_out_by_mend(is_external.folder, episode):
-        return _decoded(is_external, episode, record, table, times)
+        _require_film(dataset.folder, clip.file, name)
+    with _left_out_by_mend(dataset.folder, episode):
+        return _decoded(dataset, episode, record, table, times)
 
 
 @contextmanager
@@ -185,13 +183,13 @@ def _left_out_by_mend(folder: ExternalFolder, episode: ExternalEpisode) -> Itera
 
 
 def _decoded(
-    is_external: ExternalDataset,
+    dataset: ExternalDataset,
     episode: ExternalEpisode,
     record: EpisodeRecord,
     table: Any,
     times: NDArray[np.float64],
 ) -> Episode:
-    meaning, where = is_external.meaning, f"{episode.file}: episode {episode.index}"
+    meaning, where = dataset.meaning, f"{episode.file}: episode {episode.index}"
     state, action = (numbers(table, parts, where) for parts in (meaning.state, meaning.action))
     action = in_robots_numbers(action, meaning.gripper, meaning.robot.actions)
     command = numbers(table, meaning.command, where) if meaning.command else _command(state, action, meaning)
@@ -202,7 +200,7 @@ def _decoded(
         flags = np.arange(episode.rows) == (episode.rows - 1 if record.success else -1)
     before = meaning.observed == BEFORE
     made = Episode(
-        frames=_frames(is_external, episode, table, times),
+        frames=_frames(dataset, episode, table, times),
         state=_joints_in_robots_numbers(state, meaning),
         command=command,
         action=action[:-1] if before else action[1:],
@@ -212,26 +210,26 @@ def _decoded(
         truncated=record.truncated,
         instruction=record.instruction,
         task=record.task,
-        cameras=is_external.header.cameras,
+        cameras=dataset.header.cameras,
         meta=dict(record.meta),
         actions=meaning.robot.actions,
     )
-    check_episode(made, is_external.header, where)
+    check_episode(made, dataset.header, where)
     return made
 
 
-def _rows(is_external: ExternalDataset, episode: ExternalEpisode) -> Any:
+def _rows(dataset: ExternalDataset, episode: ExternalEpisode) -> Any:
     """Read an episode's rows, found by their own numbers and not by their place, and hold them against the metadata."""
-    meaning, features = is_external.meaning, is_external.folder.features
+    meaning, features = dataset.meaning, dataset.folder.features
     parts = [part.feature for part in (*meaning.state, *meaning.action, *meaning.command)]
     parts += [name for name in meaning.cameras.values() if features[name].dtype == "image"]
     parts += [name for name in (meaning.success, meaning.contact) if name in features]
-    if ("", episode.file) not in is_external.folder.verified:
-        require_digest(is_external.folder.path, episode.file)
-        is_external.folder.verified.add(("", episode.file))
+    if ("", episode.file) not in dataset.folder.verified:
+        require_digest(dataset.folder.path, episode.file)
+        dataset.folder.verified.add(("", episode.file))
     columns = list(dict.fromkeys(["episode_index", "frame_index", "task_index", "timestamp", *parts]))
     table = read_columns(episode.file, columns, filters=[("episode_index", "=", episode.index)])
-    for text in number_faults(is_external.folder, episode.file, table).values():
+    for text in number_faults(dataset.folder, episode.file, table).values():
         raise ArtefactError(text)
     frames, told = table["frame_index"].to_pylist(), {whole(task) for task in table["task_index"].to_pylist()}
     if frames != list(range(episode.rows)):
@@ -239,7 +237,7 @@ def _rows(is_external: ExternalDataset, episode: ExternalEpisode) -> Any:
             f"{episode.file}: episode {episode.index} has {len(frames)} rows here, the episode table says {episode.rows}, in "
             f"the order of frame_index; {WHOLE}"
         )
-    sentences = {is_external.folder.sentences.get(-1 if task is None else task) for task in told}
+    sentences = {dataset.folder.sentences.get(-1 if task is None else task) for task in told}
     if sentences != {episode.sentence}:
         raise ArtefactError(
             f"{episode.file}: episode {episode.index}, field 'task_index' means {sorted(map(str, sentences))}, the episode "
@@ -249,17 +247,17 @@ def _rows(is_external: ExternalDataset, episode: ExternalEpisode) -> Any:
 
 
 def _frames(
-    is_external: ExternalDataset, episode: ExternalEpisode, table: Any, times: NDArray[np.float64]
+    dataset: ExternalDataset, episode: ExternalEpisode, table: Any, times: NDArray[np.float64]
 ) -> NDArray[np.uint8]:
-    size, cameras = is_external.header.image_size, is_external.meaning.cameras
+    size, cameras = dataset.header.image_size, dataset.meaning.cameras
     frames = np.empty((episode.rows, len(cameras), *size, 3), np.uint8)
     for view, name in enumerate(cameras.values()):
         clip = episode.clips.get(name)
         where = f"{clip.file if clip else episode.file}: episode {episode.index}, field {name!r}"
         pictures = film_images(clip, times, where) if clip else stored_images(table[name].to_pylist(), where)
         for row, picture in enumerate(pictures):
-            _require_size(picture, is_external.folder.features[name].image_size, where)
-            frames[row, view] = fitted(picture, turn=is_external.meaning.pictures, size=size)
+            _require_size(picture, dataset.folder.features[name].image_size, where)
+            frames[row, view] = fitted(picture, turn=dataset.meaning.pictures, size=size)
     return frames
 
 
