@@ -11,79 +11,52 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from worldrl.core.embodiment import AnyEmbodiment, JointEmbodiment
 from worldrl.core.errors import SettingError
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.data.lerobot.format import DatasetHeader
 from worldrl.evaluation.policy.protocol import EvalProtocol
 from worldrl.rollout.real.embedded import EMBEDDED_SUITE, embedded_embodiment
 from worldrl.rollout.real.specs import EpisodeSpec, spec_of
-from worldrl.workers.isaac import facts as isaac_facts
+from worldrl.rollout.suites.registry import known_suite
+from worldrl.rollout.suites.suite import EMBODIMENT, UNKNOWN, UPRIGHT, WORDS, WORLD, own_word, robot_meaning
 from worldrl.workers.libero import facts as libero_facts
-from worldrl.workers.maniskill import facts as maniskill_facts
-from worldrl.workers.robotwin import facts as robotwin_facts
 
 TrainedOn = Mapping[str, Any]
 """``states``: suite → task → initial states, each a list of numbers; None where a dataset names no suite.
 ``conventions``: suite → field → value. ``recorded``: how external recordings became the robot's numbers."""
 _Seen = dict[str, dict[str, dict[tuple[int, ...], None]]]
 """The same states as sets that keep their order."""
-EMBODIMENT, UNKNOWN, UNNAMED = "embodiment", "unknown", "unnamed suite"
-GRIPPER, WORLD, BASE = "-1 open, +1 closed", "world", "the robot's base"
-ONE_TOOL, JOINTS = "pose changes of one tool", "absolute joint targets"
-WORDS = ("frame", "counted_from", "picture")
+UNNAMED = "unnamed suite"
 
 
 def suite_conventions(suite: str, tasks: Sequence[str], control_hz: float) -> dict[str, Any]:
     """Meaning of a suite's actions and images, field by field; ``unknown`` where the suite is."""
     if suite == EMBEDDED_SUITE:
-        return _robots_conventions(embedded_embodiment(tasks), control_hz, (WORLD, "the commanded pose", "upright"))
-    if suite in robotwin_facts.CONFIGS:
-        return {EMBODIMENT: JOINTS, "gripper": "0 closed, 1 open", "control_hz": control_hz}
-    if is_libero(suite):
-        facts, words = libero_facts, (WORLD, "the measured pose", libero_facts.IMAGE_TURN)
-    elif suite in maniskill_facts.SUITES or suite in isaac_facts.SUITES:
-        facts = maniskill_facts if suite in maniskill_facts.SUITES else isaac_facts
-        words = BASE, "the measured pose", "upright"
-    else:
-        return {EMBODIMENT: UNKNOWN, "control_hz": control_hz}
-    return _tool_conventions(facts.POSITION_SCALE, facts.ROTATION_SCALE, control_hz, words)
+        return robot_meaning(embedded_embodiment(tasks), control_hz, (WORLD, "the commanded pose", UPRIGHT))
+    known = known_suite(suite)
+    return {EMBODIMENT: UNKNOWN, "control_hz": control_hz} if known is None else known.meaning(control_hz)
+
+
+def protocol_conventions(protocol: EvalProtocol) -> dict[str, Any]:
+    """Meaning of a protocol's actions and images; an adapter's is part of its protocol."""
+    if EMBODIMENT in protocol.conventions:
+        return {name: value for name, value in protocol.conventions.items() if name != "adapter"}
+    return suite_conventions(protocol.suite, protocol.tasks, protocol.control_hz)
 
 
 def recorded_conventions(header: DatasetHeader, tasks: Sequence[str]) -> dict[str, Any]:
-    """Meaning of a dataset's actions and images: its robot's constants, and the words of a known suite."""
+    """Meaning of a dataset's actions and images: its robot's constants, and the words of its suite."""
     known = suite_conventions(header.suite, tasks, float(header.fps))
-    words = tuple(str(known.get(name, UNKNOWN)) for name in WORDS)
-    return _robots_conventions(header.embodiment, float(header.fps), words)
-
-
-def _robots_conventions(robot: AnyEmbodiment, control_hz: float, words: Sequence[str]) -> dict[str, Any]:
-    if isinstance(robot, JointEmbodiment):
-        return {EMBODIMENT: JOINTS, "gripper": "0 closed, 1 open", "control_hz": control_hz}
-    return _tool_conventions(robot.position_scale, robot.rotation_scale, control_hz, words)
-
-
-def _tool_conventions(position: float, rotation: float, control_hz: float, words: Sequence[str]) -> dict[str, Any]:
-    return {
-        EMBODIMENT: ONE_TOOL,
-        "position_scale": position,
-        "rotation_scale": rotation,
-        **dict(zip(WORDS, words, strict=True)),
-        "gripper": GRIPPER,
-        "control_hz": control_hz,
-    }
+    absent = own_word(header.suite) if header.suite else UNKNOWN
+    words = tuple(str(known.get(name, absent)) for name in WORDS)
+    return robot_meaning(header.embodiment, float(header.fps), words)
 
 
 def state_of(suite: str, spec: EpisodeSpec) -> list[int] | None:
     """Name of an episode's initial state; None where it is not one of the suite's (a demonstration file's own)."""
-    if is_libero(suite):
+    if suite in libero_facts.suite_names():
         return None if spec.init_id is None else [spec.init_id]  # whatever the seed: the state is stored
     return [spec.index, -1 if spec.init_id is None else spec.init_id, spec.seed]
-
-
-def is_libero(suite: str) -> bool:
-    """Whether a suite is one of LIBERO's."""
-    return suite in libero_facts.suite_names()
 
 
 def states_owner(suite: str) -> str:
@@ -214,7 +187,7 @@ def differing_conventions(
     Raises:
         SettingError: the embodiment differs from all of them.
     """
-    here = suite_conventions(protocol.suite, protocol.tasks, protocol.control_hz)
+    here = protocol_conventions(protocol)
     tables = [_compared(there, here) for there in known.values()]
     fitting = [table for table in tables if EMBODIMENT not in table[0]]
     if not fitting:

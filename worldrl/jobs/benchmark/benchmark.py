@@ -44,15 +44,15 @@ from worldrl.jobs.benchmark.tables import protocol_line, write_tables
 from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, show, video_writer
 from worldrl.recipes.run import choose_tasks, open_run
 from worldrl.recipes.suites.opening import say_assets
+from worldrl.recipes.suites.settings import SUITE, SUITE_PYTHON
 from worldrl.rollout.agents.actors import ExpertActor
 from worldrl.rollout.agents.policy_folder import is_agent, policy_facts
 from worldrl.rollout.agents.vector_agent import require_vector_fits
 from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.suites.episodes import EpisodeTiming
-from worldrl.rollout.suites.registry import drawn_size, require_expert, require_suite_fits, suite_names
+from worldrl.rollout.suites.registry import find_suite, require_suite_fits, require_suite_name
+from worldrl.rollout.suites.suite import Suite, drawn_size, require_expert
 from worldrl.settings import non_negative, one_of, positive, setting
-
-SUITES = (EMBEDDED, *suite_names())
 
 
 @dataclass
@@ -60,7 +60,8 @@ class BenchmarkSettings:
     """Which suite, who acts, and how much of it."""
 
     policy: str = setting("", "folder of a policy, or expert for the suite's scripted one")
-    suite: str = setting(EMBEDDED, f"one of {', '.join(SUITES)}")
+    suite: str = setting(EMBEDDED, SUITE)
+    python: str = setting("", SUITE_PYTHON)
     run_dir: str = setting("runs/benchmark", "where everything is written")
     seed: int = setting(0, "of sampling, and of the embedded suite's initial states")
     device: str = setting("cpu", "where the policy runs: cpu, cuda, cuda:N or auto")
@@ -97,7 +98,7 @@ class BenchmarkSettings:
 
     def __post_init__(self) -> None:
         """Check the names and the ranges."""
-        one_of("suite", self.suite, SUITES)
+        require_suite_name("suite", self.suite, others=[EMBEDDED])
         one_of("domain", self.domain, DOMAINS)
         if self.domain != "clean" and self.suite != EMBEDDED:
             raise SettingError(f"domain: is of the embedded suite's bimanual tasks; leave it out with {self.suite}")
@@ -139,12 +140,13 @@ def main(settings: BenchmarkSettings) -> dict[str, Any]:
             return finish_sequential_comparison(settings, run, over, device)
         others = [EvalResult.load(Path(folder)) for folder in settings.others]
         score = mean_score([result, *others], generator=numpy_stream(settings.seed, "benchmark", "score"))
-        metrics = {"suite": settings.suite, **result.metrics(), "score": score, "spent": asdict(account), **extra}
+        suite = settings.suite if settings.suite == EMBEDDED else result.protocol.suite
+        metrics = {"suite": suite, **result.metrics(), "score": score, "spent": asdict(account), **extra}
         provenance: dict[str, Any] = {"seed": settings.seed, "device": device, "protocol_hash": result.protocol.hash}
         write_tables(run.path, result)
         run.write_result(metrics, **provenance)  # before anything is drawn, which needs more than the measurement did
         films = film_failures(settings, result, device)
-        found = Measured(settings.suite, result, others, score, films, account, extra)
+        found = Measured(suite, result, others, score, films, account, extra)
         workers = max(1, settings.workers)
         publish(
             run, report_page(found, run.path, wall_s=run.wall_s, seed=settings.seed, device=device, workers=workers)
@@ -261,31 +263,31 @@ def embedded(
 def on_external_suite(
     settings: BenchmarkSettings, run: RunDirectory, device: str, account: EpisodeTiming
 ) -> tuple[EvalResult, dict[str, Any]]:
-    """Measure on a foreign suite, in its own environment, after its physics has been probed."""
+    """Measure on an external suite, in its own environment, after its physics has been probed."""
+    suite = find_suite(settings.suite, settings.python)
     if settings.policy == EXPERT:
-        require_expert("policy", settings.suite, settings.tasks)
+        require_expert("policy", suite, settings.tasks)
     else:
-        require_suite_fits(settings.suite, Path(settings.policy))
-    looks = settings.videos > 0 or looks_through(settings)
-    cameras = cameras_of(settings) if looks else ()
-    image_size = image_size_of(settings)
-    with open_external(settings, cameras, image_size) as suite:
+        require_suite_fits(suite, Path(settings.policy))
+    cameras = cameras_of(settings, suite) if settings.videos > 0 or sees_images(settings) else ()
+    image_size = image_size_of(settings, suite)
+    with open_external(settings, suite, cameras, image_size) as opened:
         protocol = suite_protocol(
-            settings.suite,
-            suite.pool.suite,
+            suite,
+            opened.pool.suite,
             tasks=settings.tasks,
             episodes_per_task=settings.episodes,
             shadows=settings.shadows,
-            assets_note=suite.assets_note,
+            assets_note=opened.assets_note,
             image_size=image_size,
-            cameras=cameras_of(settings),
+            cameras=cameras_of(settings, suite),
             **common_fields(settings),
         )
-        require_size(settings, suite.pool.suite, protocol)
+        require_size(settings, opened.pool.suite, protocol)
         trained = training_of(settings, protocol)
         actor, comparison = actor_of(settings, protocol, device), sequential_comparison_of(settings, protocol)
         result = evaluate_in_suite(
-            suite.pool,
+            opened.pool,
             actor,
             protocol,
             cameras,
@@ -297,18 +299,18 @@ def on_external_suite(
             on_recording=video_writer(run.path / RECORDINGS, protocol.control_hz) if settings.videos else None,
             comparison=comparison,
         )
-    return result, {**suite.facts, **trained, **undecided(comparison, result)}
+    return result, {**opened.facts, **trained, **undecided(comparison, result)}
 
 
-def image_size_of(settings: BenchmarkSettings) -> int:
-    """Pixels that a foreign suite draws: the policy's, or of the videos of who looks at none."""
-    if not looks_through(settings):
+def image_size_of(settings: BenchmarkSettings, suite: Suite) -> int:
+    """Pixels that an external suite draws: the policy's, or of the videos of who sees none."""
+    if not sees_images(settings):
         return settings.image_size
-    return drawn_size(settings.suite, policy_facts(Path(settings.policy)).picture)
+    return drawn_size(suite, policy_facts(Path(settings.policy)).picture)
 
 
-def looks_through(settings: BenchmarkSettings) -> bool:
-    """Whether who acts looks at pictures: neither a scripted expert nor an agent on vectors does."""
+def sees_images(settings: BenchmarkSettings) -> bool:
+    """Whether who acts sees images: neither a scripted expert nor an agent on vectors does."""
     return settings.policy != EXPERT and bool(policy_facts(Path(settings.policy)).cameras)
 
 

@@ -26,7 +26,6 @@ from worldrl.core.statistics.intervals import wilson
 from worldrl.core.storage.log import console
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset, assumed, open_recorded
-from worldrl.data.lerobot.external.libero_robot import libero_embodiment
 from worldrl.evaluation.conventions.conventions import image_alternatives
 from worldrl.evaluation.conventions.fit import Conventions, Fit, Match, Search, fits, match, search, verdict
 from worldrl.evaluation.conventions.joint import JointConventions
@@ -39,7 +38,7 @@ from worldrl.rollout.real.embedded import embedded_embodiment
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec, has_spec, spec_of
 from worldrl.rollout.suites.libero import libero_tasks
 from worldrl.rollout.suites.libero_files import IMAGES, START, SUFFIX, find_demonstrations, read_demonstration
-from worldrl.rollout.suites.registry import FAMILIES
+from worldrl.rollout.suites.registry import FAMILIES, find_suite
 from worldrl.rollout.suites.replays import EmbeddedReplayer, Opening, Replayer, SuiteReplayer
 from worldrl.settings import one_of, positive, required, setting
 from worldrl.workers.libero import facts as libero_facts
@@ -218,8 +217,9 @@ def open_replayer(
             else:
                 yield replayer, JointConventions(robot.actions, [episode.state for episode in demonstrations])
         return
+    suite = find_suite(settings.suite)
     with open_suite(
-        settings.suite,
+        suite,
         cameras=cameras,
         image_size=height,
         shadows=settings.shadows,
@@ -229,10 +229,10 @@ def open_replayer(
         timeout_s=settings.timeout_s,
         restarts=2,
         recycle_after=None,
-    ) as suite:
+    ) as opened:
         given = {spec.key: e.meta[START] for spec, e in zip(specs, demonstrations, strict=True) if START in e.meta}
-        scale = maniskill_facts.ROTATION_SCALE if settings.suite in MANISKILL else libero_embodiment().rotation_scale
-        yield SuiteReplayer(suite.pool, cameras, given), ToolConventions(scale)
+        scale = float(suite.meaning(float(opened.pool.suite["control_hz"]))["rotation_scale"])
+        yield SuiteReplayer(opened.pool, cameras, given), ToolConventions(scale)
 
 
 def domain_of(demonstrations: Sequence[Episode]) -> str:

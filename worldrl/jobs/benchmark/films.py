@@ -28,18 +28,19 @@ from worldrl.rollout.agents.vector_agent import VectorActor, vector_facts
 from worldrl.rollout.real.rollouts import rollout_episodes
 from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
 from worldrl.rollout.suites.episodes import Rules, play_episodes
-from worldrl.rollout.suites.registry import main_camera, suite_spec
+from worldrl.rollout.suites.registry import find_suite
+from worldrl.rollout.suites.suite import Suite
 
 if TYPE_CHECKING:
     from worldrl.jobs.benchmark.benchmark import BenchmarkSettings
 
 
 def open_external(
-    settings: BenchmarkSettings, cameras: Sequence[str], image_size: int
+    settings: BenchmarkSettings, suite: Suite, cameras: Sequence[str], image_size: int
 ) -> AbstractContextManager[OpenSuite]:
     """Start the suite's workers as the settings say."""
     return open_suite(
-        settings.suite,
+        suite,
         cameras=cameras,
         image_size=image_size,
         shadows=settings.shadows,
@@ -58,10 +59,10 @@ def recycle_after_of(settings: BenchmarkSettings) -> int:
     return settings.recycle_after or (250 if settings.suite == EMBEDDED else 50)
 
 
-def cameras_of(settings: BenchmarkSettings) -> tuple[str, ...]:
+def cameras_of(settings: BenchmarkSettings, suite: Suite) -> tuple[str, ...]:
     """Return the suite's cameras that are drawn: its main one, and those that the policy looks through besides."""
     own = () if settings.policy == EXPERT else policy_facts(Path(settings.policy)).cameras[1:]
-    return (main_camera(settings.suite), *own)
+    return (suite.main_camera, *own)
 
 
 def actor_of(settings: BenchmarkSettings, protocol: EvalProtocol, device: str) -> AnyActor | VectorActor:
@@ -131,9 +132,10 @@ def _play(
             restarts=settings.restarts,
         )
         return
-    if not suite_spec(settings.suite).cameras:
-        raise SettingError(f"{settings.suite} has no cameras")
-    cameras, actor = cameras_of(settings), actor_of(settings, protocol, device)
-    with open_external(settings, cameras, protocol.image_size) as suite:
+    suite = find_suite(settings.suite, settings.python)
+    if not suite.spec.cameras:
+        raise SettingError(f"{suite.name} has no cameras")
+    cameras, actor = cameras_of(settings, suite), actor_of(settings, protocol, device)
+    with open_external(settings, suite, cameras, protocol.image_size) as opened:
         rules = Rules(protocol.horizon, cameras, protocol.hold_steps, range(len(specs)))
-        yield from play_episodes(suite.pool, specs, actor, rules)
+        yield from play_episodes(opened.pool, specs, actor, rules)

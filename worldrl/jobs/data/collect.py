@@ -26,16 +26,16 @@ from worldrl.policies.token.policy import TokenPolicy, stored_actions
 from worldrl.recipes.run import DATASET, choose_tasks, open_run, rate_interval
 from worldrl.recipes.stages import imagined_plan
 from worldrl.recipes.suites.opening import say_assets
+from worldrl.recipes.suites.settings import EMBEDDED, SUITE, SUITE_PYTHON
 from worldrl.recipes.world_model.start import weights_folder
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor, WanderActor
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.embedded import embedded_embodiment, main_camera
 from worldrl.rollout.real.specs import IMAGE_SIZES, EnvOptions, EpisodeSpec, require_styles
+from worldrl.rollout.suites.registry import require_suite_name
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
-from worldrl.workers.libero import facts as libero_facts
 from worldrl.world_models.loading import open_world_model
 
-EMBEDDED = "embedded"
 SOURCES = (
     "expert_episodes",
     "noisy_episodes",
@@ -57,8 +57,9 @@ class CollectSettings:
     workers: int = setting(2, "simulator processes; 0 runs in this process")
     envs_per_worker: int = setting(4, "environments per process, stepped in lock-step")
     timeout_s: float = setting(120.0, "longest silence of a worker before it is restarted (s)")
-    suite: str = setting(EMBEDDED, f"one of {', '.join((EMBEDDED, *libero_facts.suite_names()))}")
-    first_index: int = setting(0, "LIBERO: first stored state; leave those out that a benchmark will measure")
+    suite: str = setting(EMBEDDED, SUITE)
+    python: str = setting("", SUITE_PYTHON)
+    first_index: int = setting(0, "external suites: first initial state; leave those out that a benchmark will measure")
     demonstrations: str | None = setting(
         None,
         "LIBERO: folder with its own HDF5 demonstrations; all are read; with expert_episodes=0 nothing else is recorded",
@@ -111,7 +112,7 @@ class CollectSettings:
         if (self.imagined_episodes > 0) != (self.world_model is not None):
             raise SettingError("world_model and imagined_episodes go together: give both, or neither")
         one_of("domain", self.domain, DOMAINS)
-        one_of("suite", self.suite, (EMBEDDED, *libero_facts.suite_names()))
+        require_suite_name("suite", self.suite, others=[EMBEDDED])
         if self.suite != EMBEDDED:
             check_settings(self)
         elif self.demonstrations is not None:

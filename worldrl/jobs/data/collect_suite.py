@@ -1,4 +1,4 @@
-"""``worldrl collect suite=libero_...``: the scripted expert, or a policy, recorded in LIBERO with the suite's conventions.
+"""``worldrl collect suite=...``: the scripted expert, or a policy, recorded in an external suite with its conventions.
 
 Episodes begin at the suite's stored initial states; ``first_index`` keeps those apart that a benchmark is to measure.
 LIBERO's own demonstrations are read from their files and begin where those did; where nothing else is asked for, no
@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING, Any
 from worldrl.core.errors import SettingError
 from worldrl.core.storage.run import RunDirectory
 from worldrl.core.types import Episode
-from worldrl.data.lerobot.external.libero_robot import libero_embodiment
 from worldrl.recipes.run import DATASET
 from worldrl.recipes.suites.opening import OpenSuite, choose_suite_tasks, open_suite
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor
 from worldrl.rollout.real.collect import CollectPlan, record_missing
 from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
 from worldrl.rollout.suites.episodes import Rules, in_order, play_episodes
-from worldrl.rollout.suites.libero import libero_tasks
 from worldrl.rollout.suites.libero_files import Demonstration, find_demonstrations, read_demonstration
-from worldrl.rollout.suites.registry import require_expert
-from worldrl.workers.libero import facts
+from worldrl.rollout.suites.registry import find_suite
+from worldrl.rollout.suites.suite import Suite, recorded_robot, require_expert
 
 if TYPE_CHECKING:
     from worldrl.jobs.data.collect import CollectSettings
@@ -45,6 +43,8 @@ def check_settings(settings: CollectSettings) -> None:
         raise SettingError(f"{given[0]}: {settings.suite} has the sources expert_episodes and policy_episodes")
     if settings.kind is not None or settings.styles != ["default"] or settings.domain != "clean":
         raise SettingError(f"kind, styles and domain are of the embedded suite; leave them out with {settings.suite}")
+    if settings.demonstrations is not None and not settings.suite.startswith("libero"):
+        raise SettingError("demonstrations: LIBERO's files are read for one of its suites; give suite=libero_...")
     if settings.instruction_mode != "canonical":
         raise SettingError(f"instruction_mode: {settings.suite} has its own instructions only; leave it canonical")
 
@@ -66,32 +66,41 @@ def record_suite(
         SettingError: an unknown task, or more episodes than stored states.
         ArtefactError: a file of demonstrations that cannot be read, or says something else than the suite.
     """
-    cameras, names = ("scene", "wrist") if settings.wrist else ("scene",), libero_tasks(settings.suite)
+    suite = find_suite(settings.suite, settings.python)
+    robot, cameras, names = recorded_robot(suite), cameras_of(suite, wrist=settings.wrist), suite.tasks()
     tasks = choose_suite_tasks(settings.tasks, names)
     if settings.expert_episodes > 0:
-        require_expert("expert_episodes", settings.suite, tasks)
-    plans = [*read_plans(settings, tasks, names), *make_plans(settings, tasks, device)]
+        require_expert("expert_episodes", suite, tasks)
+    plans = [*read_plans(settings, tasks, names), *make_plans(settings, suite, tasks, device)]
     fields: dict[str, Any] = {
-        "embodiment": libero_embodiment(),
+        "embodiment": robot,
         "cameras": cameras,
         "image_size": settings.image_size,
-        "suite": settings.suite,
+        "suite": suite.name,
     }
     if settings.expert_episodes + settings.policy_episodes == 0:
-        return record_missing(run.path / DATASET, plans, _player(None, settings, cameras), **fields), {
-            "suite": settings.suite
+        return record_missing(run.path / DATASET, plans, _player(suite, None, settings, cameras), **fields), {
+            "suite": suite.name
         }
     with open_suite(
-        settings.suite,
+        suite,
         cameras=cameras,
         image_size=settings.image_size,
         shadows=settings.shadows,
         workers=settings.workers,
         slots=settings.workers * settings.envs_per_worker,
         timeout_s=settings.timeout_s,
-    ) as suite:
-        rows = record_missing(run.path / DATASET, plans, _player(suite, settings, cameras), **fields)
-    return rows, {"suite": settings.suite, **suite.facts}
+    ) as opened:
+        rows = record_missing(run.path / DATASET, plans, _player(suite, opened, settings, cameras), **fields)
+    return rows, {"suite": suite.name, **opened.facts}
+
+
+def cameras_of(suite: Suite, *, wrist: bool) -> tuple[str, ...]:
+    """The main camera, and with ``wrist`` all others; SettingError where there are none."""
+    cameras = suite.spec.cameras
+    if wrist and len(cameras) < 2:
+        raise SettingError(f"wrist: {suite.name} has no camera but {cameras[0]}; leave wrist out")
+    return cameras if wrist else cameras[:1]
 
 
 def read_plans(
@@ -108,7 +117,7 @@ def read_plans(
 
 
 def make_plans(
-    settings: CollectSettings, tasks: Sequence[str], device: str
+    settings: CollectSettings, suite: Suite, tasks: Sequence[str], device: str
 ) -> list[CollectPlan[AnyActor | Demonstration]]:
     """Name every episode of both simulated sources.
 
@@ -122,22 +131,22 @@ def make_plans(
         )
         sources.append(("policy", policy, settings.policy_episodes))
     return [
-        CollectPlan(actor, name_episodes(settings, tasks, source, number, count))
+        CollectPlan(actor, name_episodes(settings, suite, tasks, source, number, count))
         for number, (source, actor, count) in enumerate(sources)
     ]
 
 
 def name_episodes(
-    settings: CollectSettings, tasks: Sequence[str], source: str, number: int, count: int
+    settings: CollectSettings, suite: Suite, tasks: Sequence[str], source: str, number: int, count: int
 ) -> list[EpisodeSpec]:
     """Specs of one source: consecutive stored states of each task, all with the source's own seed.
 
     Raises:
         SettingError: more episodes than stored states.
     """
-    if settings.first_index + count > facts.STORED_STATES:
+    if settings.first_index + count > suite.stored_states:
         raise SettingError(
-            f"{source}_episodes: {settings.suite} stores {facts.STORED_STATES} initial states per task; "
+            f"{source}_episodes: {suite.name} stores {suite.stored_states} initial states per task; "
             f"first_index {settings.first_index} + {count} is more"
         )
     return [
@@ -148,7 +157,7 @@ def name_episodes(
     ]
 
 
-def _player(suite: OpenSuite | None, settings: CollectSettings, cameras: tuple[str, ...]) -> Any:
+def _player(suite: Suite, opened: OpenSuite | None, settings: CollectSettings, cameras: tuple[str, ...]) -> Any:
     """Return what plays missing episodes in the suite, or reads them, one actor after the other."""
 
     def play(missing: Sequence[tuple[EpisodeSpec, AnyActor | Demonstration]]) -> Iterator[Episode | EpisodeOutcome]:
@@ -156,10 +165,10 @@ def _player(suite: OpenSuite | None, settings: CollectSettings, cameras: tuple[s
             specs = [spec for spec, _ in group]
             if isinstance(actor, Demonstration):
                 yield of_size(read_demonstration(actor, cameras=cameras, seed=settings.seed), settings.image_size)
-            elif suite is not None:
-                horizon = dict.fromkeys((spec.task for spec in specs), facts.horizon(settings.suite))
+            elif opened is not None:
+                horizon = {spec.task: suite.horizon(spec.task) for spec in specs}
                 rules = Rules(horizon, cameras, settings.hold_steps, range(len(specs)))
-                yield from in_order(play_episodes(suite.pool, specs, actor, rules), specs)
+                yield from in_order(play_episodes(opened.pool, specs, actor, rules), specs)
 
     return play
 

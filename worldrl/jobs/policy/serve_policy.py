@@ -24,9 +24,9 @@ from worldrl.rollout.agents.actors import PolicyActor
 from worldrl.rollout.agents.policy_folder import PolicyFacts, policy_facts, require_policy_fits
 from worldrl.rollout.suites.policy_frames import EXTRA
 from worldrl.rollout.suites.policy_server import PolicyServer
-from worldrl.rollout.suites.registry import suite_spec
+from worldrl.rollout.suites.robotwin import RoboTwinSuite
 from worldrl.settings import required, setting
-from worldrl.workers.robotwin.facts import CONFIGS, SIZE
+from worldrl.workers.robotwin.facts import SIZE
 
 
 @dataclass
@@ -122,7 +122,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 def facts_for_client(folder: Path) -> PolicyFacts:
     """Read a policy's facts, and refuse one that RoboTwin's client cannot feed or obey."""
-    facts, spec = policy_facts(folder), suite_spec(next(iter(CONFIGS)))
+    facts, spec = policy_facts(folder), RoboTwinSuite.spec
     if facts.actions.size != SIZE:
         raise SettingError(
             f"policy: {folder} gives {facts.actions.size} numbers, RoboTwin takes {SIZE} joint targets; train one on bimanual "

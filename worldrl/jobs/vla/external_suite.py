@@ -1,7 +1,7 @@
-"""LIBERO as the arena of ``worldrl train-vla``: its stored initial states shared out, its workers started when needed.
+"""An external suite as ``worldrl train-vla`` needs it: its initial states divided, its workers started when needed.
 
-A suite stores 50 initial states per task. The last ``evaluation.episodes`` are the evaluation's alone; whatever
-else begins somewhere begins at the others, in an order of its own (``rollout.suites.backend``).
+The last ``evaluation.episodes`` of a task's numbered initial states are the evaluation's alone; every other episode
+begins at one of the rest, in an order of its own (``rollout.suites.backend``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import torch
 from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import SettingError
 from worldrl.core.types import Episode
-from worldrl.data.lerobot.external.libero_robot import libero_embodiment
 from worldrl.evaluation.policy.evaluate import policy_actor
 from worldrl.evaluation.policy.protocol import EvalProtocol
 from worldrl.evaluation.policy.result import EvalResult
@@ -33,8 +32,7 @@ from worldrl.rollout.real.collect import CollectPlan, record_missing
 from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
 from worldrl.rollout.suites.backend import ExternalBackend
 from worldrl.rollout.suites.episodes import Rules, in_order, play_episodes
-from worldrl.rollout.suites.registry import require_expert
-from worldrl.workers.libero import facts
+from worldrl.rollout.suites.suite import Suite, recorded_robot, require_expert
 
 CAMERAS = ("scene",)
 """What the loop's policies and world models look through."""
@@ -44,42 +42,42 @@ BY_EXPERT = ("demonstrations", "scratch.expert_episodes", "collection.expert_epi
 """Settings whose episodes the suite's scripted expert plays."""
 
 
-def training_states(settings: TrainVlaSettings) -> int:
-    """How many of a task's stored states are left to everything but the evaluation."""
-    return facts.STORED_STATES - settings.evaluation.episodes
+def training_states(settings: TrainVlaSettings, suite: Suite) -> int:
+    """How many of a task's initial states are left to everything but the evaluation."""
+    return suite.stored_states - settings.evaluation.episodes
 
 
-def require_possible(settings: TrainVlaSettings) -> None:
+def require_possible(settings: TrainVlaSettings, suite: Suite) -> None:
     """Refuse what the suite cannot give, before anything is recorded.
 
-    Raises:
-        SettingError: weights of another robot, or more episodes of one kind than there are stored states, the later of
-            which would repeat the earlier.
+    Raises SettingError (it cannot be recorded, weights of another robot, or more episodes of one kind than there are
+    initial states, the later of which would repeat the earlier).
     """
+    recorded_robot(suite)
     if settings.start == BUNDLED:
         raise SettingError(
-            f"start: the bundled world model is of the embedded suite's robot; with suite={settings.suite} give "
+            f"start: the bundled world model is of the embedded suite's robot; with suite={suite.setting} give "
             "start=scratch, or a world-model folder trained on its recordings"
         )
-    states = training_states(settings)
+    states = training_states(settings, suite)
     if states < 1:
         raise SettingError(
-            f"evaluation.episodes: {settings.suite} stores {facts.STORED_STATES} initial states per task and "
+            f"evaluation.episodes: {suite.name} stores {suite.stored_states} initial states per task and "
             f"training needs some of them, got {settings.evaluation.episodes}"
         )
     for name, count in _asked(settings).items():
         if count > states:
             raise SettingError(
-                f"{name}: {count} episodes of each task, and {settings.suite} has {states} initial states left beside "
+                f"{name}: {count} episodes of each task, and {suite.name} has {states} initial states left beside "
                 f"the {settings.evaluation.episodes} of the evaluation; ask for fewer"
             )
 
 
-def require_players(settings: TrainVlaSettings, tasks: Sequence[str]) -> None:
+def require_players(settings: TrainVlaSettings, suite: Suite, tasks: Sequence[str]) -> None:
     """Refuse tasks that the suite's scripted expert does not play, where it is asked to; SettingError."""
     for name, count in _asked(settings).items():
         if count and name in BY_EXPERT:
-            require_expert(name, settings.suite, tasks)
+            require_expert(name, suite, tasks)
 
 
 def _asked(settings: TrainVlaSettings) -> dict[str, int]:
@@ -97,21 +95,19 @@ def _asked(settings: TrainVlaSettings) -> dict[str, int]:
 class ExternalTrainingSuite:
     """See :class:`~worldrl.jobs.vla.training_suite.TrainingSuite`; a context manager that leaves no worker behind.
 
-    Args:
-        settings: of the job.
-        tasks: names.
-        device: where the policy decides for all environments at once.
+    The policy decides on ``device`` for all environments at once.
     """
 
-    def __init__(self, settings: TrainVlaSettings, tasks: tuple[str, ...], device: torch.device) -> None:
-        self._settings, self.tasks, self._device = settings, tasks, str(device)
+    def __init__(self, settings: TrainVlaSettings, suite: Suite, tasks: tuple[str, ...], device: torch.device) -> None:
+        self._settings, self._suite, self.tasks, self._device = settings, suite, tasks, str(device)
         self._stack, self._open = ExitStack(), cast("OpenSuite | None", None)
-        states = training_states(settings)
+        self._first_evaluated = training_states(settings, suite)
+        horizons = {task: suite.horizon(task) for task in tasks}
         self.simulator_backend = ExternalBackend(
-            lambda: self._suite.pool, horizon=facts.horizon(settings.suite), states=states
+            lambda: self._opened.pool, horizons=horizons, states=self._first_evaluated
         )
         self.limits = (
-            f"{settings.suite} stores {facts.STORED_STATES} initial states per task. The evaluation begins at the last "
+            f"{suite.name} has {suite.stored_states} initial states per task. The evaluation begins at the last "
             f"{settings.evaluation.episodes}, everything else of this run at the others.",
         )
 
@@ -126,12 +122,12 @@ class ExternalTrainingSuite:
         self._stack.close()
 
     @property
-    def _suite(self) -> OpenSuite:
+    def _opened(self) -> OpenSuite:
         if self._open is None:
             settings = self._settings
             self._open = self._stack.enter_context(
                 open_suite(
-                    settings.suite,
+                    self._suite,
                     cameras=CAMERAS,
                     image_size=settings.policy.image_size,
                     shadows=settings.shadows,
@@ -143,14 +139,19 @@ class ExternalTrainingSuite:
         return self._open
 
     @property
+    def name(self) -> str:
+        """Of the suite."""
+        return self._suite.name
+
+    @property
     def embodiment(self) -> AnyEmbodiment:
-        """Of LIBERO's robot."""
-        return libero_embodiment()
+        """Of the suite's robot."""
+        return recorded_robot(self._suite)
 
     @property
     def facts(self) -> Mapping[str, Any]:
         """Of its workers."""
-        return self._suite.facts
+        return self._opened.facts
 
     def exploration_expert(self, collection: CollectionSettings) -> tuple[str, AnyActor]:
         """The suite's expert with noise on its motion: it has no goals to misplace, and feels what it holds."""
@@ -162,10 +163,10 @@ class ExternalTrainingSuite:
             folder,
             plans,
             self._play,
-            embodiment=libero_embodiment(),
+            embodiment=self.embodiment,
             cameras=CAMERAS,
             image_size=self._settings.policy.image_size,
-            suite=self._settings.suite,
+            suite=self._suite.name,
         )
 
     def _play(self, missing: Sequence[tuple[EpisodeSpec, AnyActor]]) -> Iterator[Episode | EpisodeOutcome]:
@@ -173,7 +174,7 @@ class ExternalTrainingSuite:
         for actor, group in groupby(missing, key=lambda pair: pair[1]):
             specs = [spec for spec, _ in group]
             rules = Rules(horizon, CAMERAS, self._settings.collection.hold_steps, range(len(specs)))
-            yield from in_order(play_episodes(self._suite.pool, specs, self._deciding(actor), rules), specs)
+            yield from in_order(play_episodes(self._opened.pool, specs, self._deciding(actor), rules), specs)
 
     def _deciding(self, actor: AnyActor) -> AnyActor:
         return replace(actor, device=self._device) if isinstance(actor, PolicyActor) else actor
@@ -181,26 +182,26 @@ class ExternalTrainingSuite:
     @property
     def protocol(self) -> EvalProtocol:
         """Of both evaluations; it says what the suite's workers are."""
-        evaluation, suite = self._settings.evaluation, self._suite
+        evaluation, opened = self._settings.evaluation, self._opened
         return suite_protocol(
-            self._settings.suite,
-            suite.pool.suite,
+            self._suite,
+            opened.pool.suite,
             tasks=self.tasks,
             episodes_per_task=evaluation.episodes,
-            first_index=training_states(self._settings),
+            first_index=self._first_evaluated,
             seed=evaluation.seed,
             chunk_length=self._settings.policy.chunk_length,
             image_size=self._settings.policy.image_size,
             temperature=evaluation.temperature,
             shadows=self._settings.shadows,
-            assets_note=suite.assets_note,
+            assets_note=opened.assets_note,
         )
 
     def evaluate(self, policy: Path, *, out: Path, videos: int, on_recording: Callable[[Episode], None]) -> EvalResult:
         """Measure in the suite's workers."""
         protocol = self.protocol
         return evaluate_in_suite(
-            self._suite.pool,
+            self._opened.pool,
             policy_actor(policy, protocol, self._device),
             protocol,
             CAMERAS,

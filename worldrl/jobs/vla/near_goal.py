@@ -15,7 +15,8 @@ import numpy as np
 from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import SettingError
 from worldrl.core.types import Episode
-from worldrl.jobs.vla.settings import EMBEDDED, CollectionSettings, TrainVlaSettings
+from worldrl.jobs.vla.settings import CollectionSettings, TrainVlaSettings
+from worldrl.recipes.suites.settings import EMBEDDED
 from worldrl.rollout.real.embedded import embedded_embodiment
 from worldrl.rollout.real.goal_distance import nearest_to_goal
 

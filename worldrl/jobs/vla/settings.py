@@ -11,16 +11,15 @@ from worldrl.methods.imitation.behaviour_cloning import BehaviourCloning
 from worldrl.methods.rl.improve import Improvement
 from worldrl.policies.token.policy import TokenPolicyConfig
 from worldrl.recipes.rl_parts import IMPROVEMENT, open_parts
+from worldrl.recipes.suites.settings import EMBEDDED, SUITE, SUITE_PYTHON
 from worldrl.recipes.world_model.start import SCRATCH, require_trained_codec
 from worldrl.recipes.world_model.wan_settings import WanSettings
+from worldrl.rollout.suites.registry import require_suite_name
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
-from worldrl.workers.libero import facts as libero_facts
 from worldrl.world_models.loading import BACKBONES, VIDEO
 from worldrl.world_models.video.config import VideoWorldModelConfig
 from worldrl.world_models.video.training_config import WorldModelTraining
 
-EMBEDDED = "embedded"
-SUITES = (EMBEDDED, *libero_facts.suite_names())
 KIND = "object"
 """Kind of the embedded suite's tasks where none is named."""
 
@@ -125,7 +124,8 @@ class TrainVlaSettings:
     workers: int = setting(2, "simulator processes")
     envs_per_worker: int = setting(8, "environments per process, stepped in lock-step")
     timeout_s: float = setting(300.0, "longest silence of a worker before it is replaced (s); loading a policy counts")
-    suite: str = setting(EMBEDDED, f"one of {', '.join(SUITES)}")
+    suite: str = setting(EMBEDDED, SUITE)
+    python: str = setting("", SUITE_PYTHON)
     shadows: bool = setting(
         True, "LIBERO: the vendor's shadows; false renders eight times faster on a CPU, but other images"
     )
@@ -185,7 +185,7 @@ class TrainVlaSettings:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        one_of("suite", self.suite, SUITES)
+        require_suite_name("suite", self.suite, others=[EMBEDDED])
         one_of("gates", self.gates, ("stop", "warn"))
         one_of("improve_from", self.improve_from, ("latest", "supervised"))
         one_of("backbone", self.backbone, BACKBONES)

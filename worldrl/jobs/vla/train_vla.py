@@ -94,7 +94,7 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
 
 def suite_facts(loop: Loop) -> dict[str, Any]:
     """Which suite, and what its first evaluation says about assets, physics and drawing."""
-    return {"suite": loop.settings.suite, **loop.run.stage("03-before").summary.get("facts", {})}
+    return {"suite": loop.training_suite.name, **loop.run.stage("03-before").summary.get("facts", {})}
 
 
 def run_rounds(loop: Loop, demos: Path, supervised: Path) -> tuple[Path, Path]:

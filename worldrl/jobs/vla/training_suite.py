@@ -1,7 +1,7 @@
 """Where ``worldrl train-vla`` really acts: one suite's demonstrations, real rollouts and evaluation, whichever suite it is.
 
-The stages ask an :class:`TrainingSuite` and never a simulator, so the loop is the same on the embedded suite and on LIBERO
-(``suite_arena``).
+The stages ask an :class:`TrainingSuite` and never a simulator, so the loop is the same on the embedded suite and on
+any external one (``external_suite``).
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from worldrl.core.types import Episode
 from worldrl.evaluation.policy.evaluate import evaluate_policy
 from worldrl.evaluation.policy.protocol import CLEAN, EvalProtocol, embedded_protocol
 from worldrl.evaluation.policy.result import EvalResult
-from worldrl.jobs.vla.settings import EMBEDDED, KIND, CollectionSettings, TrainVlaSettings
+from worldrl.jobs.vla.settings import KIND, CollectionSettings, TrainVlaSettings
 from worldrl.recipes.run import choose_tasks
+from worldrl.recipes.suites.settings import EMBEDDED
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor
 from worldrl.rollout.imagined.starts import EmbeddedBackend, SimulatorBackend
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
@@ -30,6 +31,11 @@ from worldrl.rollout.real.embedded import embedded_embodiment, embedded_options
 
 class TrainingSuite(Protocol):
     """A suite as the loop needs it."""
+
+    @property
+    def name(self) -> str:
+        """In results and datasets."""
+        ...
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -83,6 +89,11 @@ class EmbeddedTrainingSuite:
     limits: tuple[str, ...] = (
         "Initial states are drawn anew for the evaluation; the interval covers other draws of the same kind, not other scenes.",
     )
+
+    @property
+    def name(self) -> str:
+        """As the setting has it."""
+        return EMBEDDED
 
     @property
     def simulator_backend(self) -> SimulatorBackend:
@@ -147,13 +158,15 @@ class EmbeddedTrainingSuite:
 def open_training_suite(
     settings: TrainVlaSettings, tasks: Sequence[str], device: torch.device
 ) -> Generator[TrainingSuite]:
-    """Open the suite of the settings; a foreign suite's workers start when first they are needed, and end here."""
-    from worldrl.jobs.vla.external_suite import ExternalTrainingSuite
-
+    """Open the suite of the settings; an external suite's workers start when they are needed first, and end here."""
     if settings.suite == EMBEDDED:
         yield EmbeddedTrainingSuite(settings, tuple(tasks))
         return
-    with ExternalTrainingSuite(settings, tuple(tasks), device) as training_suite:
+    from worldrl.jobs.vla.external_suite import ExternalTrainingSuite
+    from worldrl.rollout.suites.registry import find_suite
+
+    suite = find_suite(settings.suite, settings.python)
+    with ExternalTrainingSuite(settings, suite, tuple(tasks), device) as training_suite:
         yield training_suite
 
 
@@ -166,21 +179,21 @@ def require_domain(domain: str, tasks: Sequence[str]) -> None:
 def tasks_of(settings: TrainVlaSettings) -> tuple[str, ...]:
     """Names of the tasks that the settings mean.
 
-    Raises:
-        SettingError: unknown ones, or something that a foreign suite cannot give.
-        WorkerEnvironmentError: a foreign suite is not set up.
+    Raises SettingError (unknown ones, or something that an external suite cannot give). Raises WorkerEnvironmentError
+    (an external suite is not set up).
     """
-    from worldrl.jobs.vla.external_suite import require_players, require_possible
-    from worldrl.recipes.suites.opening import choose_suite_tasks
-    from worldrl.rollout.suites.libero import libero_tasks
-
     if settings.suite == EMBEDDED:
         tasks = tuple(choose_tasks(settings.tasks, None if settings.tasks else settings.kind))
         require_domain(settings.domain, tasks)
         return tasks
     if settings.kind not in (None, KIND):
         raise SettingError(f"kind: {settings.kind!r} is of the embedded suite; with suite={settings.suite} give tasks")
-    require_possible(settings)
-    tasks = tuple(choose_suite_tasks(settings.tasks, libero_tasks(settings.suite)))
-    require_players(settings, tasks)
+    from worldrl.jobs.vla.external_suite import require_players, require_possible
+    from worldrl.recipes.suites.opening import choose_suite_tasks
+    from worldrl.rollout.suites.registry import find_suite
+
+    suite = find_suite(settings.suite, settings.python)
+    require_possible(settings, suite)
+    tasks = tuple(choose_suite_tasks(settings.tasks, suite.tasks()))
+    require_players(settings, suite, tasks)
     return tasks

@@ -1,4 +1,4 @@
-"""What jobs on a foreign suite share: its workers started, its physics probed, and what its assets' note says."""
+"""What jobs on an external suite share: its workers started, its physics probed, and the note on its assets."""
 
 from __future__ import annotations
 
@@ -10,49 +10,42 @@ from typing import Any
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.storage.log import console
 from worldrl.evaluation.policy.provenance import render_of
-from worldrl.rollout.suites.registry import assets_note as known_note
-from worldrl.rollout.suites.registry import worker_config_of
+from worldrl.rollout.suites.suite import Suite, Workers
 from worldrl.simulators.pool import SimulatorPool
 
 RESTARTS, RECYCLE_AFTER = 2, 50
-"""Where nobody sets them: restarts of a worker per episode, and after how many episodes a worker is replaced."""
+"""Where no setting gives them: restarts of a worker per episode, and episodes after which a worker is replaced."""
 
 
 @dataclass(frozen=True)
 class OpenSuite:
     """A suite whose workers run.
 
-    Attributes:
-        pool: the workers.
-        assets_note: what every result must say about the assets; empty where they are the benchmark's own.
-        settle_mm: what the probe of the physics found (mm).
-        render: GL back end of the workers; empty where nothing is drawn.
+    ``assets_note`` is stated with every result, and empty where the assets are the benchmark's own. ``settle_mm`` is
+    what the probe of the physics found (mm), None where nothing settles. ``render`` is the GL back end of the workers,
+    empty where nothing is drawn.
     """
 
     pool: SimulatorPool
     assets_note: str
-    settle_mm: float
+    settle_mm: float | None
     render: str
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a result says about the machine's side of the measurement."""
+        """What a result states about the machine's side of the measurement."""
         return {"settle_mm": self.settle_mm, "assets_note": self.assets_note, "render": self.render}
 
 
 def say_assets(facts: Mapping[str, Any]) -> None:
-    """Print under a table what must be said of assets that are not the benchmark's own.
-
-    Args:
-        facts: of a result; ``suite``, and ``assets_note`` where a suite's workers ran.
-    """
+    """Print the note on assets that are not the benchmark's own: ``assets_note`` and ``suite`` of a result's facts."""
     if facts.get("assets_note"):
         console().print(f"assets: {facts['assets_note']}; this is not a {facts['suite']} result", markup=False)
 
 
 @contextmanager
 def open_suite(
-    suite: str,
+    suite: Suite,
     *,
     cameras: Sequence[str],
     image_size: int,
@@ -65,52 +58,22 @@ def open_suite(
     restarts: int = RESTARTS,
     recycle_after: int | None = RECYCLE_AFTER,
 ) -> Generator[OpenSuite]:
-    """Start a foreign suite's workers and probe its physics: in LIBERO, let a stored state settle.
+    """Start a suite's workers and probe its physics: in LIBERO, let a stored state settle.
 
-    Args:
-        suite: a name of :func:`~worldrl.rollout.suites.registry.suite_names`.
-        cameras: of the suite, for example ``scene`` and ``wrist``; empty renders nothing.
-        image_size: pixels of the square pictures; 0 draws the suite's own.
-        shadows: LIBERO's shadows and anti-aliasing.
-        assets: folder of LIBERO's assets; empty takes the one that setup was told.
-        assets_note: what results must say about them besides what setup was told.
-        workers: processes.
-        slots: environments in all.
-        timeout_s: longest silence of a worker (s).
-        restarts: restarts of a worker per episode.
-        recycle_after: episodes after which a worker is replaced; None never.
-
-    Raises:
-        WorkerEnvironmentError: not set up, or nothing renders there.
-        WorkerError: a worker cannot serve, or its physics is not the protocol's.
+    Settings as of :class:`~worldrl.rollout.suites.suite.Workers`; ``assets_note`` is added to the one given at setup,
+    ``timeout_s`` is the longest silence of a worker (s). Raises WorkerEnvironmentError (not set up, or nothing renders
+    there). Raises WorkerError (a worker cannot serve, or its physics is not the protocol's).
     """
-    worker_config = worker_config_of(
-        suite,
-        cameras=cameras,
-        image_size=image_size,
-        shadows=shadows,
-        assets=assets,
-        workers=workers,
-        slots=slots,
-        restarts=restarts,
-        recycle_after=recycle_after,
-    )
-    with SimulatorPool(worker_config.launch, timeout_s=timeout_s, **worker_config.pool) as pool:
+    asked = Workers(tuple(cameras), image_size, workers, slots, restarts, recycle_after, shadows, assets)
+    config = suite.worker_config(asked)
+    with SimulatorPool(config.launch, timeout_s=timeout_s, **config.pool) as pool:
         settled = pool.probe()
-        note = known_note(suite, pool.suite, assets=assets, given=assets_note)
+        note = suite.assets_note(pool.suite, assets=assets, given=assets_note)
         yield OpenSuite(pool, note, settled["distance_mm"], render_of(pool) if cameras else "")
 
 
 def choose_suite_tasks(tasks: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the named tasks, or all of a suite.
-
-    Args:
-        tasks: names; empty takes all.
-        names: of the suite's tasks.
-
-    Raises:
-        SettingError: an unknown task, or one named twice.
-    """
+    """Return the named tasks, or all ``names`` of a suite; SettingError for an unknown task, or one named twice."""
     for task in tasks:
         if task not in names:
             raise SettingError(f"tasks: unknown task {task!r}{nearest(task, names)}")

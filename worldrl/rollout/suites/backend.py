@@ -6,7 +6,7 @@ count episodes beyond that number; the others are left to the evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,17 +40,17 @@ class _FirstFrame:
 class ExternalBackend:
     """A :class:`~worldrl.rollout.imagined.starts.SimulatorBackend` that starts workers with the first request.
 
-    ``workers`` returns the suite's running workers, which render the scene in the policy's image size. ``horizon`` is
-    the time limit of every task (control steps). Episodes begin at the first ``states`` stored states.
+    ``workers`` returns the suite's running workers, which render the scene in the policy's image size. ``horizons``
+    are the time limits of the tasks (control steps). Episodes begin at the first ``states`` stored states.
     """
 
-    def __init__(self, workers: Callable[[], SimulatorPool], *, horizon: int, states: int) -> None:
-        self._workers, self._horizon, self.states = workers, horizon, states
+    def __init__(self, workers: Callable[[], SimulatorPool], *, horizons: Mapping[str, int], states: int) -> None:
+        self._workers, self._horizons, self.states = workers, horizons, states
         self._frames: dict[tuple[str, int], _FirstFrame] = {}
 
     def horizons(self, tasks: Sequence[str]) -> dict[str, int]:
-        """The suite's one limit."""
-        return dict.fromkeys(tasks, self._horizon)
+        """As the suite limits them."""
+        return {task: self._horizons[task] for task in tasks}
 
     def placed(self, spec: EpisodeSpec) -> EpisodeSpec:
         """Let the episode begin at its stored state."""
@@ -88,5 +88,5 @@ class ExternalBackend:
     ) -> NDArray[np.int64]:
         """Execute as many sequences at once as there are environments."""
         specs = [self.placed(EpisodeSpec(task, index, seed)) for index, seed in starts]
-        replays = SuiteReplayer(self._workers(), ()).play(specs, [given[: self._horizon] for given in actions])
+        replays = SuiteReplayer(self._workers(), ()).play(specs, [given[: self._horizons[task]] for given in actions])
         return np.array([-1 if replay.first_success is None else replay.first_success for replay in replays], np.int64)

@@ -13,11 +13,24 @@ benchmark that is started again runs its unfinished episodes. Never run against 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import SettingError
+from worldrl.rollout.agents.vector_agent import UNKNOWN_SIZE
 from worldrl.rollout.suites.env import SuiteVecEnv, check_names, register_vector
+from worldrl.rollout.suites.suite import (
+    BASE,
+    MEASURED,
+    UPRIGHT,
+    Conventions,
+    Suite,
+    SuiteSpec,
+    WorkerConfig,
+    Workers,
+    tool_meaning,
+)
 from worldrl.simulators.environments import find_environment
 from worldrl.simulators.process import Launch
 from worldrl.workers.isaac import facts
@@ -42,6 +55,45 @@ def isaac_launch(
         raise SettingError(f"cameras: {suite} has none; with images there is {others}")
     options = {"suite": suite, "num_envs": num_envs, "cameras": list(cameras), "image_size": image_size}
     return Launch(suite, find_environment("isaac").python, TARGET, {**options, "device": device})
+
+
+class IsaacSuite(Suite):
+    """One task of Isaac Lab."""
+
+    family = "isaac"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        cameras = tuple(facts.CAMERAS) if facts.SUITES[name].images else ()
+        self.spec = SuiteSpec(TOOL_ACTIONS, cameras, vector=UNKNOWN_SIZE)
+
+    def tasks(self) -> tuple[str, ...]:
+        """None before a worker runs."""
+        return ()
+
+    def horizon(self, task: str) -> int:
+        """The task's limit."""
+        return facts.SUITES[self.name].horizon
+
+    def worker_config(self, asked: Workers) -> WorkerConfig:
+        """All environments in one process, whose lost episodes cannot be played again."""
+        launch = isaac_launch(self.name, num_envs=asked.slots, cameras=asked.cameras, image_size=asked.image_size)
+        return WorkerConfig(launch, 1, asked.slots, 0, None)
+
+    def conventions(self, described: Mapping[str, Any], *, shadows: bool, assets_note: str) -> tuple[str, Conventions]:
+        """Actions, state, draws and the rule of success."""
+        scales = f"1 = {facts.POSITION_SCALE} m and {facts.ROTATION_SCALE} rad"
+        return str(described["packages"]["isaaclab"]), {
+            "action": f"delta pose from the measured one, {scales}; gripper -1 open, +1 closed",
+            "state": "position in the environment's frame, axis-angle, two fingers",
+            "initial_state": "seed = hash of task, number and seed; one environment at a time",
+            "success": str(described["success"]),
+            "observation_noise": False,
+        }
+
+    def meaning(self, control_hz: float) -> dict[str, Any]:
+        """Changes of the measured pose in the robot's frame."""
+        return tool_meaning(facts.POSITION_SCALE, facts.ROTATION_SCALE, control_hz, (BASE, MEASURED, UPRIGHT))
 
 
 def make_vec(

@@ -9,12 +9,24 @@ Importing this module registers the id::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import WorkerEnvironmentError
+from worldrl.data.lerobot.external.libero_robot import libero_embodiment
 from worldrl.rollout.suites.env import SuiteVecEnv, check_names, register_vector
+from worldrl.rollout.suites.suite import (
+    MEASURED,
+    WORLD,
+    Conventions,
+    Suite,
+    SuiteSpec,
+    WorkerConfig,
+    Workers,
+    tool_meaning,
+)
 from worldrl.simulators.environments import find_environment
 from worldrl.simulators.process import Launch
 from worldrl.simulators.renderer import given_backend
@@ -58,6 +70,73 @@ def libero_launch(
         },
         variables=variables,
     )
+
+
+class LiberoSuite(Suite):
+    """A suite of LIBERO, with or without a variant such as ``@lerobot``."""
+
+    family = "libero"
+    stored_states = facts.STORED_STATES
+    spec = SuiteSpec(TOOL_ACTIONS, tuple(facts.CAMERAS))
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.embodiment = libero_embodiment()
+
+    def tasks(self) -> tuple[str, ...]:
+        """In the suite's order, from the stored states."""
+        return tuple(libero_tasks(self.name))
+
+    def horizon(self, task: str) -> int:
+        """The suite's one limit."""
+        return facts.horizon(self.name)
+
+    def worker_config(self, asked: Workers) -> WorkerConfig:
+        """One environment per slot."""
+        launch = libero_launch(
+            self.name,
+            cameras=asked.cameras,
+            image_size=asked.image_size,
+            shadows=asked.shadows,
+            assets=asked.assets,
+        )
+        return WorkerConfig(launch, asked.workers, asked.slots, asked.restarts, asked.recycle_after)
+
+    def without_expert(self) -> tuple[str, ...]:
+        """Those whose goals the skills do not cover."""
+        return facts.UNSCRIPTED.get(facts.split_suite(self.name)[0], ())
+
+    def assets_note(self, described: Mapping[str, Any], *, assets: str, given: str) -> str:
+        """The note given at setup, of the assets' content in any folder and of their folder with any content."""
+        record = find_environment("libero").record
+        folder = str(record.get("assets", ""))
+        notes = [record.get("assets_notes", {}).get(described["assets"], "")]
+        if not assets or Path(assets).resolve() == Path(folder).resolve():
+            notes.append(str(record.get("assets_note", "")))
+        return "; ".join(dict.fromkeys(note for note in (*notes, given) if note))
+
+    def conventions(self, described: Mapping[str, Any], *, shadows: bool, assets_note: str) -> tuple[str, Conventions]:
+        """Settling, fixtures, images, actions, assets and sources."""
+        base, _ = facts.split_suite(self.name)
+        scales = f"1 = {facts.POSITION_SCALE} m and {facts.ROTATION_SCALE} rad"
+        return facts.VERSION, {
+            "settle_steps": facts.SETTLE_STEPS,
+            "settle_action": " ".join(f"{number:g}" for number in facts.NO_OP),
+            "fixture_seed": facts.FIXTURE_SEED,
+            # hf-libero draws them again at each reset; results until 2026-11-23 did the same.
+            **({"initial_properties": "drawn once"} if facts.SUITES[base].properties else {}),
+            "image": f"turned by {facts.IMAGE_TURN}",
+            "shadows": shadows,
+            "action": f"delta pose, {scales}; gripper -1 open, +1 closed",
+            "state": "position, axis-angle, two fingers",
+            "assets": f"{described['assets']} ({assets_note})" if assets_note else described["assets"],
+            "sources": ", ".join(f"{name} {digest}" for name, digest in described["sources"].items()),
+        }
+
+    def meaning(self, control_hz: float) -> dict[str, Any]:
+        """Changes of the measured pose in the world's frame; images are turned."""
+        words = WORLD, MEASURED, facts.IMAGE_TURN
+        return tool_meaning(facts.POSITION_SCALE, facts.ROTATION_SCALE, control_hz, words)
 
 
 def libero_tasks(suite: str) -> list[str]:

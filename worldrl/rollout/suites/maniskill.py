@@ -9,13 +9,25 @@ Importing this module registers the id::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import WorkerEnvironmentError
 from worldrl.rollout.suites.env import SuiteVecEnv, check_names, register_vector
+from worldrl.rollout.suites.suite import (
+    BASE,
+    MEASURED,
+    UPRIGHT,
+    Conventions,
+    Suite,
+    SuiteSpec,
+    WorkerConfig,
+    Workers,
+    tool_meaning,
+)
 from worldrl.simulators.environments import find_environment
 from worldrl.simulators.process import Launch
 from worldrl.workers.link.rendering import SAPIEN_DEVICE, SAPIEN_PROGRAM, choose_backend
@@ -39,6 +51,46 @@ def maniskill_launch(suite: str, *, cameras: Sequence[str] = ("scene",), image_s
     device = render_device(environment.python)
     options = {"suite": suite, "image_size": image_size, "cameras": list(cameras), "device": device}
     return Launch(suite, environment.python, TARGET, options)
+
+
+class ManiSkillSuite(Suite):
+    """Tasks of ManiSkill."""
+
+    family = "maniskill"
+    stored_states = facts.STORED_STATES
+    spec = SuiteSpec(TOOL_ACTIONS, tuple(facts.CAMERAS))
+
+    def tasks(self) -> tuple[str, ...]:
+        """As the suite lists them."""
+        return facts.SUITES[self.name]
+
+    def horizon(self, task: str) -> int:
+        """As ManiSkill registers the task."""
+        return facts.TASKS[task].horizon
+
+    def worker_config(self, asked: Workers) -> WorkerConfig:
+        """One environment per slot."""
+        launch = maniskill_launch(self.name, cameras=asked.cameras, image_size=asked.image_size)
+        return WorkerConfig(launch, asked.workers, asked.slots, asked.restarts, asked.recycle_after)
+
+    def without_expert(self) -> tuple[str, ...]:
+        """The expert moves cubes."""
+        return tuple(name for name in self.tasks() if not facts.TASKS[name].expert)
+
+    def conventions(self, described: Mapping[str, Any], *, shadows: bool, assets_note: str) -> tuple[str, Conventions]:
+        """Actions, state, draws and devices."""
+        scales = f"1 = {facts.POSITION_SCALE} m and {facts.ROTATION_SCALE} rad"
+        return facts.VERSION, {
+            "action": f"delta pose from the measured one, {scales}; gripper -1 open, +1 closed",
+            "state": "position, axis-angle, two fingers",
+            "initial_state": "seed = hash of task, number and seed",
+            "physics": "PhysX on the CPU",
+            "render": str(described["device"]),
+        }
+
+    def meaning(self, control_hz: float) -> dict[str, Any]:
+        """Changes of the measured pose in the robot's frame."""
+        return tool_meaning(facts.POSITION_SCALE, facts.ROTATION_SCALE, control_hz, (BASE, MEASURED, UPRIGHT))
 
 
 @cache

@@ -11,10 +11,20 @@ Never run against the real RoboTwin; see ``workers/robotwin``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from worldrl.core.actions import suite_actions
 from worldrl.rollout.suites.env import SuiteVecEnv, check_names, register_vector
+from worldrl.rollout.suites.suite import (
+    EMBODIMENT,
+    JOINTS,
+    Conventions,
+    Suite,
+    SuiteSpec,
+    WorkerConfig,
+    Workers,
+)
 from worldrl.simulators.environments import cache_dir, find_environment
 from worldrl.simulators.process import Launch
 from worldrl.workers.robotwin import facts
@@ -40,6 +50,41 @@ def robotwin_launch(suite: str, *, cameras: Sequence[str] = ("head",), image_siz
         "image_size": image_size,
     }
     return Launch(suite, environment.python, TARGET, options)
+
+
+class RoboTwinSuite(Suite):
+    """A configuration of RoboTwin; the tasks and their limits are known to its workers only."""
+
+    family = "robotwin"
+    spec = SuiteSpec(suite_actions({"joints": facts.joints()}), tuple(facts.CAMERAS), facts.IMAGE)
+
+    def tasks(self) -> tuple[str, ...]:
+        """None before a worker runs."""
+        return ()
+
+    def horizon(self, task: str) -> int:
+        """Of tasks without a limit of their own."""
+        return facts.DEFAULT_STEPS
+
+    def worker_config(self, asked: Workers) -> WorkerConfig:
+        """One environment per process."""
+        launch = robotwin_launch(self.name, cameras=asked.cameras, image_size=asked.image_size)
+        return WorkerConfig(launch, asked.workers, asked.workers, asked.restarts, asked.recycle_after)
+
+    def conventions(self, described: Mapping[str, Any], *, shadows: bool, assets_note: str) -> tuple[str, Conventions]:
+        """Actions, state, seeds and configuration."""
+        return f"2.0@{described['packages']['robotwin'][:12]}", {
+            "action": "14 absolute joint targets, grippers 0 closed, 1 open; one retimed motion each",
+            "state": "14 joints and grippers",
+            "initial_state": f"seeds from {facts.SEED_BLOCK} (1 + seed) on that the expert solved",
+            "config": facts.CONFIGS[self.name],
+            "success": "check_success at any physics step",
+            "picture": f"{described['picture'][0]} by {described['picture'][1]} pixels",
+        }
+
+    def meaning(self, control_hz: float) -> dict[str, Any]:
+        """Joint targets."""
+        return {EMBODIMENT: JOINTS, "gripper": "0 closed, 1 open", "control_hz": control_hz}
 
 
 def make_vec(

@@ -1,0 +1,98 @@
+"""A user's own environment as a suite: one class in a file or an installed package, played in a worker process.
+
+The class and its methods: ``worldrl/workers/adapter``. Where it is described, one worker is started and stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from worldrl.core.actions import suite_actions
+from worldrl.core.embodiment import embodiment_from_json
+from worldrl.core.errors import SettingError, WorkerError
+from worldrl.rollout.suites.suite import Conventions, Suite, SuiteSpec, WorkerConfig, Workers, own_word, robot_meaning
+from worldrl.simulators.process import Launch, SimulatorProcess, WorkerDied
+from worldrl.simulators.renderer import given_backend
+
+TARGET = "worldrl.workers.adapter.worker:Adapter"
+TIMEOUT_S = 120.0
+"""Longest silence of a worker that describes its suite (s)."""
+
+
+class AdapterSuite(Suite):
+    """The suite of an adapter class ``target``, played by the interpreter ``python``.
+
+    ``setting`` is the value of ``suite=`` that selected it. Raises WorkerError (the class cannot be loaded, or is
+    described wrongly). Raises SettingError (its robot is impossible).
+    """
+
+    family = "adapter"
+
+    def __init__(self, setting: str, target: str, python: str) -> None:
+        self._setting, self._target, self.python = setting, target, python
+        self.described = _described(setting, target, python)
+        super().__init__(str(self.described["suite"]))
+        self._tasks = {task["name"]: int(task["horizon"]) for task in self.described["tasks"]}
+        self.spec = SuiteSpec(suite_actions(self.described), tuple(self.described["cameras"]))
+        self.stored_states = int(self.described["stored_states"])
+        try:
+            self.embodiment = self._robot = embodiment_from_json(self.described["robot"])
+        except SettingError as error:
+            raise SettingError(f"{setting}: robot: {error}") from error
+
+    @property
+    def setting(self) -> str:
+        """As it was given."""
+        return self._setting
+
+    def tasks(self) -> tuple[str, ...]:
+        """In the adapter's order."""
+        return tuple(self._tasks)
+
+    def horizon(self, task: str) -> int:
+        """The task's own limit."""
+        return self._tasks[task]
+
+    def worker_config(self, asked: Workers) -> WorkerConfig:
+        """One object of the class per slot."""
+        if unknown := [name for name in asked.cameras if name not in self.spec.cameras]:
+            raise SettingError(f"cameras: {self.name} has {', '.join(self.spec.cameras)}, got {', '.join(unknown)}")
+        options = {"target": self._target, "cameras": list(asked.cameras), "image_size": asked.image_size}
+        launch = Launch(self.name, self.python, TARGET, options, _variables())
+        return WorkerConfig(launch, asked.workers, asked.slots, asked.restarts, asked.recycle_after)
+
+    def without_expert(self) -> tuple[str, ...] | None:
+        """Those that the adapter names; None where it has no expert."""
+        without = tuple(self.described["unscripted"])
+        return None if set(without) == set(self._tasks) else without
+
+    def conventions(self, described: Mapping[str, Any], *, shadows: bool, assets_note: str) -> tuple[str, Conventions]:
+        """The robot's constants, and the adapter's content: another file is another protocol."""
+        return str(described["adapter"])[:12], {
+            **self.meaning(float(described["control_hz"])),
+            "adapter": described["adapter"],
+        }
+
+    def meaning(self, control_hz: float) -> dict[str, Any]:
+        """By the robot's constants; frames and images are as the adapter has them."""
+        assert self.embodiment is not None
+        return robot_meaning(self._robot, control_hz, [own_word(self.name)] * 3)
+
+
+def _variables() -> dict[str, str]:
+    """MuJoCo draws without a screen."""
+    return {} if given_backend() else {"MUJOCO_GL": "egl"}
+
+
+@cache
+def _described(setting: str, target: str, python: str) -> dict[str, Any]:
+    launch = Launch(setting, python, TARGET, {"target": target}, _variables())
+    process = SimulatorProcess(launch, number=0, timeout_s=TIMEOUT_S)
+    try:
+        return process.answer()[0]["suite"]
+    except WorkerDied as end:
+        raise WorkerError(f"{setting}: its worker {end}") from end
+    finally:
+        process.stop()
