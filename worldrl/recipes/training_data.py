@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from worldrl.core.errors import SettingError
+from worldrl.core.storage.log import console
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset, open_recorded, require_alike
 from worldrl.data.windows.keyframes import keyframes
@@ -61,19 +62,14 @@ def offers(settings: str, takes: Callable[[int], object]) -> Offer:
     return offer
 
 
-def require_events(episodes: Iterable[Episode], shares: Mapping[str, float], what: str, besides: str = "") -> None:
-    """Refuse shares of windows around gripper changes and contacts where there are none, before the training begins.
+def note_events(episodes: Iterable[Episode], what: str) -> None:
+    """Print a note where no gripper changes and no contact begins, so that ``event_share`` has no effect.
 
-    Episodes are decoded up to the first with such a frame. ``shares`` are by setting, 0 disables one; ``what`` names the episodes and
-    ``besides`` another remedy in the message.
-
-    Raises:
-        SettingError: with every such setting.
+    Episodes are decoded up to the first with such a frame; ``what`` names them.
     """
-    asked = {name: share for name, share in shares.items() if share > 0}
-    if asked and not any(keyframes(episode) for episode in episodes):
-        given = " and ".join(f"{name} is {share}" for name, share in asked.items())
-        raise SettingError(
-            f"{given}, but no gripper changes and no contact begins in any of {what}; "
-            f"give {' '.join(f'{name}=0' for name in asked)}{besides}"
+    if not any(keyframes(episode) for episode in episodes):
+        console().print(
+            f"note: no gripper changes and no contact begins in {what}; windows start at any frame, whatever event_share is",
+            markup=False,
+            soft_wrap=True,
         )

@@ -48,7 +48,7 @@ class WindowSampler:
         unroll: chunks per window ``U``.
         first_chunk_share: share of windows that start an episode.
         static_share: share of static clips (see the module).
-        event_share: share of windows around a keyframe; what is left starts at any frame.
+        event_share: share of windows around a keyframe, 0 where there is none; what is left starts at any frame.
         camera: which camera the model sees; None takes the main one.
 
     Raises:
@@ -71,7 +71,7 @@ class WindowSampler:
     ) -> None:
         shares = {"first_chunk_share": first_chunk_share, "static_share": static_share, "event_share": event_share}
         self.layout = WindowLayout(chunk_length, memory_frames, frame_stride, unroll)
-        self._bounds = _check_shares(shares)
+        _check_shares(shares)
         self.store = build_store(episodes, camera)
         # Frame t needs frame t+stride, so t is in 0..T-stride; shorter episodes have no window.
         self._last_start = self.store.length - frame_stride
@@ -79,6 +79,9 @@ class WindowSampler:
         self._starts = _start_rows(self.store, self._last_start)
         self._event = np.flatnonzero(self._last_start[self.store.event_episode] >= 0)
         self._settled = _settled_rows(self.store, chunk_length)
+        if not self._event.size:  # a robot without a gripper, or a task without contact: windows start anywhere
+            shares["event_share"] = 0.0
+        self._bounds = np.cumsum(list(shares.values()))
         self._refuse_empty(shares)
 
     def sample(self, batch: int, generator: torch.Generator, *, chunk: int = 0) -> WindowBatch:
@@ -127,23 +130,19 @@ class WindowSampler:
                 f"no episode has {self.layout.frame_stride} steps (the longest has {self.store.length.max()}); "
                 "record longer episodes or lower frame_stride"
             )
-        for name, choices in (("event_share", self._event), ("static_share", self._settled)):
-            if shares[name] > 0 and not choices.size:
-                raise SettingError(
-                    f"{name} is {shares[name]}, but none of the {len(self.store.length)} episodes has such a frame; "
-                    f"record episodes that do, or set {name}=0"
-                )
+        if shares["static_share"] > 0 and not self._settled.size:
+            raise SettingError(
+                f"static_share is {shares['static_share']}, but none of the {len(self.store.length)} episodes has such a "
+                "frame; record episodes that do, or set static_share=0"
+            )
 
 
-def _check_shares(shares: dict[str, float]) -> NDArray[np.float64]:
-    """Return the upper bounds of the kinds on [0, 1), in the order of the keys."""
+def _check_shares(shares: dict[str, float]) -> None:
     for name, share in shares.items():
         if not 0 <= share <= 1:
             raise SettingError(f"{name} must be in [0, 1], got {share}")
-    bounds = np.cumsum(list(shares.values()))
-    if bounds[-1] > 1 + 1e-9:
-        raise SettingError(f"{' + '.join(shares)} must not exceed 1, got {bounds[-1]:g}; lower one of them")
-    return bounds
+    if (total := sum(shares.values())) > 1 + 1e-9:
+        raise SettingError(f"{' + '.join(shares)} must not exceed 1, got {total:g}; lower one of them")
 
 
 def _pick(choices: Index, where: Draw) -> Index:

@@ -98,8 +98,8 @@ def record_suite(
 def cameras_of(suite: Suite, *, wrist: bool) -> tuple[str, ...]:
     """The main camera, and with ``wrist`` all others; SettingError where there are none."""
     cameras = suite.spec.cameras
-    if wrist and len(cameras) < 2:
-        raise SettingError(f"wrist: {suite.name} has no camera but {cameras[0]}; leave wrist out")
+    if not cameras or (wrist and len(cameras) < 2):
+        raise SettingError(f"wrist: {suite.name} has the cameras {list(cameras)}; leave wrist out")
     return cameras if wrist else cameras[:1]
 
 

@@ -43,7 +43,7 @@ from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 from worldrl.recipes.language import training_instructions_or_known
 from worldrl.recipes.rl_parts import IMPROVEMENT, open_parts
 from worldrl.recipes.stages import POLICY, calibrate, imagined_plan, learn_policy, learn_world_model
-from worldrl.recipes.training_data import open_datasets, require_events, require_image_size
+from worldrl.recipes.training_data import note_events, open_datasets, require_image_size
 from worldrl.recipes.world_model.lineage import lineage, opened
 from worldrl.recipes.world_model.start import SCRATCH, WORLD_MODEL, starting_world_model
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor
@@ -69,7 +69,7 @@ def demonstrations(loop: Loop) -> Path:
     stage = loop.run.stage("01-demonstrations")
     if loop.settings.data is not None:
         (given,) = open_datasets([loop.settings.data])
-        check_events(loop, given)
+        note_events(given, "the demonstrations")
         if not stage.finished:
             success = given_demonstrations(loop, given)
             told = {"success": success, "assumed": list(assumed(given.records))}
@@ -81,25 +81,8 @@ def demonstrations(loop: Loop) -> Path:
         specs = loop.specs("expert", loop.settings.demonstrations, loop.seed("demonstrations"))
         plan = CollectPlan(ExpertActor(), specs)
         loop.finish(stage, {"success": loop.collect(stage.folder / DATASET, [plan])})
-    check_events(loop, EpisodeDataset.open(stage.folder / DATASET))
+    note_events(EpisodeDataset.open(stage.folder / DATASET), "the demonstrations")
     return stage.folder / DATASET
-
-
-def check_events(loop: Loop, demos: EpisodeDataset) -> None:
-    """Refuse windows around gripper changes and contacts where no demonstration has one, before anything is trained.
-
-    Raises:
-        SettingError: naming the settings of every round, and how the demonstrations are kept.
-    """
-    settings, scratch = loop.settings, loop.settings.start == SCRATCH
-    parts = {"training": settings.training} if settings.rounds > 1 or not scratch else {}
-    if scratch:
-        parts["scratch.training"] = settings.scratch.training
-    if settings.backbone == WAN:
-        parts = {"wan.training": settings.wan.training}
-    shares = {f"{name}.event_share": part.event_share for name, part in parts.items() if part.steps}
-    kept = "" if settings.data else f" and a new run_dir, with data={demos.source} to keep the demonstrations"
-    require_events(demos, shares, "the demonstrations", kept)
 
 
 def given_demonstrations(loop: Loop, dataset: EpisodeDataset) -> dict[str, Rate]:

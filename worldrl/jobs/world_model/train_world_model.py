@@ -23,7 +23,7 @@ from worldrl.recipes.gates_output import show_gates
 from worldrl.recipes.run import open_run
 from worldrl.recipes.sampler import Sampler
 from worldrl.recipes.stages import calibrate, learn_world_model, split_held_out, whole_wan
-from worldrl.recipes.training_data import offers, open_datasets, require_events, require_image_size
+from worldrl.recipes.training_data import note_events, offers, open_datasets, require_image_size
 from worldrl.recipes.visual_styles import refuse_test_styles
 from worldrl.recipes.world_model.lineage import lineage
 from worldrl.recipes.world_model.start import (
@@ -159,11 +159,7 @@ def _begin(
     else:
         episodes = [episode for dataset in datasets for episode in dataset.load()]
     training, calibration, gates = split_held_out(episodes, settings.held_out, seed=settings.seed)
-    name, part = (
-        ("wan.training", settings.wan.training) if settings.backbone == WAN else ("training", settings.training)
-    )
-    shares = {f"{name}.event_share": part.event_share} if part.steps else {}
-    require_events(training, shares, f"the {len(training)} training episodes")
+    note_events(training, f"the {len(training)} training episodes")
     return model, training, calibration, gates
 
 
