@@ -6,7 +6,7 @@ import runpy
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +33,16 @@ ROBOT = Embodiment(0.02, 0.1, (0.34, -0.22, 0.012), (0.66, 0.22, 0.24), 0.5, 20.
 HOME = torch.tensor([0.48, 0.0, 0.14, 0.0, 0.0, 0.0, -1.0])
 COLOURS = {"PickRedCube": (230, 30, 30), "PickGreenCylinder": (30, 200, 30)}
 SENTENCES = {"PickRedCube": "pick up the red cube", "PickGreenCylinder": "pick up the green cylinder"}
+
+
+@pytest.fixture(autouse=True)
+def _same_process() -> Iterator[None]:
+    """Undo what a test did to its process: threads change sums, and a real-time priority starves everything else."""
+    threads, policy = torch.get_num_threads(), os.sched_getscheduler(0)
+    yield
+    torch.set_num_threads(threads)
+    if os.sched_getscheduler(0) != policy:
+        os.sched_setscheduler(0, policy, os.sched_param(0))
 
 
 @pytest.fixture

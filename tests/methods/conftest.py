@@ -27,14 +27,14 @@ def golden(request):
     """Compare numbers of a tiny training with those kept in ``golden/<test file>.json``, recorded with one thread."""
     file = Path(request.path).parent / "golden" / f"{Path(request.path).stem}.json"
 
-    def check(case, found):
+    def check(case, found, **tolerance):
         kept = json.loads(file.read_text()) if file.exists() else {}
         if os.environ.get(RECORD):
             file.parent.mkdir(exist_ok=True)
             file.write_text(json.dumps({**kept, case: found}, indent=1, sort_keys=True) + "\n")
             return
         for name, value in kept[case].items():
-            assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-6, nan_ok=True), name
+            assert found[name] == pytest.approx(value, **{"rel": 1e-4, "abs": 1e-6, **tolerance}, nan_ok=True), name
 
     return check
 

