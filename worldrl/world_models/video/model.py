@@ -224,6 +224,10 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
 
     # -- recorded windows ------------------------------------------------------------------------------------
 
+    def encoded(self, batch: WindowBatch) -> WindowBatch:
+        """Take windows of latents as they are."""
+        return batch
+
     def window_start(self, batch: WindowBatch) -> VideoState:
         """Begin where windows begin, of latents or of images (uint8), without instruction and belief."""
         if batch.reference.dtype != torch.uint8:
