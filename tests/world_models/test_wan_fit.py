@@ -393,9 +393,13 @@ FSDP = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("env", "dtype", "adapter"), [({}, "float32", "lora"), (FSDP, "float32", "lora"), (FSDP, "bfloat16", "full")]
+    ("env", "dtype", "adapter"),
+    [
+        ({}, "float32", "lora"),
+        pytest.param(FSDP, "float32", "lora", marks=pytest.mark.slow),
+        pytest.param(FSDP, "bfloat16", "full", marks=pytest.mark.slow),
+    ],
 )
 def test_two_processes_learn_one_model_and_anyone_resumes_it(
     make_wan, run_python, wan_base, tmp_path, same_tree, env, dtype, adapter

@@ -85,6 +85,8 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
     ``compute_dtype`` is the number type of imagination; bfloat16 doubles its speed on processors that have it.
     """
 
+    backbone = "video"
+
     def __init__(self, config: VideoWorldModelConfig, embodiment: AnyEmbodiment):
         from worldrl.world_models.video.restorer import FrameRestorer
 

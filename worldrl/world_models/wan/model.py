@@ -54,6 +54,7 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
 
     compute_dtype = torch.float32
     """Number type of imagination; the autoencoder has its own."""
+    backbone = "wan"
     gripper = None
     """No head reads the gripper's opening."""
 

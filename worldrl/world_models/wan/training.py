@@ -90,6 +90,11 @@ class WanTraining:
             raise SettingError(f"wan.training.outcome_dropout must be in [0, 1), got {self.outcome_dropout}")
 
     @property
+    def backbone(self) -> str:
+        """Of which world models these are settings."""
+        return "wan"
+
+    @property
     def unroll(self) -> int:
         """Chunks of a clip."""
         return 1
