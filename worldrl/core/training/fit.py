@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +63,7 @@ def fit(
     every_log: int = 1,
     ema: Ema | None = None,
     on_step: Callable[[int], None] | None = None,
-    processes: Processes | None = None,
+    processes: OneProcess | None = None,
 ) -> FitReport:
     """Train until ``steps`` steps have been taken, resuming from the newest checkpoint in ``folder``.
 
@@ -187,35 +186,8 @@ def _check_counts(name: str, **counts: int) -> None:
             raise SettingError(f"{name}: {field_name} must be at least 1, got {value}")
 
 
-class Processes(Protocol):
-    """How one or several processes compute a step's gradients, and store the training."""
-
-    def training(
-        self,
-        name: str,
-        folder: Path | None,
-        log: MetricLog | None,
-        modules: Mapping[str, nn.Module],
-        optimizer: Optimizer,
-    ) -> Training:
-        """Say what checkpoints hold."""
-        ...
-
-    def backward(self, loss: Loss, step: int) -> tuple[Tensor, Logs]:
-        """Compute a step's gradients; return the loss and its scalars."""
-        ...
-
-    def norm(self, parameters: list[Tensor], limit: float | None) -> Tensor:
-        """Return the gradients' norm, which may then be clipped to ``limit`` already."""
-        ...
-
-    def clip(self, parameters: list[Tensor], limit: float, norm: Tensor) -> None:
-        """Clip the gradients of ``norm``."""
-        ...
-
-
 class OneProcess:
-    """The one process of most trainings."""
+    """How a step's gradients are computed, and the training is stored, in the one process of most trainings."""
 
     def training(
         self,
@@ -235,11 +207,11 @@ class OneProcess:
         return value, logs
 
     def norm(self, parameters: list[Tensor], limit: float | None) -> Tensor:
-        """Measure."""
+        """Return the gradients' norm, which several processes may then have clipped to ``limit`` already."""
         return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
 
     def clip(self, parameters: list[Tensor], limit: float, norm: Tensor) -> None:
-        """Clip."""
+        """Clip the gradients of ``norm``."""
         nn.utils.clip_grads_with_norm_(parameters, limit, norm)
 
 
@@ -269,7 +241,7 @@ class _Stepper:
         schedule: Schedule,
         clip_norm: float | None,
         ema: Ema | None,
-        processes: Processes,
+        processes: OneProcess,
     ) -> None:
         self.name, self.modules, self.optimizer, self.loss = name, modules, optimizer, loss
         self.schedule, self.clip_norm, self.ema, self.processes = schedule, clip_norm, ema, processes

@@ -18,12 +18,12 @@ from torch.optim import Optimizer
 from worldrl.core.interfaces import Logs, Stateful
 from worldrl.core.storage.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from worldrl.core.storage.log import MetricLog
-from worldrl.core.training.fit import Loss
+from worldrl.core.training.fit import Loss, OneProcess
 from worldrl.core.training.loop import Training
 
 
 @dataclass(frozen=True)
-class LaunchedProcesses:
+class LaunchedProcesses(OneProcess):
     """The processes that an Accelerator knows.
 
     Attributes:
