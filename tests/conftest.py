@@ -649,10 +649,10 @@ def publish_lerobot() -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def grpo_on() -> Callable[..., Any]:
     """Make GRPO whose imagination holds given rollouts in equal groups, judged as told."""
-    from worldrl.methods.rl.filtering import FilterResult
     from worldrl.methods.rl.grpo import grpo
     from worldrl.methods.rl.imagination import PolicyImagination
     from worldrl.methods.rl.records import StartRecords
+    from worldrl.methods.rl.trust import FilterResult
     from worldrl.policies.exploration import Exploration
 
     @dataclass(frozen=True)

@@ -47,7 +47,7 @@ class Command:
 
 
 FOLDERS: Mapping[str, tuple[str, ...]] = {
-    "jobs.benchmark": ("benchmark", "check-protocol", "compare"),
+    "jobs.benchmark": ("benchmark", "check-protocol", "check-suite", "compare"),
     "jobs.data": ("collect", "restyle", "extend", "make-dataset"),
     "jobs.environment": ("doctor", "setup", "report", "methods"),
     "jobs.motion": ("train-idm", "align-world-model"),
@@ -129,6 +129,12 @@ COMMANDS = {
             "check-protocol",
             "replay demonstrations in a suite and name the convention that differs",
             ("data=runs/collect/dataset", "data=runs/collect-libero/dataset suite=libero_spatial"),
+        ),
+        Command(
+            "check-suite",
+            "try an external suite, or an adapter of your own, before training in it",
+            ("suite=lab.py:Reach", "suite=lab.py:Reach python=/path/to/python"),
+            positional="suite",
         ),
         Command(
             "serve-policy",

@@ -9,12 +9,12 @@ an arbitrary callable. Other packages add parts through entry points, for exampl
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, cast
 
 from worldrl.core.errors import SettingError, nearest
+from worldrl.core.lookup import named
 
 T = TypeVar("T")
 
@@ -64,12 +64,11 @@ class Registry(Generic[T]):
         self._read_plugins()
         if name not in self._targets:
             raise SettingError(f"unknown {self.kind} {name!r}{nearest(name, self._targets)}")
-        module_name, _, attribute = self._targets[name].partition(":")
-        module = importlib.import_module(module_name)
+        module, _, attribute = self._targets[name].partition(":")
         try:
-            return cast("Callable[..., T]", getattr(module, attribute))
+            return cast("Callable[..., T]", named(self._targets[name]))
         except AttributeError as error:
-            raise SettingError(f"{self.kind} {name!r}: module {module_name} has no {attribute!r}") from error
+            raise SettingError(f"{self.kind} {name!r}: module {module} has no {attribute!r}") from error
 
     def _read_plugins(self) -> None:
         if self._plugins_read:

@@ -29,12 +29,10 @@ from worldrl.world_models.loading import AnyVideoModel
 from worldrl.world_models.video.instructions import TaskInstructions
 from worldrl.world_models.video.losses import dynamics_loss
 from worldrl.world_models.video.model import VideoWorldModel
-from worldrl.world_models.video.training import fit_windows, latent_sampler
-from worldrl.world_models.wan.fit import fit_wan
+from worldrl.world_models.video.training import WindowLoss, fit_windows, latent_sampler
+from worldrl.world_models.wan.fit import TrainedParts, clip_sampler, fit_wan
 from worldrl.world_models.wan.folder import WanBase, blank_transformer, blank_vae
-from worldrl.world_models.wan.losses import WanLoss
 from worldrl.world_models.wan.model import WanWorldModel
-from worldrl.world_models.wan.training import ClipSource
 
 GPU = "gpu"
 WORKS = {GPU: ("imagine", "train"), **dict.fromkeys(GEOMETRIES, ("imagine", "train lora", "train full"))}
@@ -206,13 +204,12 @@ def train_wan(row: Row, model: WanWorldModel, device: torch.device) -> Timing:
     """Time training steps of a Wan world model, encoding included."""
     training = composed(row).wan.training
     episodes = [made_up_episode(model.config.codec.image_size)]
-    source = ClipSource(model, episodes, replace(training, batch=1), no_others(), seed=0)
-    part = WanLoss(model).train()
+    one = replace(training, batch=1)
+    sampler = clip_sampler(model, episodes, one)
+    window = WindowLoss(model, sampler, one, no_others(), 0, None, TrainedParts(model).train())
 
     def loss() -> torch.Tensor:
-        clip = source.draw(0, 0)
-        with autocast(device, resolve_dtype(training.dtype, device)):
-            return part(clip)[0]
+        return window(0)[0]
 
     def fit(steps: int) -> FitReport:
         return fit_wan(

@@ -42,8 +42,9 @@ from worldrl.recipes.world_model.policy_rollouts import PolicyRolloutConfig
 from worldrl.recipes.world_model.start import weights_folder
 from worldrl.recipes.world_model.tables import trust_table
 from worldrl.recipes.world_model.unseen_episodes import continue_all, draw_scripts
-from worldrl.rewards.grasp import GraspConfig, GraspDynamics
-from worldrl.rewards.motion.inverse_dynamics import IdmConfig, InverseDynamics
+from worldrl.rewards.config import GraspConfig, IdmConfig
+from worldrl.rewards.grasp import GraspDynamics
+from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
 from worldrl.rewards.motion.readout import Column
 from worldrl.rollout.agents.policy_folder import policy_facts
 from worldrl.rollout.trust.confidence import CONFIDENCE_SCORES

@@ -6,8 +6,9 @@ import torch
 
 from worldrl.core.types import Episode
 from worldrl.recipes.motion.idm_stages import beginnings, clips, motion_basis, through_codec
+from worldrl.rewards.config import IdmConfig
 from worldrl.rewards.motion.executability import refit
-from worldrl.rewards.motion.inverse_dynamics import Decoded, IdmConfig, InverseDynamics
+from worldrl.rewards.motion.inverse_dynamics import Decoded, InverseDynamics
 from worldrl.rewards.motion.limits import JointLimits
 from worldrl.rewards.motion.readout import choose_columns, recorded_names
 

@@ -14,7 +14,7 @@ from worldrl.jobs.environment.methods import KINDS, MethodsSettings, parts_of
 from worldrl.jobs.environment.methods import main as list_methods
 from worldrl.jobs.motion.align_world_model import AlignWorldModelSettings
 from worldrl.jobs.vla.settings import TrainVlaSettings
-from worldrl.methods.rl.method import PartNames
+from worldrl.methods.rl.config import PartNames
 from worldrl.recipes.rl_parts import ALIGNMENT, IMPROVEMENT, REGISTRIES, open_parts
 from worldrl.registry import Registry
 from worldrl.settings import compose

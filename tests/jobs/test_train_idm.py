@@ -18,10 +18,10 @@ from worldrl.jobs.motion.idm_execution import executions
 from worldrl.jobs.motion.train_idm import TrainIdmSettings
 from worldrl.recipes.motion import idm_stages
 from worldrl.recipes.motion.idm_stages import through_codec
-from worldrl.rewards.grasp import GraspConfig, GraspDynamics
+from worldrl.rewards.config import GraspConfig, IdmConfig, IdmTraining
+from worldrl.rewards.grasp import GraspDynamics
 from worldrl.rewards.motion.foresight import FeaturePredictor, ForesightConfig
-from worldrl.rewards.motion.inverse_dynamics import IdmConfig, InverseDynamics
-from worldrl.rewards.motion.training import IdmTraining
+from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
 from worldrl.world_models.video.codec import to_unit
 from worldrl.world_models.video.config import VideoWorldModelConfig
 from worldrl.world_models.video.extension import extended

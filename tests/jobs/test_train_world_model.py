@@ -289,7 +289,7 @@ def test_impossible_settings_are_refused(make_settings, over):
 
 
 def test_the_log_is_where_a_finished_trainings_numbers_come_from(make_settings, tmp_path):
-    from worldrl.recipes.stages import last_numbers
+    from worldrl.recipes.world_model.numbers import last_numbers
 
     train_world_model.main(make_settings())
     with MetricLog(tmp_path / "run", tensorboard=False) as log:

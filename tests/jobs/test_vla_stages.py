@@ -28,9 +28,8 @@ from worldrl.jobs.vla.settings import CollectionSettings, TrainVlaSettings
 from worldrl.jobs.vla.stages import supervised_policy
 from worldrl.jobs.vla.training_suite import EmbeddedTrainingSuite
 from worldrl.methods.rl.advantages import mean_only
-from worldrl.methods.rl.grpo import GrpoConfig
+from worldrl.methods.rl.config import GrpoConfig, PartNames, Parts
 from worldrl.methods.rl.improve import Improvement
-from worldrl.methods.rl.method import PartNames, Parts
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 from worldrl.recipes.run import open_run

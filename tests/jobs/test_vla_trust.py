@@ -16,22 +16,18 @@ from worldrl.jobs.vla.filtering import round_filter
 from worldrl.jobs.vla.loop import Loop, load
 from worldrl.jobs.vla.settings import TrainVlaSettings
 from worldrl.jobs.vla.training_suite import EmbeddedTrainingSuite
-from worldrl.methods.imitation.behaviour_cloning import BehaviourCloning
-from worldrl.methods.rl.filtered_cloning import FilteredCloning
-from worldrl.methods.rl.filtering import Trust
-from worldrl.methods.rl.grasp_uncertainty import GraspUncertainty
-from worldrl.methods.rl.grpo import GrpoConfig
+from worldrl.methods.imitation.config import BehaviourCloning
+from worldrl.methods.rl.config import FilteredCloning, GrpoConfig
 from worldrl.methods.rl.imagination import imagined_env
 from worldrl.methods.rl.improve import ALGORITHMS, Improvement, improve
-from worldrl.methods.rl.motion_uncertainty import MotionUncertainty
+from worldrl.methods.rl.trust import GraspUncertainty, MotionUncertainty, Trust
 from worldrl.policies.samples import make_samples
 from worldrl.policies.token.policy import TokenPolicyConfig
 from worldrl.recipes.motion.idm_stages import learn_grasp
 from worldrl.recipes.run import open_run
 from worldrl.recipes.world_model.lineage import learned_from
-from worldrl.rewards.grasp import GraspConfig, closing_of
-from worldrl.rewards.motion.inverse_dynamics import IdmConfig
-from worldrl.rewards.motion.training import IdmTraining
+from worldrl.rewards.config import GraspConfig, IdmConfig, IdmTraining
+from worldrl.rewards.grasp import closing_of
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.imagined.reset_store import ResetStore
 

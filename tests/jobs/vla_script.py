@@ -73,9 +73,9 @@ def arm(moment: str) -> None:
             before(LeRobotWriter, "add_episode", lambda call, *_: call == int(number))
         case ["step", name, number]:
             before(
-                worldrl.core.training.fit,
-                "_train_step",
-                lambda _, state, loss, step, *rest: (state.name, step) == (name, int(number)),
+                worldrl.core.training.fit._Stepper,
+                "step",
+                lambda _, stepper, step: (stepper.name, step) == (name, int(number)),
             )
         case ["finish", stage]:
             before(Stage, "finish", lambda _, self, *rest: self.name == stage)

@@ -24,7 +24,7 @@ from worldrl.evaluation.policy.result import EvalResult
 from worldrl.evaluation.report.store import load_report_data
 from worldrl.jobs.policy.serve_policy import ServePolicySettings, open_server
 from worldrl.methods.imitation.lerobot_tuning import FineTuning, fine_tune
-from worldrl.methods.rl.grpo import GrpoConfig
+from worldrl.methods.rl.config import GrpoConfig
 from worldrl.methods.rl.imagination import imagine_batch, imagined_env
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.lerobot.one_step import unpack_trace

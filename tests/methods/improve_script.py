@@ -16,10 +16,9 @@ from worldrl.core.embodiment import Embodiment
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.types import ResetRecord
-from worldrl.methods.imitation.behaviour_cloning import BehaviourCloning
+from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.rl import imagination
-from worldrl.methods.rl.filtered_cloning import FilteredCloning
-from worldrl.methods.rl.grpo import GrpoConfig
+from worldrl.methods.rl.config import FilteredCloning, GrpoConfig
 from worldrl.methods.rl.improve import Improvement, improve
 from worldrl.policies.samples import Samples
 from worldrl.policies.statistics import PolicyStatistics

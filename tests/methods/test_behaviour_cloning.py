@@ -13,7 +13,8 @@ from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.types import Episode, PolicyObs
-from worldrl.methods.imitation.behaviour_cloning import BehaviourCloning, token_loss, train_policy
+from worldrl.methods.imitation.behaviour_cloning import token_loss, train_policy
+from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.policies.samples import make_samples
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig

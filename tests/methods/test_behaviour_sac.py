@@ -111,7 +111,7 @@ def test_the_kept_actor_acts_as_stable_baselines_does(trained: tuple[Path, list[
     actor = BehaviourActor.load(actor_folder(folder, 100))
     assert actor.config["return"] == kept[-1].value
     learner = _Learner(folder, ENV, CONFIG, seed=3)
-    learner.resume()
+    learner.training(None).resume()
     obs = torch.randn(50, 4, generator=stream(0, "obs"))
     theirs, _ = learner.sac.predict(obs.numpy(), deterministic=True)
     np.testing.assert_allclose(3 * actor.act(obs, generator=None).numpy(), theirs, atol=1e-6)  # actions in [-3, 3]

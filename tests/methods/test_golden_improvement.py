@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from worldrl.core.storage.log import MetricLog
-from worldrl.methods.imitation.behaviour_cloning import BehaviourCloning
-from worldrl.methods.rl.filtered_cloning import FilteredCloning
-from worldrl.methods.rl.filtering import FilterResult
-from worldrl.methods.rl.grpo import GrpoConfig
+from worldrl.methods.imitation.config import BehaviourCloning
+from worldrl.methods.rl.config import FilteredCloning, GrpoConfig
 from worldrl.methods.rl.imagination import imagined_env
 from worldrl.methods.rl.improve import Improvement, improve
+from worldrl.methods.rl.trust import FilterResult
 from worldrl.policies.exploration import Exploration
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.imagined.reset_store import ResetStore

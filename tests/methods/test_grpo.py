@@ -10,7 +10,8 @@ import torch
 from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.rng import stream
 from worldrl.core.types import Likelihood, PolicyObs
-from worldrl.methods.rl.grpo import GrpoConfig, categorical_kl, reference_kl, sampled_kl
+from worldrl.methods.rl.config import GrpoConfig
+from worldrl.methods.rl.grpo import categorical_kl, reference_kl, sampled_kl
 from worldrl.methods.rl.imagination import PolicyChunks
 from worldrl.methods.rl.losses import clipped_objective
 from worldrl.rollout.imagined.rollouts import ImaginedRollouts

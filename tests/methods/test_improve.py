@@ -8,16 +8,11 @@ from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.core.statistics.intervals import wilson
 from worldrl.core.storage.log import MetricLog, read_metrics
-from worldrl.methods.imitation.behaviour_cloning import BehaviourCloning, Source
+from worldrl.methods.imitation.behaviour_cloning import Source
+from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.rl.advantages import leave_one_out
-from worldrl.methods.rl.filtered_cloning import (
-    FilteredCloning,
-    SelectedSamples,
-    load_selected,
-    save_selected,
-    selected_samples,
-)
-from worldrl.methods.rl.grpo import GrpoConfig
+from worldrl.methods.rl.config import FilteredCloning, GrpoConfig
+from worldrl.methods.rl.filtered_cloning import SelectedSamples, load_selected, save_selected, selected_samples
 from worldrl.methods.rl.imagination import imagined_env
 from worldrl.methods.rl.improve import ALGORITHMS, Improvement, improve, keyframe_probability
 from worldrl.methods.rl.interfaces import Trace

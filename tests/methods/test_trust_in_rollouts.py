@@ -11,18 +11,21 @@ from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream_seed
 from worldrl.core.storage.log import MetricLog, read_metrics
 from worldrl.core.types import PolicyObs
-from worldrl.methods.imitation.behaviour_cloning import BehaviourCloning, Source, clone
-from worldrl.methods.rl.filtered_cloning import FilteredCloning, selected_samples
-from worldrl.methods.rl.filtering import RolloutFilter, Trust, actions_of, ask
-from worldrl.methods.rl.grasp_uncertainty import GraspCheck, GraspUncertainty, real_grasp_bound
-from worldrl.methods.rl.grpo import GrpoConfig
+from worldrl.methods.imitation.behaviour_cloning import Source, clone
+from worldrl.methods.imitation.config import BehaviourCloning
+from worldrl.methods.rl.config import FilteredCloning, GrpoConfig
+from worldrl.methods.rl.filtered_cloning import selected_samples
+from worldrl.methods.rl.filtering import RolloutFilter, actions_of, ask
+from worldrl.methods.rl.grasp_uncertainty import GraspCheck, real_grasp_bound
 from worldrl.methods.rl.imagination import imagine_batch, imagined_env
 from worldrl.methods.rl.improve import ALGORITHMS, Improvement, improve
-from worldrl.methods.rl.motion_uncertainty import MotionCheck, MotionUncertainty, real_bound
+from worldrl.methods.rl.motion_uncertainty import MotionCheck, real_bound
+from worldrl.methods.rl.trust import GraspUncertainty, MotionUncertainty, Trust
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.samples import Samples
-from worldrl.rewards.grasp import Closings, GraspConfig
-from worldrl.rewards.motion.inverse_dynamics import Decoded, IdmConfig
+from worldrl.rewards.config import GraspConfig, IdmConfig
+from worldrl.rewards.grasp import Closings
+from worldrl.rewards.motion.inverse_dynamics import Decoded
 from worldrl.rewards.motion.readout import Column
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.imagined.reset_store import ResetStore

@@ -9,9 +9,10 @@ from safetensors.torch import save_file
 from worldrl.core.errors import ArtefactError, MissingExtraError, SettingError
 from worldrl.core.rng import initial_weights, stream
 from worldrl.nn.backbone import BackboneEncoder, make_trunk
-from worldrl.rewards.motion.inverse_dynamics import IdmConfig, InverseDynamics
+from worldrl.rewards.config import IdmConfig, IdmTraining
+from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
 from worldrl.rewards.motion.readout import Column
-from worldrl.rewards.motion.training import IdmFrames, IdmTraining, begin_with, fit_idm, new_idm
+from worldrl.rewards.motion.training import IdmFrames, begin_with, fit_idm, new_idm
 
 NAME = "test_resnet"  # timm's smallest, of half a million weights
 with_timm = pytest.mark.skipif(find_spec("timm") is None, reason="timm is not installed (extra timm)")

@@ -9,10 +9,11 @@ from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.core.types import ImaginedVideos
 from worldrl.registry import VIDEO_REWARDS
+from worldrl.rewards.config import IdmConfig
 from worldrl.rewards.motion.basis import measure_basis
 from worldrl.rewards.motion.decoded import DecodedReward, idm_reward
 from worldrl.rewards.motion.foresight import FeaturePredictor, ForesightConfig, foresight_reward
-from worldrl.rewards.motion.inverse_dynamics import IdmConfig, InverseDynamics
+from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
 from worldrl.rewards.motion.limits import JointLimits
 from worldrl.rewards.motion.readout import Column
 from worldrl.rewards.motion.similarity import similarity_reward

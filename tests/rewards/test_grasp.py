@@ -9,9 +9,9 @@ import torch
 from worldrl.core.actions import TOOL_ACTIONS, joint_targets
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.rng import initial_weights, stream
+from worldrl.rewards.config import GraspConfig
 from worldrl.rewards.grasp import (
     Closings,
-    GraspConfig,
     GraspDynamics,
     closing_of,
     fit_grasp,

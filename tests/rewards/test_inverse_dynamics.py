@@ -12,12 +12,13 @@ from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.storage.artefact import MANIFEST, parent, write_artefact
 from worldrl.core.types import ImaginedVideos
+from worldrl.rewards.config import IdmConfig, IdmTraining
 from worldrl.rewards.motion.basis import measure_basis
 from worldrl.rewards.motion.calibration import Readings, by_unit, calibration, over_episodes, read_episodes
-from worldrl.rewards.motion.inverse_dynamics import IdmConfig, InverseDynamics, read_once
+from worldrl.rewards.motion.inverse_dynamics import InverseDynamics, read_once
 from worldrl.rewards.motion.limits import JointLimits
 from worldrl.rewards.motion.readout import Column, choose_columns, column_values, recorded_names
-from worldrl.rewards.motion.training import IdmFrames, IdmTraining, beta_nll, fit_idm, new_idm, scale_deviations
+from worldrl.rewards.motion.training import IdmFrames, beta_nll, fit_idm, new_idm, scale_deviations
 
 SMALL = {"width": 16, "blocks": 1, "keypoints": 4, "value_width": 4, "hidden": 32}
 PLACE = (Column("command", 0, "x"), Column("command", 1, "y"))

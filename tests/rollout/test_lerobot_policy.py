@@ -19,7 +19,8 @@ from worldrl.core.rng import row_streams, stream
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.types import CorrelatedNoise, PolicyObs
 from worldrl.methods.imitation.lerobot_tuning import FineTuning, fine_tune
-from worldrl.methods.rl.grpo import GrpoConfig, train_grpo
+from worldrl.methods.rl.config import GrpoConfig
+from worldrl.methods.rl.grpo import train_grpo
 from worldrl.methods.rl.imagination import imagined_env
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.lerobot.folder import read_lerobot_folder

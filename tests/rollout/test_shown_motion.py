@@ -9,7 +9,8 @@ import torch
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import initial_weights
 from worldrl.policies.exploration import Exploration
-from worldrl.rewards.motion.inverse_dynamics import Decoded, IdmConfig, InverseDynamics
+from worldrl.rewards.config import IdmConfig
+from worldrl.rewards.motion.inverse_dynamics import Decoded, InverseDynamics
 from worldrl.rewards.motion.readout import Column
 from worldrl.rewards.motion.similarity import commanded_columns
 from worldrl.rollout.imagined.policy_rollouts import imagine_policy_rows

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +16,18 @@ from worldrl.rollout.imagined.reset_store import record_at
 from worldrl.world_models.video import outcome_training
 from worldrl.world_models.video.instructions import TaskInstructions
 from worldrl.world_models.video.outcome_training import fit_outcome, imagine_episodes
+from worldrl.world_models.video.training import WindowLoss, latent_rollouts
 from worldrl.world_models.wan import fit as wan_fit
 from worldrl.world_models.wan.adapter import is_published, is_trained
-from worldrl.world_models.wan.fit import finished_weights, fit_wan, parameter_groups, whole
-from worldrl.world_models.wan.losses import WanLoss
-from worldrl.world_models.wan.training import ClipSource, WanTraining
+from worldrl.world_models.wan.fit import (
+    TrainedParts,
+    clip_sampler,
+    finished_weights,
+    fit_wan,
+    parameter_groups,
+    whole,
+)
+from worldrl.world_models.wan.training import WanTraining
 
 pytest.importorskip("diffusers")
 pytest.importorskip("peft")
@@ -50,6 +56,26 @@ def fit(make_wan, push_episodes):
     return run
 
 
+def keep(batch, generator, **_):
+    """A loss that returns what it is given."""
+    return batch, generator
+
+
+def window_loss(model, episodes, config, *, part=keep, process=0, processes=1):
+    """The loss of a process's clips, as ``fit_wan`` makes it."""
+    sampler = clip_sampler(model, episodes, config, process=process, processes=processes)
+    return WindowLoss(
+        model,
+        sampler,
+        config,
+        SENTENCES,
+        3,
+        latent_rollouts(model, sampler, config),
+        part,
+        names=lambda number: ("wan", *divmod(number, config.accumulate), process),
+    )
+
+
 def state(model):
     return {name: value.clone() for name, value in model.state_dict().items()}
 
@@ -75,18 +101,18 @@ def test_only_what_is_trained_moves(make_wan, fit, adapter):
     [({}, 0), ({}, 3), ({"adapter": "full"}, 2), ({"bootstrap": 1.0, "bootstrap_rows": 3, "accumulate": 2}, 6)],
 )
 def test_cut_short_it_goes_on_to_the_same_bits(fit, monkeypatch, tmp_path, same_tree, over, stop):
-    true_forward = WanLoss.forward
+    true_forward = TrainedParts.forward
 
     def run(folder, at=None):
         calls = []
 
-        def forward(self, clip):
-            calls.append(clip)
+        def forward(self, batch, generator, **told):
+            calls.append(batch)
             if at is not None and len(calls) == at + 1:
                 raise StopError
-            return true_forward(self, clip)
+            return true_forward(self, batch, generator, **told)
 
-        monkeypatch.setattr(WanLoss, "forward", forward)
+        monkeypatch.setattr(TrainedParts, "forward", forward)
         model, report = fit(folder, **over)
         return state(model), report, len(calls)
 
@@ -109,10 +135,9 @@ def test_accumulated_passes_are_one_larger_step(make_wan, push_episodes, fit):
     config = WanTraining(**(SMALL | {"steps": 1, "warmup": 0, "accumulate": 2, "weight_decay": 0.0}))
     model = make_wan()
     start = state(model)
-    part = WanLoss(model).train()
-    source = ClipSource(model, push_episodes, config, SENTENCES, seed=3)
+    loss = window_loss(model, push_episodes, config, part=TrainedParts(model).train())
     for number in range(2):
-        (part(source.draw(0, number))[0] / 2).backward()
+        (loss(number)[0] / 2).backward()
     parameters = {name: p for name, p in model.named_parameters() if p.grad is not None}
     norm = torch.nn.utils.clip_grad_norm_(parameters.values(), config.clip_norm)
     rate = config.new_learning_rate
@@ -129,7 +154,7 @@ def test_published_weights_learn_at_their_own_rate(make_wan):
     config = WanTraining(learning_rate=1e-5, new_learning_rate=1e-3)
     sizes = {}
     for adapter in ("lora", "full"):
-        groups = parameter_groups(WanLoss(make_wan(adapter=adapter)), config)
+        groups = parameter_groups(TrainedParts(make_wan(adapter=adapter)), config)
         sizes[adapter] = {group["lr"]: sum(p.numel() for p in group["params"]) for group in groups}
     assert sizes["lora"].keys() == {1e-3}
     assert sizes["full"].keys() == {1e-5, 1e-3}
@@ -141,14 +166,13 @@ def test_published_weights_learn_at_their_own_rate(make_wan):
 def test_one_clip_is_learned_by_heart(make_wan, push_episodes):
     """The same clip with the same noise, a few hundred steps: the velocity comes out, so every path is connected."""
     model = make_wan(adapter="full", spread=0.0, bell_weight=False, memory_noise=0.0)
-    source = ClipSource(model, push_episodes, WanTraining(**(SMALL | {"batch": 1})), SENTENCES, seed=0)
-    clip = replace(source.draw(0, 0), sigma=torch.tensor([0.7]))
-    part = WanLoss(model).train()
+    batch, _ = window_loss(model, push_episodes, WanTraining(**(SMALL | {"batch": 1})))(0)
+    part = TrainedParts(model).train()
     optimizer = torch.optim.AdamW(part.parameters(), lr=1e-2)
     losses = []
     for _ in range(150):
         optimizer.zero_grad()
-        loss, logs = part(clip)
+        loss, logs = part(batch, stream(0, "same noise"), depth=0, hidden=None, own=False)
         loss.backward()
         optimizer.step()
         losses.append(float(logs["wm/flow_loss"]))
@@ -157,82 +181,77 @@ def test_one_clip_is_learned_by_heart(make_wan, push_episodes):
 
 def test_clips_carry_the_actions_that_led_to_their_frames(wan_model, push_episodes):
     config = WanTraining(**(SMALL | {"batch": 40, "first_chunk_share": 0.3, "static_share": 0.3, "event_share": 0.2}))
-    source = ClipSource(wan_model, push_episodes, config, SENTENCES, seed=0)
-    windows = []
-    sample = source.sampler.sample
-    source.sampler.sample = lambda *given: windows.append(sample(*given)) or windows[-1]
-    clip = source.draw(0, 0)
-    batch = windows[0]
-    assert clip.latent.shape == (40, 3, 4, 4, 4)
+    clip, _ = window_loss(wan_model, push_episodes, config)(0)
+    batch, action = clip, wan_model.window_condition(clip, slice(0, 4), None)
+    assert clip.reference.shape == (40, 4, 4, 4)
+    assert clip.memory.shape == clip.frames.shape == (40, 1, 4, 4, 4)
     null = torch.tensor([0, 0, 0, 0, 0, 0, -1.0])
-    assert (clip.action[:, 0] == null).all()
+    assert (action[:, 0] == null).all()
     for row in range(40):
         episode, start = push_episodes[int(batch.episode[row])], int(batch.start[row])
         known = episode.action[max(start - 4, 0) : start]
-        past = clip.action[row, 1:5]
+        past = action[row, 1:5]
         if batch.static[row]:
             assert (past[:, :6] == 0).all()
-            assert (clip.action[row, 1:, 6] == episode.command[start, 6]).all()
+            assert (action[row, 1:, 6] == episode.command[start, 6]).all()
         else:
             assert (past[: 4 - len(known)] == null).all()
             assert np.array_equal(past[4 - len(known) :].numpy(), known)
-    assert torch.equal(clip.action[:, 5:], batch.action)
-    again = ClipSource(wan_model, push_episodes, config, SENTENCES, seed=0)
-    for other, same in ((again.draw(0, 0), True), (again.draw(1, 0), False), (again.draw(0, 1), False)):
-        assert torch.equal(other.latent, clip.latent) == same
-        assert torch.equal(other.noise, clip.noise) == same
+    assert torch.equal(action[:, 5:], batch.action)
+    config.accumulate = 2
+    again = window_loss(wan_model, push_episodes, config)
+    for number, same in ((0, True), (2, False), (1, False)):
+        other, draws = again(number)
+        assert torch.equal(other.frames, clip.frames) == same
+        assert (draws.get_state().equal(again(0)[1].get_state())) == same
 
 
 def test_static_clips_have_still_latents(wan_model, push_episodes):
     config = WanTraining(**(SMALL | {"static_share": 1.0, "event_share": 0.0, "first_chunk_share": 0.0}))
-    source = ClipSource(wan_model, push_episodes, config, SENTENCES, seed=0)
-    batch = source.sampler.sample(4, torch.Generator().manual_seed(0))
+    batch = clip_sampler(wan_model, push_episodes, config).sample(4, torch.Generator().manual_seed(0))
     assert batch.static.all()
     assert torch.equal(batch.frames, batch.memory[:, -1:].expand_as(batch.frames))
 
 
 def test_processes_share_the_episodes(wan_model, push_episodes):
     config = WanTraining(**SMALL)
-    parts = [ClipSource(wan_model, push_episodes, config, SENTENCES, seed=0, process=p, processes=3) for p in range(3)]
+    parts = [window_loss(wan_model, push_episodes, config, process=process, processes=3) for process in range(3)]
     assert sum(len(part.sampler.store.length) for part in parts) == len(push_episodes)
-    assert not torch.equal(parts[0].draw(0, 0).noise, parts[1].draw(0, 0).noise)
+    assert not torch.equal(parts[0](0)[1].get_state(), parts[1](0)[1].get_state())
     with pytest.raises(SettingError, match="do not give one to each of 99 processes"):
-        ClipSource(wan_model, push_episodes, config, SENTENCES, seed=0, process=0, processes=99)
+        clip_sampler(wan_model, push_episodes, config, process=0, processes=99)
 
 
 def test_bootstrapped_clips_begin_with_what_the_model_imagined(wan_model, push_episodes):
     """The context of a pass is what imagination would see there, and the recorded chunk after it the target."""
     config = WanTraining(**(SMALL | {"batch": 1, "bootstrap": 1.0, "bootstrap_rows": 1}))
-    source = ClipSource(wan_model, push_episodes[:1], config, SENTENCES, seed=0)
+    own = []
+    source = window_loss(
+        wan_model, push_episodes[:1], config, part=lambda batch, _, **told: own.append(told["own"]) or (batch, {})
+    )
     rollouts, store = source.rollouts, source.sampler.store
-    first = source.draw(0, 0)
+    source(0)
     start, memory = int(rollouts.step[0]), rollouts.memory.clone()
     assert int(rollouts.begun[0]) == 1
-    second = source.draw(1, 0)
-    assert first.own
-    assert second.own
+    second, _ = source(1)
+    assert own == [True, True]
     reference = torch.from_numpy(store.frames[:1])
     recorded = torch.from_numpy(store.frames[[start - 3, start - 2, start - 1, start]])[None]
     rows = np.minimum(np.arange(start + 1, start + 5), store.length[0])
     future = torch.from_numpy(store.frames[rows])[None]
-    own, true = (
+    imagined, true = (
         wan_model.codec.encode(torch.cat([reference[:, None], seen, future], dim=1)) for seen in (memory, recorded)
     )
-    assert torch.equal(second.latent, own)
-    assert not torch.allclose(own[:, 1], true[:, 1], atol=1e-3)
-    assert torch.equal(second.action[0, 1:5], torch.from_numpy(store.action[start - 4 : start]))
+    assert torch.equal(torch.cat([second.reference[:, None], second.memory, second.frames], dim=1), imagined)
+    assert not torch.allclose(imagined[:, 1], true[:, 1], atol=1e-3)
+    assert torch.equal(second.memory_action[0], torch.from_numpy(store.action[start - 4 : start]))
 
 
 def test_rollouts_walk_as_imagination_does(wan_model, push_episode):
     """Three chunks on its own pictures are those of a closed-loop replay under the same noise."""
     episode = push_episode(0, 12)
-    source = ClipSource(
-        wan_model,
-        [episode],
-        WanTraining(**(SMALL | {"bootstrap": 1.0, "bootstrap_rows": 1, "event_share": 0})),
-        SENTENCES,
-        seed=0,
-    )
+    config = WanTraining(**(SMALL | {"bootstrap": 1.0, "bootstrap_rows": 1, "event_share": 0}))
+    source = window_loss(wan_model, [episode], config)
     rollouts, seen = source.rollouts, []
     rollouts.begun[:] = True
     rollouts.memory[:] = torch.from_numpy(source.sampler.store.frames[0])
@@ -247,13 +266,13 @@ def test_rollouts_walk_as_imagination_does(wan_model, push_episode):
 def test_rollouts_are_kept_by_one_process(wan_model, push_episodes):
     config = WanTraining(**(SMALL | {"bootstrap": 0.5, "bootstrap_rows": 2}))
     with pytest.raises(SettingError, match="rollouts are kept by one process, 2 were launched"):
-        ClipSource(wan_model, push_episodes, config, SENTENCES, seed=0, process=0, processes=2)
+        clip_sampler(wan_model, push_episodes, config, process=0, processes=2)
 
 
 def test_rollouts_are_not_kept_of_a_sharded_model(fit, monkeypatch):
     """One process under FSDP shards as well: what counts is the sharding, not how many processes there are."""
     monkeypatch.setattr(wan_fit, "is_sharded", lambda _: True)
-    monkeypatch.setattr(wan_fit.WanFit, "step", None)
+    monkeypatch.setattr(wan_fit, "fit", None)
     with pytest.raises(SettingError, match=r"bootstrap_rows=2: .* this launch shards it"):
         fit(bootstrap=0.5, bootstrap_rows=2)
 
@@ -261,13 +280,14 @@ def test_rollouts_are_not_kept_of_a_sharded_model(fit, monkeypatch):
 def test_without_the_anchor_clips_begin_with_the_oldest_memory(make_wan, push_episodes):
     model, other = make_wan(reference=False), make_wan()
     config = WanTraining(**(SMALL | {"batch": 6}))
-    clips = [ClipSource(m, push_episodes, config, SENTENCES, seed=0).draw(0, 0) for m in (model, other)]
-    source = ClipSource(model, push_episodes, config, SENTENCES, seed=0)
-    batch = source.sampler.sample(6, stream(0, "wan", 0, 0, 0))
+    clips = [window_loss(m, push_episodes, config)(0) for m in (model, other)]
+    source = clip_sampler(model, push_episodes, config)
+    batch = source.sample(6, stream(3, "wan", 0, 0, 0))
     given = torch.cat([batch.memory[:, :1], batch.memory, batch.frames], dim=1)
-    assert torch.equal(clips[0].latent, model.codec.encode(given))
-    assert not torch.equal(clips[0].latent, clips[1].latent)
-    assert torch.equal(clips[0].noise, clips[1].noise)
+    latents = [torch.cat([clip.reference[:, None], clip.memory, clip.frames], dim=1) for clip, _ in clips]
+    assert torch.equal(latents[0], model.codec.encode(given))
+    assert not torch.equal(latents[0], latents[1])
+    assert torch.equal(clips[0][1].get_state(), clips[1][1].get_state())
 
 
 def test_the_jury_learns_on_what_imagination_reads(make_wan, push_episode):
@@ -338,8 +358,8 @@ def test_what_is_logged(fit, tmp_path):
 def test_damaged_gradients_stop_it_before_the_weights(make_wan, fit, monkeypatch):
     model = make_wan()
     before = state(model)
-    monkeypatch.setattr(wan_fit.WanLoss, "forward", lambda self, clip: (sum(p.sum() for p in self.parameters() if p.requires_grad) * torch.nan, {}))  # fmt: skip
-    with pytest.raises(NonFiniteError, match="gradient norm is nan at step 0"):
+    monkeypatch.setattr(TrainedParts, "forward", lambda self, *_, **__: (sum(p.sum() for p in self.parameters() if p.requires_grad) * torch.nan, {}))  # fmt: skip
+    with pytest.raises(NonFiniteError, match="loss is nan at step 0"):
         fit(model=model)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
@@ -373,9 +393,13 @@ FSDP = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("env", "dtype", "adapter"), [({}, "float32", "lora"), (FSDP, "float32", "lora"), (FSDP, "bfloat16", "full")]
+    ("env", "dtype", "adapter"),
+    [
+        ({}, "float32", "lora"),
+        pytest.param(FSDP, "float32", "lora", marks=pytest.mark.slow),
+        pytest.param(FSDP, "bfloat16", "full", marks=pytest.mark.slow),
+    ],
 )
 def test_two_processes_learn_one_model_and_anyone_resumes_it(
     make_wan, run_python, wan_base, tmp_path, same_tree, env, dtype, adapter

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from worldrl.methods.rl.method import Method, PartNames, Parts
+from worldrl.methods.rl.config import PartNames, Parts
 from worldrl.registry import ADVANTAGES, ALIGNMENTS, BUDGETS, CONTROLS, LOSSES, SELECTORS, START_SAMPLERS
 from worldrl.settings import one_of
 
 if TYPE_CHECKING:
     from worldrl.methods.alignment.align import MethodConfigs
     from worldrl.methods.alignment.task import AlignmentTask
+    from worldrl.methods.rl.method import Method
 
 IMPROVEMENT, ALIGNMENT = "improvement.grpo.parts", "alignment.parts"
 """Settings that name parts: of train-vla, of align-world-model."""

@@ -6,7 +6,6 @@ Each takes the folder of its stage, resumes from the files in it and leaves an a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,39 +15,38 @@ from numpy.typing import NDArray
 
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Policy
-from worldrl.core.rng import initial_weights, numpy_stream
+from worldrl.core.lookup import named
+from worldrl.core.rng import initial_weights
 from worldrl.core.storage.capacity import require_model_memory
-from worldrl.core.storage.log import MetricLog, read_metrics
-from worldrl.core.training.ranks import rank
+from worldrl.core.storage.log import MetricLog
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.evaluation.world_model.rollout_error import padded_actions, replay, whole_chunks
-from worldrl.methods.imitation.behaviour_cloning import BehaviourCloning, train_policy
+from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 from worldrl.recipes.language import task_instructions, training_instructions_or_known
+from worldrl.registry import ALGORITHMS
 from worldrl.rewards.success import SuccessRule, calibrate_threshold, debounced_score
 from worldrl.rollout.agents.actors import AnyActor, ImaginedPlanActor
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts, execute, imagine_policy
 from worldrl.rollout.imagined.starts import EMBEDDED_BACKEND, SimulatorBackend
 from worldrl.rollout.real.collect import CollectPlan
 from worldrl.rollout.real.motions import shuffled_motions
-from worldrl.world_models.loading import AnyVideoModel
-from worldrl.world_models.video.config import CodecKind
-from worldrl.world_models.video.instructions import TaskInstructions
-from worldrl.world_models.video.model import VideoWorldModel
-from worldrl.world_models.video.training import fit_codec, fit_dynamics
+from worldrl.world_models.loading import VIDEO, WAN, AnyVideoModel
 from worldrl.world_models.video.training_config import WorldModelTraining
 
 if TYPE_CHECKING:
-    from worldrl.world_models.wan.model import WanWorldModel
     from worldrl.world_models.wan.training import WanTraining
 
 POLICY = "policy"
 """Folder name of a policy inside a stage."""
-DYNAMICS = "dynamics"
-"""Folder of a training's checkpoints."""
+LEARNERS = {
+    VIDEO: "worldrl.recipes.world_model.learn_video:learn_video",
+    WAN: "worldrl.recipes.world_model.learn_wan:learn_wan",
+}
+"""Backbone → what trains a world model of it."""
 
 
 def learn_policy(
@@ -68,7 +66,7 @@ def learn_policy(
     with initial_weights(seed, "policy"):
         policy = TokenPolicy(model, statistics)
     policy.trained_on = trained
-    report = train_policy(
+    report = ALGORITHMS.get("behaviour_cloning")(
         policy,
         episodes,
         config=training,
@@ -97,116 +95,15 @@ def learn_world_model(
     Raises:
         SettingError: the settings are for another backbone than the model.
     """
-    from worldrl.world_models.wan.model import WanWorldModel
-    from worldrl.world_models.wan.training import WanTraining
-
+    if model.backbone != training.backbone:
+        raise SettingError(
+            f"start: those weights are a {model.backbone!r} world model's, but backbone={training.backbone} was asked for; "
+            f"give backbone={model.backbone}, or start=scratch"
+        )
     known = episodes.tasks() if isinstance(episodes, EpisodeDataset) else {episode.task for episode in episodes}
     instructions = task_instructions(sorted(known))
-    if isinstance(model, WanWorldModel) and isinstance(training, WanTraining):
-        return learn_wan(folder, model, episodes, training, instructions, seed=seed, log=log, series=series)
-    if isinstance(model, VideoWorldModel) and isinstance(training, WorldModelTraining):
-        return _learn_video(folder, model, episodes, training, instructions, seed=seed, log=log, series=series)
-    own, other = ("wan", "video") if isinstance(model, WanWorldModel) else ("video", "wan")
-    raise SettingError(
-        f"start: those weights are a {own!r} world model's, but backbone={other} was asked for; give backbone={own}, or "
-        "start=scratch"
-    )
-
-
-def learn_wan(
-    folder: Path,
-    model: WanWorldModel,
-    episodes: Sequence[Episode],
-    training: WanTraining,
-    instructions: TaskInstructions,
-    *,
-    seed: int,
-    log: MetricLog | None,
-    series: str = "dynamics",
-) -> dict[str, Any]:
-    """Train a Wan world model in place, in all processes, then its outcome ensemble in the first; return the last logged numbers."""
-    from worldrl.world_models.video.outcome_training import fit_outcome
-    from worldrl.world_models.wan.fit import fit_wan  # it brings torch.distributed
-    from worldrl.world_models.wan.training import take
-
-    name = series.replace("dynamics", "outcome")
-    if training.steps:
-        fit_wan(
-            model,
-            episodes,
-            training,
-            instructions=instructions,
-            seed=seed,
-            device=model.device,
-            folder=folder / DYNAMICS,
-            log=log,
-            series=series,
-        )
-    if model.outcome is not None and training.outcome_steps and rank() == 0:
-        order = numpy_stream(seed, "outcome-episodes").permutation(len(episodes))
-        fit_outcome(
-            whole_wan(model, folder),
-            take(episodes, order[: training.outcome_episodes].tolist()),
-            training,
-            instructions=instructions,
-            seed=seed,
-            folder=folder / "outcome",
-            log=log,
-            series=name,
-            rows=training.batch,
-        )
-    numbers = last_numbers(log, series) | last_numbers(log, name)
-    return {key: value for key, value in numbers.items() if "/" in key}
-
-
-def whole_wan(model: WanWorldModel, folder: Path) -> WanWorldModel:
-    """A Wan world model with all parameters in this process, after its training in ``folder``."""
-    from worldrl.world_models.wan.fit import whole
-
-    return whole(model, folder / DYNAMICS)
-
-
-def _learn_video(
-    folder: Path,
-    model: VideoWorldModel,
-    episodes: Sequence[Episode],
-    training: WorldModelTraining,
-    instructions: TaskInstructions,
-    *,
-    seed: int,
-    log: MetricLog | None,
-    series: str,
-) -> dict[str, Any]:
-    """Train codec, dynamics, distilled sampler, outcome head and restorer in place, each with steps; return the last numbers."""
-    from worldrl.world_models.video.distillation import fit_distilled
-    from worldrl.world_models.video.outcome_training import fit_outcome
-    from worldrl.world_models.video.restorer_training import fit_restorer
-
-    numbers: dict[str, Any] = {}
-    if training.codec_steps and model.config.codec_kind is CodecKind.patch:
-        frames = torch.from_numpy(np.concatenate([episode.main_view for episode in episodes]))
-        fit_codec(model, frames, training, seed=seed, folder=folder / "codec", log=log)
-        numbers |= last_numbers(log, "codec")
-    parts = (
-        (partial(fit_dynamics, instructions=instructions), DYNAMICS, training.steps),
-        (partial(fit_distilled, instructions=instructions), "distillation", training.distill_steps),
-        (partial(fit_outcome, instructions=instructions), "outcome", training.outcome_steps),
-        (fit_restorer, "restorer", training.restorer_steps),
-    )
-    for fit_part, part, steps in parts:
-        name = series.replace("dynamics", part)
-        if steps:
-            fit_part(model, episodes, training, seed=seed, folder=folder / part, log=log, series=name)
-            numbers |= {key: value for key, value in last_numbers(log, name).items() if "/" in key}
-    return numbers
-
-
-def last_numbers(log: MetricLog | None, series: str) -> dict[str, Any]:
-    """Last logged numbers of a training; from the log, since a resumed session may find it finished."""
-    if log is None:
-        return {}
-    lines = [line for line in read_metrics(log.path.parent) if line["series"] == series]
-    return lines[-1]["values"] if lines else {}
+    learn = named(LEARNERS[model.backbone])
+    return learn(folder, model, episodes, training, instructions, seed=seed, log=log, series=series)
 
 
 def split_held_out(

@@ -1,4 +1,4 @@
-"""Checkpoints of a stage with its own training loop, so that a killed stage resumes bit for bit.
+"""State of a stage with its own training loop, so that a killed stage resumes bit for bit.
 
 Such a loop draws all its numbers from one generator, whose state is part of the checkpoint.
 """
@@ -6,42 +6,34 @@ Such a loop draws all its numbers from one generator, whose state is part of the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from worldrl.core.storage.checkpoint import load_checkpoint, save_checkpoint
 
+@dataclass
+class LoopState:
+    """What one loop changes.
 
-class LoopCheckpoints:
-    """Checkpoints of one loop.
-
-    Args:
-        folder: of the stage.
+    Attributes:
         generator: of all the loop's draws.
-        parts: everything that the loop changes, by name; each has ``state_dict`` and ``load_state_dict``.
+        parts: everything else, by name; each has ``state_dict`` and ``load_state_dict``.
+        seen: further values; empty in a fresh start.
     """
 
-    def __init__(self, folder: Path, generator: torch.Generator, parts: Mapping[str, Any]) -> None:
-        self.folder, self.generator, self.parts = folder / "checkpoints", generator, parts
+    generator: torch.Generator
+    parts: Mapping[str, Any]
+    seen: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    def save(self, step: int, **values: Any) -> None:
-        """Store the state after ``step`` steps, and further values; ArtefactError where the disk refuses."""
+    def state_dict(self) -> dict[str, Any]:
+        """Contents of a checkpoint."""
         parts = {name: part.state_dict() for name, part in self.parts.items()}
-        extra = {"parts": parts, "generator": self.generator.get_state(), "seen": values}
-        save_checkpoint(self.folder, step, modules={}, optimizers={}, extra=extra)
+        return {"parts": parts, "generator": self.generator.get_state(), "seen": self.seen}
 
-    def restore(self) -> tuple[int, dict[str, Any]]:
-        """Load the newest checkpoint; return its step and further values, or 0 and none.
-
-        Raises:
-            ArtefactError: all checkpoints are damaged, or of other parts.
-        """
-        found = load_checkpoint(self.folder, modules={}, optimizers={})
-        if found is None:
-            return 0, {}
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state_dict` gave."""
         for name, part in self.parts.items():
-            part.load_state_dict(found.extra["parts"][name])
-        self.generator.set_state(found.extra["generator"])
-        return found.step, found.extra["seen"]
+            part.load_state_dict(state_dict["parts"][name])
+        self.generator.set_state(state_dict["generator"])
+        self.seen = state_dict["seen"]

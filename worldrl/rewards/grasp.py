@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
 from worldrl.core.actions import ActionSpec
-from worldrl.core.errors import SettingError, require_at_least_one
+from worldrl.core.errors import SettingError
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.storage.learned import Learned
@@ -42,6 +42,7 @@ from worldrl.core.types import Episode
 from worldrl.nn.blocks import Mlp
 from worldrl.nn.text import InstructionEncoder
 from worldrl.nn.vision import ImageEncoder, colour_jitter
+from worldrl.rewards.config import GraspConfig
 
 KIND = "grasp-dynamics"
 GRASP_FOLDER = "grasp"
@@ -52,52 +53,6 @@ ROBUST = 0.1
 """Error (standard deviations of the data) above which the loss is linear: some objects move before the closing."""
 CERTAIN = 10
 """Number of successes that began with open hands after which "all of them closed a hand" counts as a rule."""
-
-
-@dataclass
-class GraspConfig:
-    """Sizes and training of a :class:`GraspDynamics`.
-
-    Attributes:
-        width: channels of the image encoder.
-        blocks: residual blocks of the image encoder.
-        keypoints: keypoints of the image encoder.
-        text_width: size of the instruction vector.
-        hidden: width of the head's hidden layer.
-        steps: training steps; 0 trains none in ``train-idm``.
-        batch: frames per step.
-        learning_rate: peak, warm-up cosine.
-        weight_decay: AdamW.
-        jitter: strength of the colour jitter.
-        first_share: share of the frames that are their episode's first; the others are any before the closing.
-        ema_decay: of the averaged weights that training ends with; recorded closings are noisy and would be overfitted.
-        checkpoint_every: steps between checkpoints.
-    """
-
-    width: int = 32
-    blocks: int = 2
-    keypoints: int = 16
-    text_width: int = 32
-    hidden: int = 128
-    steps: int = 0
-    batch: int = 48
-    learning_rate: float = 2e-3
-    weight_decay: float = 0.01
-    jitter: float = 0.05
-    first_share: float = 0.5
-    ema_decay: float = 0.995
-    checkpoint_every: int = 500
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        counts = ("width", "blocks", "keypoints", "text_width", "hidden", "batch", "checkpoint_every")
-        require_at_least_one(self, counts, of="grasp")
-        if self.steps < 0:
-            raise SettingError(f"grasp.steps must be 0 or more, got {self.steps}")
-        if not 0 <= self.first_share <= 1:
-            raise SettingError(f"grasp.first_share must be in [0, 1], got {self.first_share}")
-        if not 0 <= self.ema_decay < 1:
-            raise SettingError(f"grasp.ema_decay must be in [0, 1), got {self.ema_decay}")
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,31 @@
-"""Open world models of any kind by folder."""
+"""World models of any kind, opened by folder: a kind's class is imported when a folder of it is."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from worldrl.core.lookup import named
 from worldrl.core.storage.artefact import read_manifest
-from worldrl.world_models.video.model import KIND, VideoWorldModel
-from worldrl.world_models.wan.model import WanWorldModel
 
-AnyVideoModel = VideoWorldModel | WanWorldModel
+if TYPE_CHECKING:
+    from worldrl.world_models.video.model import VideoWorldModel
+    from worldrl.world_models.wan.model import WanWorldModel
+
+    AnyVideoModel = VideoWorldModel | WanWorldModel
+else:
+    AnyVideoModel = Any
 
 VIDEO, WAN = "video", "wan"
 BACKBONES = (VIDEO, WAN)
 """Values of the setting ``backbone``: worldrl's own transformer, or published Wan weights."""
+CLASSES = {
+    "video-world-model": "worldrl.world_models.video.model:VideoWorldModel",
+    "wan-world-model": "worldrl.world_models.wan.model:WanWorldModel",
+}
+"""Kind of an artefact → its class."""
 
 
 def open_world_model(folder: Path | str, device: torch.device | str = "cpu") -> AnyVideoModel:
@@ -23,8 +34,5 @@ def open_world_model(folder: Path | str, device: torch.device | str = "cpu") -> 
     Raises:
         ArtefactError: it is missing, damaged, or holds something else.
     """
-    from worldrl.world_models.wan.model import KIND as WAN_KIND
-
-    if read_manifest(Path(folder), wanted=KIND)["kind"] == WAN_KIND:
-        return WanWorldModel.load(Path(folder), device)
-    return VideoWorldModel.load(Path(folder), device)
+    kind = read_manifest(Path(folder), wanted="video-world-model")["kind"]
+    return named(CLASSES.get(kind, CLASSES["video-world-model"])).load(Path(folder), device)

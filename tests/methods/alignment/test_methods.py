@@ -21,10 +21,10 @@ from worldrl.methods.alignment.sol_rl import SolRlConfig, rank_agreement, sol_rl
 from worldrl.methods.alignment.step_aware_preference import StepAwarePreferenceConfig, candidate_values, preferred
 from worldrl.methods.alignment.videos import Layer, Surroundings
 from worldrl.methods.rl.advantages import batch_std, group_advantage, group_std, mean_only
+from worldrl.methods.rl.config import PartNames, Parts
 from worldrl.methods.rl.control import KlStop
 from worldrl.methods.rl.interfaces import Evaluated, Trace
 from worldrl.methods.rl.losses import nft_loss, preference, preference_loss
-from worldrl.methods.rl.method import PartNames, Parts
 from worldrl.methods.rl.selection import best_and_worst, largest_variance, random_steps
 from worldrl.recipes.rl_parts import make_method
 from worldrl.registry import ALIGNMENTS

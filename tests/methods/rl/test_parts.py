@@ -10,13 +10,14 @@ import torch
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.core.storage.log import MetricLog
+from worldrl.methods.rl.config import GrpoConfig, PartNames
 from worldrl.methods.rl.control import EffectiveShare, KlStop
-from worldrl.methods.rl.grpo import GrpoConfig, train_grpo
+from worldrl.methods.rl.grpo import train_grpo
 from worldrl.methods.rl.imagination import imagined_env
 from worldrl.methods.rl.interfaces import Evaluated, Request, Trace
 from worldrl.methods.rl.loop import Learner, iterate
 from worldrl.methods.rl.losses import clipped, gaussian_trust, nft, preference
-from worldrl.methods.rl.method import PartNames, fitted
+from worldrl.methods.rl.method import fitted
 from worldrl.methods.rl.records import FORGETTING, StartRecords
 from worldrl.methods.rl.selection import extremes, largest_variance
 from worldrl.methods.rl.starts import balanced, mopps, permuted, root_variance, uniform

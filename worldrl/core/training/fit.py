@@ -1,4 +1,4 @@
-"""The one training loop: codec, world model and policy all learn through :func:`fit`.
+"""Training by gradient steps: codec, world model and policy all learn through :func:`fit`.
 
 Step ``k`` uses nothing but the weights, the optimizer's state and ``k``: the loss draws its batch and noise from
 ``rng.stream(seed, name, k)``. A run that is killed and started again therefore continues bit for bit, with the
@@ -8,7 +8,6 @@ same logged losses, from its newest checkpoint. (Same machine, same number of th
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,10 +18,9 @@ from torch.optim import Optimizer
 
 from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.interfaces import Logs
-from worldrl.core.storage.checkpoint import load_checkpoint, save_checkpoint
-from worldrl.core.storage.interrupts import interrupts
 from worldrl.core.storage.log import MetricLog, Progress
 from worldrl.core.training.ema import Ema
+from worldrl.core.training.loop import Training, every, repeat
 from worldrl.core.training.optimizer import Schedule, constant, warmup_cosine
 
 Loss = Callable[[int], tuple[Tensor, Logs]]
@@ -65,6 +63,7 @@ def fit(
     every_log: int = 1,
     ema: Ema | None = None,
     on_step: Callable[[int], None] | None = None,
+    processes: OneProcess | None = None,
 ) -> FitReport:
     """Train until ``steps`` steps have been taken, resuming from the newest checkpoint in ``folder``.
 
@@ -82,6 +81,7 @@ def fit(
         every_log: steps between log lines; the last step is always logged.
         ema: updated after each step and kept in the checkpoint.
         on_step: called with the step's index after it is complete.
+        processes: computes gradients and stores the state where several processes train together.
 
     Returns:
         What was done.
@@ -93,23 +93,29 @@ def fit(
         KeyboardInterrupt: after Ctrl-C, once the step in flight is complete and saved.
     """
     _check_counts(name, steps=steps, every_checkpoint=every_checkpoint, every_log=every_log)
-    state = _State(name, dict(modules), optimizer, ema, folder, log)
-    first, skipped = state.resume()
-    began, logs = time.monotonic(), dict[str, float]()
-    with Progress(name, steps, start=first) as progress, interrupts() as interrupted:
-        for step in range(first, steps):
-            scalars = _train_step(state, loss, step, schedule(step), clip_norm)
-            if (step + 1) % every_log == 0 or step + 1 == steps:
-                logs = state.write(step, scalars)
-            if on_step is not None:
-                on_step(step)
-            progress.advance(note=scalars.note)
-            stop = interrupted()
-            if stop or (step + 1) % every_checkpoint == 0 or step + 1 == steps:
-                state.save(step + 1)
-            if stop:
-                raise KeyboardInterrupt
-    return FitReport(name, max(steps, first), first, time.monotonic() - began, logs, skipped)
+    saved = {**modules} if ema is None else {**modules, "ema": ema}
+    spread = processes or OneProcess()
+    training = spread.training(name, folder, log, saved, optimizer)
+    stepper = _Stepper(name, modules, optimizer, loss, schedule, clip_norm, ema, spread)
+    logs = dict[str, float]()
+
+    def take(step: int, progress: Progress) -> int:
+        scalars = stepper.step(step)
+        if (step + 1) % every_log == 0 or step + 1 == steps:
+            logs.clear()
+            logs.update(scalars.floats())
+            if log is not None:
+                log.write(name, step, logs)
+        if on_step is not None:
+            on_step(step)
+        progress.advance(note=f"loss {scalars.loss:.4g}")
+        return step + 1
+
+    try:
+        session = repeat(training, take, steps, due=every(every_checkpoint))
+    finally:
+        stepper.scale_rates(1)  # another training may begin with this optimizer
+    return FitReport(name, session.last, session.first, session.wall_s, logs, session.skipped)
 
 
 def fit_module(
@@ -180,6 +186,35 @@ def _check_counts(name: str, **counts: int) -> None:
             raise SettingError(f"{name}: {field_name} must be at least 1, got {value}")
 
 
+class OneProcess:
+    """How a step's gradients are computed, and the training is stored, in the one process of most trainings."""
+
+    def training(
+        self,
+        name: str,
+        folder: Path | None,
+        log: MetricLog | None,
+        modules: Mapping[str, nn.Module],
+        optimizer: Optimizer,
+    ) -> Training:
+        """Store modules and optimizer as they are."""
+        return Training(name, folder, log, modules, {"optimizer": optimizer})
+
+    def backward(self, loss: Loss, step: int) -> tuple[Tensor, Logs]:
+        """Compute the gradients of one loss."""
+        value, logs = loss(step)
+        torch.autograd.backward(value)
+        return value, logs
+
+    def norm(self, parameters: list[Tensor], limit: float | None) -> Tensor:
+        """Return the gradients' norm, which several processes may then have clipped to ``limit`` already."""
+        return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+
+    def clip(self, parameters: list[Tensor], limit: float, norm: Tensor) -> None:
+        """Clip the gradients of ``norm``."""
+        nn.utils.clip_grads_with_norm_(parameters, limit, norm)
+
+
 @dataclass(frozen=True)
 class _Scalars:
     """One step's scalars; the first two are on the host already."""
@@ -193,85 +228,59 @@ class _Scalars:
         own = {"loss": self.loss, "grad_norm": self.grad_norm, "lr": self.lr}
         return own | {key: float(value) for key, value in self.logs.items()}
 
-    @property
-    def note(self) -> str:
-        return f"loss {self.loss:.4g}"
 
+class _Stepper:
+    """Takes gradient steps; the optimizer's learning rates are the base that the schedule scales."""
 
-@dataclass(frozen=True)
-class _State:
-    """Everything a checkpoint of one training holds."""
+    def __init__(
+        self,
+        name: str,
+        modules: Mapping[str, nn.Module],
+        optimizer: Optimizer,
+        loss: Loss,
+        schedule: Schedule,
+        clip_norm: float | None,
+        ema: Ema | None,
+        processes: OneProcess,
+    ) -> None:
+        self.name, self.modules, self.optimizer, self.loss = name, modules, optimizer, loss
+        self.schedule, self.clip_norm, self.ema, self.processes = schedule, clip_norm, ema, processes
+        self.rates = [group["lr"] for group in optimizer.param_groups]  # before a checkpoint brings scaled ones
 
-    name: str
-    modules: dict[str, nn.Module]
-    optimizer: Optimizer
-    ema: Ema | None
-    folder: Path | None
-    log: MetricLog | None
+    def scale_rates(self, factor: float) -> None:
+        """Set each group's learning rate to ``factor`` of its base."""
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
 
-    @property
-    def parameters(self) -> list[Tensor]:
-        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+    def step(self, step: int) -> _Scalars:
+        """Take one; NonFiniteError before the weights change."""
+        groups = self.optimizer.param_groups
+        self.scale_rates(self.schedule(step))
+        self.optimizer.zero_grad(set_to_none=True)
+        value, logs = self.processes.backward(self.loss, step)
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        norm = self.processes.norm(parameters, self.clip_norm).to(value.device)
+        both = torch.stack([value.detach().float(), norm.float()]).cpu()  # the step's only wait for the device
+        scalars = _Scalars(float(both[0]), float(both[1]), groups[-1]["lr"], logs)
+        self._check_finite(step, scalars.loss, scalars.grad_norm)
+        if self.clip_norm is not None:
+            self.processes.clip(parameters, self.clip_norm, norm)
+        self.optimizer.step()
+        if self.ema is not None:
+            self.ema.update()
+        return scalars
 
-    def resume(self) -> tuple[int, tuple[str, ...]]:
-        """Load the newest checkpoint; return the next step and what was skipped."""
-        for group in self.optimizer.param_groups:
-            group.setdefault("initial_lr", group["lr"])
-        found = None
-        if self.folder is not None:
-            found = load_checkpoint(self.folder, modules=self._saved(), optimizers={"optimizer": self.optimizer})
-        step = 0 if found is None else found.step
-        if self.log is not None:
-            self.log.truncate(self.name, step)
-        return step, () if found is None else found.skipped
+    def _check_finite(self, step: int, loss: float, norm: float) -> None:
+        fix = "lower the learning rate or clip_norm, or check this step's batch; the last checkpoint is intact"
+        if not math.isfinite(loss):
+            raise NonFiniteError(f"{self.name}: loss is {loss} at step {step}; {fix}")
+        if not math.isfinite(norm):
+            where = self._first_nonfinite()
+            raise NonFiniteError(f"{self.name}: gradient norm is {norm} at step {step} (first in {where}); {fix}")
 
-    def write(self, step: int, scalars: _Scalars) -> dict[str, float]:
-        """Log a step's scalars; return them."""
-        logs = scalars.floats()
-        if self.log is not None:
-            self.log.write(self.name, step, logs)
-        return logs
-
-    def save(self, step: int) -> None:
-        if self.log is not None:
-            self.log.flush()  # first the log: it may know more steps than the checkpoint, never fewer
-        if self.folder is not None:
-            save_checkpoint(self.folder, step, modules=self._saved(), optimizers={"optimizer": self.optimizer})
-
-    def _saved(self) -> dict[str, nn.Module]:
-        return self.modules if self.ema is None else {**self.modules, "ema": self.ema}
-
-
-def _train_step(state: _State, loss: Loss, step: int, factor: float, clip_norm: float | None) -> _Scalars:
-    for group in state.optimizer.param_groups:
-        group["lr"] = group["initial_lr"] * factor
-    state.optimizer.zero_grad(set_to_none=True)
-    value, logs = loss(step)
-    torch.autograd.backward(value)
-    norm = nn.utils.get_total_norm([p.grad for p in state.parameters if p.grad is not None]).to(value.device)
-    both = torch.stack([value.detach().float(), norm.float()]).cpu()  # the step's only wait for the device
-    scalars = _Scalars(float(both[0]), float(both[1]), state.optimizer.param_groups[0]["lr"], logs)
-    _check_finite(state, step, scalars.loss, scalars.grad_norm)
-    if clip_norm is not None:
-        nn.utils.clip_grads_with_norm_(state.parameters, clip_norm, norm)
-    state.optimizer.step()
-    if state.ema is not None:
-        state.ema.update()
-    return scalars
-
-
-def _check_finite(state: _State, step: int, loss: float, norm: float) -> None:
-    fix = "lower the learning rate or clip_norm, or check this step's batch; the last checkpoint is intact"
-    if not math.isfinite(loss):
-        raise NonFiniteError(f"{state.name}: loss is {loss} at step {step}; {fix}")
-    if not math.isfinite(norm):
-        where = _first_nonfinite(state)
-        raise NonFiniteError(f"{state.name}: gradient norm is {norm} at step {step} (first in {where}); {fix}")
-
-
-def _first_nonfinite(state: _State) -> str:
-    for name, module in state.modules.items():
-        for key, parameter in module.named_parameters():
-            if parameter.grad is not None and not bool(parameter.grad.isfinite().all()):
-                return f"{name}.{key}"
-    return "the norm itself: the sum of squares overflows"
+    def _first_nonfinite(self) -> str:
+        for name, module in self.modules.items():
+            for key, parameter in module.named_parameters():
+                if parameter.grad is not None and not bool(parameter.grad.isfinite().all()):
+                    return f"{name}.{key}"
+        return "the norm itself: the sum of squares overflows"

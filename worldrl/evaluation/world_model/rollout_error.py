@@ -22,6 +22,7 @@ from worldrl.core.types import Episode, first_frames
 from worldrl.rewards.success import SuccessRule, precision_recall, success_step
 from worldrl.rollout.imagined.reset_store import record_at
 from worldrl.world_models.loading import AnyVideoModel
+from worldrl.world_models.video.following import given_actions, roll_forward
 
 HORIZONS = (8, 32, 64)
 """Control steps at which the closed-loop error is reported."""
@@ -90,9 +91,13 @@ def _replay_rows(model: AnyVideoModel, episodes: Sequence[Episode], actions: NDA
     state: Any = model.start(records)
     first = first_frames(records)
     frames, probabilities = [], []
-    for k, chunk in enumerate(torch.from_numpy(actions).to(model.device).split(model.chunk_length, dim=1)):
-        generators = [stream(seed, "replay", row + i, k) for i in range(len(episodes))]
-        state, imagined = model.imagine(state, chunk.contiguous(), generators=generators)
+    act = given_actions(torch.from_numpy(actions).to(model.device), model.chunk_length)
+
+    def noise(chunk: int) -> list[torch.Generator]:
+        return [stream(seed, "replay", row + i, chunk) for i in range(len(episodes))]
+
+    chunks = actions.shape[1] // model.chunk_length
+    for _, imagined in roll_forward(model, state, chunks, act, noise):
         frames.append(model.decode(imagined.latent, first).cpu().numpy())
         probabilities.append(imagined.success_prob.cpu().numpy())
     return np.concatenate(frames, axis=1), np.concatenate(probabilities, axis=1)

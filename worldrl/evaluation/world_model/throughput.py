@@ -12,6 +12,7 @@ import torch
 from worldrl.core.rng import stream
 from worldrl.core.types import ResetRecord, first_frames
 from worldrl.world_models.loading import AnyVideoModel
+from worldrl.world_models.video.following import roll_forward
 from worldrl.world_models.wan.model import WanWorldModel
 
 
@@ -34,10 +35,11 @@ def imagined_frames_per_s(
     still = torch.from_numpy(model.embodiment.actions.hold(record.command))
     action = still.expand(rows, model.chunk_length, -1).contiguous()
     imagining, decoding, frames = [], [], rows * (model.chunk_length // model.frame_stride)
-    for chunk in range(1 + chunks):
-        generators = [stream(0, "throughput", row, chunk) for row in range(rows)]
+    noise = [[stream(0, "throughput", row, chunk) for row in range(rows)] for chunk in range(1 + chunks)]
+    rolled = roll_forward(model, state, 1 + chunks, lambda *_: action, noise.__getitem__)
+    for _ in noise:
         began = now(model.device, clock)
-        state, imagined = model.imagine(state, action, generators=generators)
+        _, imagined = next(rolled)
         between = now(model.device, clock)
         if not isinstance(model, WanWorldModel):
             model.decode(imagined.latent, first)

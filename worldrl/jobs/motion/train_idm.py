@@ -36,18 +36,19 @@ from worldrl.recipes.stages import split_held_out
 from worldrl.recipes.training_data import open_datasets, require_image_size
 from worldrl.recipes.world_model.lineage import lineage
 from worldrl.recipes.world_model.start import image_size_of, weights_folder
-from worldrl.rewards.grasp import GRASP_FOLDER, Closings, GraspConfig
+from worldrl.rewards.config import GraspConfig, IdmConfig, IdmTraining
+from worldrl.rewards.grasp import GRASP_FOLDER, Closings
 from worldrl.rewards.motion.acceptance import acceptance
 from worldrl.rewards.motion.basis import MotionBasis
 from worldrl.rewards.motion.calibration import by_unit, calibration, read_episodes
 from worldrl.rewards.motion.executability import jerk_spike_rate, penalty, violation_rate
 from worldrl.rewards.motion.foresight import MOVING, PHYSICAL, PREDICTOR, ForesightConfig, fit_foresight
-from worldrl.rewards.motion.inverse_dynamics import IdmConfig, InverseDynamics
+from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
 from worldrl.rewards.motion.limits import piper_bimanual
 from worldrl.rewards.motion.published import PUBLISHED_EXECUTABILITY, fits_published, published_executability
 from worldrl.rewards.motion.readout import Column, choose_columns, recorded_names
 from worldrl.rewards.motion.similarity import action_similarity
-from worldrl.rewards.motion.training import IdmTraining, Restore
+from worldrl.rewards.motion.training import Restore
 from worldrl.rollout.imagined.decoded_plans import check_targets
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.world_models.video.model import VideoWorldModel

@@ -13,7 +13,7 @@ from worldrl.core.storage.log import MetricLog, console
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import assumed
 from worldrl.evaluation.policy.trained_on import trained_on
-from worldrl.methods.imitation.behaviour_cloning import BehaviourCloning
+from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.imitation.lerobot_tuning import FineTuning, fine_tune
 from worldrl.policies.lerobot.folder import write_trained_on
 from worldrl.policies.lerobot.policy import LerobotPolicy

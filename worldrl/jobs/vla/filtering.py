@@ -7,9 +7,10 @@ from pathlib import Path
 
 from worldrl.core.errors import SettingError
 from worldrl.jobs.vla.loop import Loop, collection_split, load
-from worldrl.methods.rl.filtering import GRASP, MEMBERS, MOTION, OFF, READ, RolloutFilter
+from worldrl.methods.rl.filtering import RolloutFilter
 from worldrl.methods.rl.grasp_uncertainty import GraspCheck, real_grasp_bound
 from worldrl.methods.rl.motion_uncertainty import MotionCheck, real_bound
+from worldrl.methods.rl.trust import GRASP, MEMBERS, MOTION, OFF, READ
 from worldrl.recipes.motion.idm_stages import IDM, grasp_errors, learn_grasp, learn_idm, through_codec
 from worldrl.recipes.world_model.lineage import lineage, opened
 from worldrl.rewards.grasp import GRASP_FOLDER, Closings, GraspDynamics

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from worldrl.core.errors import SettingError
 from worldrl.evaluation.policy.protocol import CLEAN, DOMAINS
 from worldrl.evaluation.world_model.gates import GateThresholds
-from worldrl.methods.imitation.behaviour_cloning import BehaviourCloning
+from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.rl.improve import Improvement
 from worldrl.policies.token.policy import TokenPolicyConfig
 from worldrl.recipes.rl_parts import IMPROVEMENT, open_parts

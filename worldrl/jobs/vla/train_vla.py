@@ -117,7 +117,7 @@ def run_rounds(loop: Loop, demos: Path, supervised: Path) -> tuple[Path, Path]:
 def round_summary(loop: Loop, number: int) -> dict[str, Any]:
     """Collect what a round measured."""
     from worldrl.jobs.vla.filtering import STAGES, reader_stage
-    from worldrl.methods.rl.filtering import READ
+    from worldrl.methods.rl.trust import READ
 
     names = {"practice": 1, "world-model": 2, "gates": 3, "improve": 4}  # of the stage folders
     found = {RESULTS.get(name, name): loop.run.stage(f"round-{number}-{k}-{name}").summary for name, k in names.items()}

@@ -22,9 +22,10 @@ from worldrl.evaluation.world_model.gates import Gate, GateThresholds, measure_g
 from worldrl.recipes.gates_output import show_gates
 from worldrl.recipes.run import open_run
 from worldrl.recipes.sampler import Sampler
-from worldrl.recipes.stages import calibrate, learn_world_model, split_held_out, whole_wan
+from worldrl.recipes.stages import calibrate, learn_world_model, split_held_out
 from worldrl.recipes.training_data import note_events, offers, open_datasets, require_image_size
 from worldrl.recipes.visual_styles import refuse_test_styles
+from worldrl.recipes.world_model.learn_wan import whole_wan
 from worldrl.recipes.world_model.lineage import lineage
 from worldrl.recipes.world_model.start import (
     BUNDLED,

@@ -38,8 +38,9 @@ from worldrl.methods.alignment.imagination import paths, task_scale
 from worldrl.methods.alignment.ratio import NoisyVideos, ratio_method
 from worldrl.methods.alignment.task import AlignmentTask
 from worldrl.methods.rl.advantages import group_std
+from worldrl.methods.rl.config import Parts
 from worldrl.methods.rl.interfaces import AdvantageEstimator, Node, Trace
-from worldrl.methods.rl.method import Method, Parts, fitted
+from worldrl.methods.rl.method import Method, fitted
 from worldrl.methods.rl.selection import everything, extremes
 
 WIDTHS = ("none", "parent_best", "extremes")

@@ -12,7 +12,8 @@ from worldrl.core.errors import SettingError
 from worldrl.diffusion.sde import Denoising, RatioRule, make_schedule
 from worldrl.methods.alignment.ratio import NoisyVideos, ratio_method
 from worldrl.methods.alignment.task import AlignmentTask
-from worldrl.methods.rl.method import Method, Parts, fitted
+from worldrl.methods.rl.config import Parts
+from worldrl.methods.rl.method import Method, fitted
 from worldrl.methods.rl.selection import random_steps
 
 

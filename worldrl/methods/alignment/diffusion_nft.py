@@ -30,10 +30,11 @@ from worldrl.diffusion.sde import Denoising, Schedule, make_schedule
 from worldrl.methods.alignment.imagination import VideoImagination, video_method
 from worldrl.methods.alignment.task import AlignmentTask
 from worldrl.methods.alignment.videos import Layer, Surroundings, VideoTree
+from worldrl.methods.rl.config import Parts
 from worldrl.methods.rl.control import Unchecked
 from worldrl.methods.rl.interfaces import Evaluated
 from worldrl.methods.rl.losses import nft
-from worldrl.methods.rl.method import Method, Parts, fitted
+from worldrl.methods.rl.method import Method, fitted
 from worldrl.world_models.video.flow_transformer import FlowTransformer
 
 DECAYS = ("rising", "late")

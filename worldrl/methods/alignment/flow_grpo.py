@@ -15,7 +15,8 @@ from worldrl.diffusion.sde import Denoising, RatioRule, make_schedule
 from worldrl.methods.alignment.ratio import NoisyVideos, ratio_method
 from worldrl.methods.alignment.task import AlignmentTask
 from worldrl.methods.rl.advantages import batch_std
-from worldrl.methods.rl.method import Method, Parts
+from worldrl.methods.rl.config import Parts
+from worldrl.methods.rl.method import Method
 
 
 @dataclass

@@ -19,6 +19,7 @@ from worldrl.diffusion.sde import Schedule
 from worldrl.methods.alignment.task import AlignmentTask, judge, reward_logs
 from worldrl.methods.alignment.videos import Layer, VideoTree, grow
 from worldrl.methods.rl.advantages import batch_std, group_std
+from worldrl.methods.rl.config import Parts
 from worldrl.methods.rl.control import Unchecked
 from worldrl.methods.rl.interfaces import (
     AdvantageEstimator,
@@ -31,7 +32,7 @@ from worldrl.methods.rl.interfaces import (
     Trace,
     UpdateController,
 )
-from worldrl.methods.rl.method import Method, Parts
+from worldrl.methods.rl.method import Method
 from worldrl.methods.rl.records import StartRecords
 from worldrl.methods.rl.selection import everything
 from worldrl.methods.rl.starts import permuted, uniform

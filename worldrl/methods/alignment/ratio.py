@@ -22,9 +22,10 @@ from worldrl.core.interfaces import Logs
 from worldrl.diffusion.sde import RatioRule, Schedule, gaussian_kl, gaussian_log_prob
 from worldrl.methods.alignment.imagination import VideoImagination, paths, video_method
 from worldrl.methods.alignment.videos import Surroundings, VideoTree
+from worldrl.methods.rl.config import Parts
 from worldrl.methods.rl.interfaces import AdvantageEstimator, Evaluated, SampleSelector
 from worldrl.methods.rl.losses import clipped
-from worldrl.methods.rl.method import Method, Parts, fitted
+from worldrl.methods.rl.method import Method, fitted
 from worldrl.world_models.video.flow_transformer import FlowTransformer
 
 

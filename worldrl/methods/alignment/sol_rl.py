@@ -29,8 +29,9 @@ from worldrl.methods.alignment.diffusion_nft import DiffusionNftConfig, Finished
 from worldrl.methods.alignment.imagination import VideoImagination
 from worldrl.methods.alignment.task import AlignmentTask, reward_logs
 from worldrl.methods.alignment.videos import VideoTree
+from worldrl.methods.rl.config import Parts
 from worldrl.methods.rl.interfaces import Collected, Request, RewardMix
-from worldrl.methods.rl.method import Method, Parts
+from worldrl.methods.rl.method import Method
 from worldrl.methods.rl.selection import best_and_worst
 from worldrl.world_models.video.model import VideoWorldModel
 

@@ -28,9 +28,10 @@ from worldrl.diffusion.sde import Denoising, RatioRule, Schedule, gaussian_log_p
 from worldrl.methods.alignment.imagination import VideoImagination, video_method
 from worldrl.methods.alignment.task import AlignmentTask, judge
 from worldrl.methods.alignment.videos import Key, Surroundings, key_noise
+from worldrl.methods.rl.config import Parts
 from worldrl.methods.rl.interfaces import Collected, Evaluated, Request, Trace
 from worldrl.methods.rl.losses import preference
-from worldrl.methods.rl.method import Method, Parts, fitted
+from worldrl.methods.rl.method import Method, fitted
 from worldrl.world_models.video.flow_transformer import FlowTransformer
 
 

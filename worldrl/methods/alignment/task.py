@@ -16,8 +16,8 @@ from worldrl.core.embodiment import integrate_commands
 from worldrl.core.errors import NonFiniteError, SettingError, require_at_least_one
 from worldrl.core.interfaces import Logs, RewardMix, VideoReward
 from worldrl.core.types import ImaginedVideos, ResetRecord, first_frames
+from worldrl.methods.rl.config import PartNames
 from worldrl.methods.rl.groups import group_mean
-from worldrl.methods.rl.method import PartNames
 from worldrl.rewards.mixing import group_deviation
 from worldrl.world_models.video.flow_transformer import FlowTransformer
 from worldrl.world_models.video.model import VideoWorldModel

@@ -1,4 +1,4 @@
-"""The training loop of all offline agents: recorded and imagined batches, refreshed imagination, evaluation, resume.
+"""Training of all offline agents: recorded and imagined batches, refreshed imagination, evaluation, resume.
 
 Step ``k`` draws everything from ``rng.stream(seed, name, k)``: first the imagined generation where one is due, then the
 batch, then the agent's own noise. The checkpoint holds the agent's state and the buffer, so a killed run resumes bit for
@@ -8,7 +8,6 @@ bit on the same machine with the same number of threads.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +18,8 @@ import torch
 from worldrl.core.errors import NonFiniteError
 from worldrl.core.interfaces import Imagination, Logs
 from worldrl.core.rng import on_device, stream
-from worldrl.core.storage.checkpoint import load_checkpoint, save_checkpoint
-from worldrl.core.storage.interrupts import interrupts
 from worldrl.core.storage.log import MetricLog, Progress
+from worldrl.core.training.loop import Training, every, repeat
 from worldrl.core.transitions import Transitions, concat
 from worldrl.methods.offline.agent import require, require_rules
 from worldrl.methods.offline.buffer import TransitionBuffer
@@ -129,26 +127,23 @@ def train_offline(
     together = (imagination is None) == (imagining is None)
     require(together, "imagining", "given where there is an imagination, and only there", imagining)
     buffer = None if imagining is None else TransitionBuffer(imagining.capacity, data.obs.device)
-    state = _Run(name, agent, buffer, folder, log)
-    first = state.resume()
+    state = _Run(name, agent, buffer, log)
     update = updates_of(agent, training.updates)
     step_of = _Step(name, agent, data, training, seed, imagination, imagining, buffer, update)
-    began = time.monotonic()
-    with Progress(name, training.steps, start=first) as progress, interrupts() as interrupted:
-        for step in range(first, training.steps):
-            logs = step_of(step)
-            last = step + 1 == training.steps
-            if last or (step + 1) % training.log_every == 0 or step_of.refreshed:
-                state.write(step, logs)
-            if evaluate is not None and (last or (step + 1) % training.evaluate_every == 0):
-                state.note_evaluation(step + 1, evaluate(agent, step + 1))
-            progress.advance(note=state.note)
-            stop = interrupted()
-            if stop or last or (step + 1) % training.checkpoint_every == 0:
-                state.save(step + 1)
-            if stop:
-                raise KeyboardInterrupt
-    return OfflineReport(max(training.steps, first), first, time.monotonic() - began, state.evaluations, state.logs)
+
+    def take(step: int, progress: Progress) -> int:
+        logs = step_of(step)
+        last = step + 1 == training.steps
+        if last or (step + 1) % training.log_every == 0 or step_of.refreshed:
+            state.write(step, logs)
+        if evaluate is not None and (last or (step + 1) % training.evaluate_every == 0):
+            state.note_evaluation(step + 1, evaluate(agent, step + 1))
+        progress.advance(note=state.note)
+        return step + 1
+
+    stored = Training(name, folder, log, extra=state)
+    session = repeat(stored, take, training.steps, due=every(training.checkpoint_every))
+    return OfflineReport(session.last, session.first, session.wall_s, state.evaluations, state.logs)
 
 
 @dataclass
@@ -198,24 +193,21 @@ class _Run:
     name: str
     agent: Any
     buffer: TransitionBuffer | None
-    folder: Path | None
     log: MetricLog | None
     evaluations: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     logs: dict[str, float] = field(default_factory=dict[str, float])
     note: str = ""
 
-    def resume(self) -> int:
-        found = None if self.folder is None else load_checkpoint(self.folder, modules={}, optimizers={})
-        step = 0
-        if found is not None:
-            step = found.step
-            self.agent.load_state_dict(found.extra["agent"])
-            self.evaluations, self.logs = found.extra["evaluations"], found.extra["logs"]
-            if self.buffer is not None:
-                self.buffer.load_state_dict(found.extra["buffer"])
-        if self.log is not None:
-            self.log.truncate(self.name, step)
-        return step
+    def state_dict(self) -> dict[str, Any]:
+        buffer = None if self.buffer is None else self.buffer.state_dict()
+        agent = self.agent.state_dict()
+        return {"agent": agent, "buffer": buffer, "evaluations": self.evaluations, "logs": self.logs}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        self.agent.load_state_dict(state_dict["agent"])
+        self.evaluations, self.logs = state_dict["evaluations"], state_dict["logs"]
+        if self.buffer is not None:
+            self.buffer.load_state_dict(state_dict["buffer"])
 
     def write(self, step: int, logs: Logs) -> None:
         self.logs = {key: float(value) for key, value in logs.items()}
@@ -233,12 +225,3 @@ class _Run:
         self.note = ", ".join(f"{key} {value:.4g}" for key, value in numbers.items())
         if self.log is not None:
             self.log.write(f"{self.name}/evaluation", step - 1, numbers)  # beside the update it follows
-
-    def save(self, step: int) -> None:
-        if self.log is not None:
-            self.log.flush()  # first the log: it may hold more steps than the checkpoint, never fewer
-        if self.folder is not None:
-            buffer = None if self.buffer is None else self.buffer.state_dict()
-            extra = {"agent": self.agent.state_dict(), "buffer": buffer}
-            seen = {"evaluations": self.evaluations, "logs": self.logs}
-            save_checkpoint(self.folder, step, modules={}, optimizers={}, extra=extra | seen)

@@ -19,18 +19,18 @@ Shapes legend: ``B`` rollouts, ``M`` kept chunks, ``L`` control steps per chunk.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.rng import stream_seed
 from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.storage.log import MetricLog, Progress
-from worldrl.methods.imitation.behaviour_cloning import BehaviourCloning, Source, clone
+from worldrl.methods.imitation.behaviour_cloning import Source, clone
 from worldrl.methods.rl.advantages import leave_one_out
+from worldrl.methods.rl.config import FilteredCloning
 from worldrl.methods.rl.filtering import RolloutFilter
 from worldrl.methods.rl.imagination import PolicyImagination
 from worldrl.methods.rl.interfaces import Request, Trace
@@ -43,40 +43,6 @@ from worldrl.rollout.imagined.env import WorldModelVecEnv
 from worldrl.rollout.imagined.rollouts import ImaginedRollouts
 
 KIND = "imagined-successes"
-
-
-@dataclass
-class FilteredCloning:
-    """Settings of :func:`self_train`.
-
-    Attributes:
-        cycles: repetitions of imagining and cloning; rollouts of earlier cycles are kept.
-        rollouts: imagined in each cycle.
-        rows: of those at once.
-        group_size: rollouts from each start.
-        imagined_share: share of each gradient step's samples that is imagined; the rest are demonstrations.
-        cloning: the improve step.
-    """
-
-    cycles: int = 1
-    rollouts: int = 3072
-    rows: int = 128
-    group_size: int = 1
-    imagined_share: float = 0.7
-    cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(steps=1500, batch_size=96))
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        require_at_least_one(self, ("cycles", "rollouts", "rows", "group_size"), of="self_training")
-        if self.rows % self.group_size:
-            raise SettingError(f"self_training.group_size must divide rows {self.rows}, got {self.group_size}")
-        if not 0 < self.imagined_share <= 1:
-            raise SettingError(f"self_training.imagined_share must be in (0, 1], got {self.imagined_share}")
-
-    @property
-    def batches(self) -> int:
-        """Batches of ``rows`` rollouts per cycle."""
-        return -(-self.rollouts // self.rows)
 
 
 @dataclass(frozen=True)

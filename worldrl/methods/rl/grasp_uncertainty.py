@@ -9,7 +9,7 @@ Shapes legend: ``B`` rollouts, ``T`` chunks, ``L`` control steps per chunk, ``F`
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,31 +19,11 @@ from torch import Tensor
 
 from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import SettingError
-from worldrl.rewards.grasp import Closings, GraspConfig, GraspDynamics
+from worldrl.rewards.grasp import Closings, GraspDynamics
 
 if TYPE_CHECKING:
     from worldrl.rewards.success import SuccessRule
     from worldrl.rollout.imagined.rollouts import ImaginedRollouts
-
-
-@dataclass
-class GraspUncertainty:
-    """Inverse dynamics of the grasp that judges imagined rollouts.
-
-    Attributes:
-        real_share: share of held-out real successes that must pass.
-        model: its sizes and training, in a stage of each round, on the practice episodes.
-    """
-
-    real_share: float = 0.95
-    model: GraspConfig = field(default_factory=lambda: GraspConfig(steps=1500))
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        if not 0 < self.real_share <= 1:
-            raise SettingError(f"improvement.trust.grasp.real_share must be in (0, 1], got {self.real_share}")
-        if self.model.steps < 1:
-            raise SettingError(f"improvement.trust.grasp.model.steps must be at least 1, got {self.model.steps}")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -23,78 +23,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.interfaces import TrainablePolicy
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.types import Likelihood
 from worldrl.methods.rl.advantages import as_given, group_advantage, group_std
+from worldrl.methods.rl.config import GrpoConfig, Parts
 from worldrl.methods.rl.control import Unchecked
 from worldrl.methods.rl.filtering import RolloutFilter
 from worldrl.methods.rl.imagination import PolicyChunks, PolicyImagination
 from worldrl.methods.rl.interfaces import Evaluated
 from worldrl.methods.rl.loop import Learner, train
 from worldrl.methods.rl.losses import clipped
-from worldrl.methods.rl.method import Method, PartNames, Parts, fitted
+from worldrl.methods.rl.method import Method, fitted
 from worldrl.methods.rl.selection import informative
 from worldrl.methods.rl.starts import balanced, uniform
 from worldrl.policies.exploration import Exploration
 from worldrl.rewards.mixing import mean_of_terms
 from worldrl.rollout.imagined.env import WorldModelVecEnv
-
-
-@dataclass
-class GrpoConfig:
-    """Settings of GRPO.
-
-    Attributes:
-        iterations: batches of imagined groups.
-        checkpoint_every: iterations between checkpoints.
-        groups: start states ``N`` per iteration.
-        group_size: rollouts ``G`` per start state.
-        learning_rate: AdamW.
-        weight_decay: AdamW.
-        epochs: passes over each batch.
-        minibatch: chunks per gradient step at most; those of a pass have about as many.
-        clip_low: ε_low.
-        clip_high: ε_high, larger so that rare good tokens may grow (clip-higher).
-        dual_clip: bound of the ratio for negative advantages.
-        clip_norm: gradient norm.
-        keep_low: groups with a lower success rate are left out where success alone tells their rollouts apart.
-        keep_high: groups with a higher one, likewise.
-        kl: β, weight of the KL to the starting policy; 0 switches it off.
-        length_normalise: weigh each rollout, not each chunk, equally.
-        parts: other parts than GRPO's own, by name.
-    """
-
-    iterations: int = 60
-    checkpoint_every: int = 5
-    groups: int = 16
-    group_size: int = 8
-    learning_rate: float = 1e-4
-    weight_decay: float = 0.0
-    epochs: int = 1
-    minibatch: int = 256
-    clip_low: float = 0.2
-    clip_high: float = 0.28
-    dual_clip: float = 3.0
-    clip_norm: float = 1.0
-    keep_low: float = 0.1
-    keep_high: float = 0.9
-    kl: float = 0.0
-    length_normalise: bool = True
-    parts: PartNames = field(default_factory=PartNames)
-
-    def __post_init__(self) -> None:
-        """Reject settings under which nothing could be learned."""
-        require_at_least_one(self, ("iterations", "checkpoint_every", "groups"), of="improvement.grpo")
-        if self.group_size < 2:
-            raise SettingError(
-                f"improvement.grpo.group_size must be at least 2, got {self.group_size}: a group of one has no signal"
-            )
-        if not 0 <= self.keep_low < self.keep_high <= 1:
-            raise SettingError(
-                f"improvement.grpo.keep_low must be in [0, keep_high), and keep_high in (keep_low, 1], got {self.keep_low} and {self.keep_high}"
-            )
 
 
 def categorical_kl(logits: Tensor, reference: Tensor) -> Tensor:

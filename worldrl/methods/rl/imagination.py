@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from gymnasium.vector import AutoresetMode
@@ -15,16 +16,19 @@ from torch import Tensor
 from worldrl.core.interfaces import Logs, Policy
 from worldrl.core.rng import stream, stream_seed
 from worldrl.core.types import PolicyObs
-from worldrl.methods.rl.filtering import FilterResult, RolloutFilter
 from worldrl.methods.rl.groups import group_sum
 from worldrl.methods.rl.interfaces import Collected, Request, Trace
 from worldrl.methods.rl.records import StartRecords
+from worldrl.methods.rl.trust import FilterResult
 from worldrl.policies.exploration import Exploration
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.imagined.env import WorldModelVecEnv
 from worldrl.rollout.imagined.reset_store import ResetStore
 from worldrl.rollout.imagined.rollouts import ImaginedRollouts, imagine_rollouts
 from worldrl.world_models.loading import AnyVideoModel
+
+if TYPE_CHECKING:
+    from worldrl.methods.rl.filtering import RolloutFilter
 
 
 def imagined_env(

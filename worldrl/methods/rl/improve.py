@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.interfaces import TrainablePolicy
+from worldrl.core.lookup import named
 from worldrl.core.statistics.intervals import Rate
 from worldrl.core.storage.log import MetricLog
-from worldrl.methods.rl.filtered_cloning import FilteredCloning, self_train
-from worldrl.methods.rl.filtering import OFF, TERM, RolloutFilter, Trust
-from worldrl.methods.rl.grpo import GrpoConfig, train_grpo
-from worldrl.methods.rl.method import Parts
+from worldrl.methods.rl.config import FilteredCloning, GrpoConfig, Parts
+from worldrl.methods.rl.trust import OFF, TERM, Trust
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.samples import Samples
 from worldrl.policies.token.policy import TokenPolicy
 from worldrl.rollout.imagined.env import WorldModelVecEnv
 
-ALGORITHMS = ("self_training", "grpo")
+if TYPE_CHECKING:
+    from worldrl.methods.rl.filtering import RolloutFilter
+
+ALGORITHMS = {
+    "self_training": "worldrl.methods.rl.filtered_cloning:self_train",
+    "grpo": "worldrl.methods.rl.grpo:train_grpo",
+}
 SCHEDULES = ("fixed", "hallucination")
 
 
@@ -141,10 +147,11 @@ def improve(
         "series": series,
         "judge": judge,
     }
+    train = named(ALGORITHMS[config.algorithm])
     if config.algorithm == "grpo":
-        return train_grpo(policy, env, config.grpo, parts=parts, **common)
+        return train(policy, env, config.grpo, parts=parts, **common)
     if not isinstance(policy, TokenPolicy):
         raise SettingError(
             f"improvement.algorithm: self_training imitates tokens, which {type(policy).__name__} has none of; use grpo"
         )
-    return self_train(policy, env, demonstrations, config.self_training, paraphrases=paraphrases, **common)
+    return train(policy, env, demonstrations, config.self_training, paraphrases=paraphrases, **common)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from torch.optim import Optimizer
 
 from worldrl.core.errors import NonFiniteError
 from worldrl.core.interfaces import Logs, Stateful
-from worldrl.core.storage.checkpoint import load_checkpoint, save_checkpoint
 from worldrl.core.storage.log import MetricLog, Progress
+from worldrl.core.training.loop import Training, every, repeat
 from worldrl.methods.rl.method import Method
 
 Numbers = dict[str, float]
@@ -69,28 +69,35 @@ def train(learner: Learner, method: Method, *, folder: Path | None, log: MetricL
 
     Raises:
         NonFiniteError: a loss, gradient or reward is not finite; the weights are those before that step.
+        KeyboardInterrupt: after Ctrl-C, once the running iteration is complete and saved.
     """
-    state: dict[str, Any] = {
-        "modules": {**learner.modules, **method.modules},
-        "optimizers": {"optimizer": learner.optimizer},
-    }
-    found = load_checkpoint(folder, **state) if folder is not None else None
-    first, history = (found.step, list(found.extra["history"])) if found else (0, list[Any]())
-    if log is not None:
-        log.truncate(series, first)
-    with Progress(series, learner.iterations, start=first, unit="iterations") as progress:
-        for k in range(first, learner.iterations):
-            numbers, seconds = iterate(learner, method, k)
-            history.append(learner.kept(numbers))
-            if log is not None:
-                log.write(series, k, {**numbers, **seconds} if learner.timed else numbers)
-            finished = k + 1
-            if folder is not None and (finished % learner.checkpoint_every == 0 or finished == learner.iterations):
-                if log is not None:
-                    log.flush()
-                save_checkpoint(folder, finished, **state, extra={"history": history})
-            progress.advance(note=learner.note(numbers))
-    return history
+    history = _History()
+    modules = {**learner.modules, **method.modules}
+    training = Training(series, folder, log, modules, {"optimizer": learner.optimizer}, history)
+
+    def take(iteration: int, progress: Progress) -> int:
+        numbers, seconds = iterate(learner, method, iteration)
+        history.kept.append(learner.kept(numbers))
+        if log is not None:
+            log.write(series, iteration, {**numbers, **seconds} if learner.timed else numbers)
+        progress.advance(note=learner.note(numbers))
+        return iteration + 1
+
+    repeat(training, take, learner.iterations, due=every(learner.checkpoint_every), unit="iteration")
+    return history.kept
+
+
+@dataclass
+class _History:
+    """What is kept of each iteration, for checkpoints."""
+
+    kept: list[Any] = field(default_factory=list[Any])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"history": self.kept}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        self.kept[:] = state_dict["history"]
 
 
 def iterate(learner: Learner, method: Method, iteration: int) -> tuple[Numbers, Numbers]:

@@ -38,39 +38,6 @@ from worldrl.methods.rl.starts import uniform
 P = TypeVar("P", bound=Callable[..., Any])
 
 
-@dataclass
-class PartNames:
-    """Parts that replace a method's own, by name; empty keeps its own. ``worldrl methods`` lists the names.
-
-    Attributes:
-        advantage: how a rollout is compared with its group mates.
-        selection: which decisions are learned from.
-        starts: where rollouts begin.
-        budget: how many rollouts each start gets.
-        loss: what a gradient step descends.
-        control: how far a step may go.
-    """
-
-    advantage: str = ""
-    selection: str = ""
-    starts: str = ""
-    budget: str = ""
-    loss: str = ""
-    control: str = ""
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What :class:`PartNames` name; None keeps the method's own."""
-
-    advantage: AdvantageEstimator | None = None
-    selection: SampleSelector | None = None
-    starts: StartSampler | None = None
-    budget: BudgetAllocator | None = None
-    loss: PolicyLoss | None = None
-    control: Callable[..., UpdateController] | None = None
-
-
 def fitted(part: P, **options: Any) -> P:
     """Bind those of a method's settings that a part has by the same name."""
     own = inspect.signature(part).parameters

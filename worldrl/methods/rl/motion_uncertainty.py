@@ -10,7 +10,7 @@ Shapes legend: ``B`` rollouts, ``T`` chunks, ``N`` frames.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,31 +19,11 @@ from torch import Tensor
 
 from worldrl.core.errors import SettingError
 from worldrl.core.types import Episode
-from worldrl.rewards.motion.inverse_dynamics import IdmConfig, InverseDynamics
-from worldrl.rewards.motion.training import IdmTraining, Restore, as_shown
+from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
+from worldrl.rewards.motion.training import Restore, as_shown
 
 if TYPE_CHECKING:
     from worldrl.rollout.imagined.rollouts import ImaginedRollouts
-
-
-@dataclass
-class MotionUncertainty:
-    """Inverse dynamics that judges imagined rollouts.
-
-    Attributes:
-        real_share: share of real held-out episodes that must pass.
-        model: sizes of the inverse dynamics.
-        training: of it, in a stage of each round, on the practice episodes.
-    """
-
-    real_share: float = 0.95
-    model: IdmConfig = field(default_factory=IdmConfig)
-    training: IdmTraining = field(default_factory=IdmTraining)
-
-    def __post_init__(self) -> None:
-        """Check the range."""
-        if not 0 < self.real_share <= 1:
-            raise SettingError(f"improvement.trust.idm.real_share must be in (0, 1], got {self.real_share}")
 
 
 @dataclass(frozen=True)

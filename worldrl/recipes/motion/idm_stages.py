@@ -18,10 +18,10 @@ from worldrl.core.rng import numpy_stream, stream
 from worldrl.core.statistics.bootstrap import bootstrap
 from worldrl.core.storage.log import MetricLog, Progress, console
 from worldrl.core.types import Episode
+from worldrl.rewards.config import GraspConfig, IdmConfig, IdmTraining
 from worldrl.rewards.grasp import (
     GRASP_FOLDER,
     Closings,
-    GraspConfig,
     GraspDynamics,
     closing_of,
     fit_grasp,
@@ -30,18 +30,10 @@ from worldrl.rewards.grasp import (
 )
 from worldrl.rewards.motion.basis import MotionBasis, measure_basis
 from worldrl.rewards.motion.calibration import read_episodes
-from worldrl.rewards.motion.inverse_dynamics import IDM_FOLDER, IdmConfig, InverseDynamics
+from worldrl.rewards.motion.inverse_dynamics import IDM_FOLDER, InverseDynamics
 from worldrl.rewards.motion.limits import JointLimits
 from worldrl.rewards.motion.readout import Column, column_values
-from worldrl.rewards.motion.training import (
-    IdmFrames,
-    IdmTraining,
-    Restore,
-    begin_with,
-    fit_idm,
-    new_idm,
-    scale_deviations,
-)
+from worldrl.rewards.motion.training import IdmFrames, Restore, begin_with, fit_idm, new_idm, scale_deviations
 from worldrl.world_models.video.codec import to_unit
 from worldrl.world_models.video.model import VideoWorldModel
 

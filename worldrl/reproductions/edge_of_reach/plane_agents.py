@@ -24,6 +24,8 @@ from torch import Tensor
 
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.statistics.intervals import auroc
+from worldrl.core.storage.log import Progress
+from worldrl.core.training.loop import Training, repeat
 from worldrl.core.transitions import Transitions, concat
 from worldrl.evaluation.report.model import Filmstrip, Table
 from worldrl.evaluation.report.words import number
@@ -36,7 +38,7 @@ from worldrl.reproductions.catalogue import Cell
 from worldrl.reproductions.edge_of_reach.parts import FLOOR, PatchedSac, common_settings
 from worldrl.reproductions.edge_of_reach.plane import Plane, PlaneWorld, picture
 from worldrl.reproductions.findings import Claim, Findings, across_seeds, over_seeds
-from worldrl.reproductions.resume_state import LoopCheckpoints
+from worldrl.reproductions.resume_state import LoopState
 from worldrl.settings import non_negative
 
 Act = Callable[[Tensor], Tensor]
@@ -139,21 +141,24 @@ def run(settings: EdgeSettings, cell: Cell, folder: Path) -> dict[str, Any]:
     buffer = TransitionBuffer(settings.starts * settings.horizon * settings.generations)
     generator = stream(cell.seed, "plane", "training")
     _, best = play(settings, data.obs[:STARTS_SHOWN, :2], plane.best_action)
-    real, kept = (
-        int(settings.batch * settings.real_ratio),
-        LoopCheckpoints(folder, generator, {"agent": agent, "buffer": buffer}),
-    )
-    first, seen = kept.restore()
-    looks: list[dict[str, Any]] = seen["looks"] if seen else [look(settings, agent, data, best, 0)]
-    for update in range(first, settings.updates):
+    real = int(settings.batch * settings.real_ratio)
+    state = LoopState(generator, {"agent": agent, "buffer": buffer}, {"looks": [look(settings, agent, data, best, 0)]})
+
+    def due(done: int, _: int = 0) -> bool:
+        return done * settings.evaluations // settings.updates > (done - 1) * settings.evaluations // settings.updates
+
+    def take(update: int, progress: Progress) -> int:
         if update % settings.refresh == 0:
             buffer.add(branches.generate(agent, generator=generator)[0])
         recorded = data.select(torch.randint(ROWS, (real,), generator=generator))
         imagined = buffer.sample(settings.batch - real, generator=generator)
         agent.update(concat([recorded, imagined]), generator=generator)
-        if (update + 1) * settings.evaluations // settings.updates > update * settings.evaluations // settings.updates:
-            looks.append(look(settings, agent, data, best, update + 1))
-            kept.save(update + 1, looks=looks)
+        if due(update + 1):
+            state.seen["looks"].append(look(settings, agent, data, best, update + 1))
+        return update + 1
+
+    repeat(Training(f"{cell.method} {cell.seed}", folder / "checkpoints", extra=state), take, settings.updates, due=due)
+    looks = state.seen["looks"]
     curves = {key: [found[key] for found in looks] for key in looks[0]}
     patched = agent.patched if isinstance(agent, PatchedSac) else 0.0
     return {**curves, "patched": patched, "penalty_auroc": penalty_auroc(settings, agent, cell.seed)}

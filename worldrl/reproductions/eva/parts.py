@@ -25,14 +25,15 @@ from worldrl.recipes.stages import learn_world_model, split_held_out
 from worldrl.recipes.world_model.start import SCRATCH, WORLD_MODEL, starting_world_model
 from worldrl.reproductions.eva.settings import TERM, EvaSettings, limits_term, task_names_of
 from worldrl.reproductions.stage_sharing import shared
+from worldrl.rewards.config import IdmConfig, IdmTraining
 from worldrl.rewards.execution_critic import ExecutionCritic, ExecutionReward
 from worldrl.rewards.motion.basis import MotionReward
 from worldrl.rewards.motion.broken_limits import CLEAR, WITHIN, clear_of_limits, within_limits
 from worldrl.rewards.motion.decoded import DecodedReward
-from worldrl.rewards.motion.inverse_dynamics import IdmConfig, InverseDynamics
+from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
 from worldrl.rewards.motion.readout import choose_columns, recorded_names
 from worldrl.rewards.motion.terms import RewardTerms
-from worldrl.rewards.motion.training import IdmTraining, Restore
+from worldrl.rewards.motion.training import Restore
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor
 from worldrl.rollout.imagined.decoded_plans import check_targets
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset

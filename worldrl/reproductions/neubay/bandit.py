@@ -21,6 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from worldrl.core.rng import initial_weights, stream
+from worldrl.core.storage.log import Progress
+from worldrl.core.training.loop import Training, repeat
 from worldrl.evaluation.report.model import Table
 from worldrl.methods.offline.neubay.lru import MemoryConfig
 from worldrl.methods.offline.neubay.packed_sequences import PackedSequenceBuffer, segment
@@ -34,7 +36,7 @@ from worldrl.reproductions.neubay.bandit_world import (
     elite_predictions,
     fit_rewards,
 )
-from worldrl.reproductions.resume_state import LoopCheckpoints
+from worldrl.reproductions.resume_state import LoopState
 
 ARMS, HORIZON, KNOWN, EPISODES = 2, 100, 0.5, 10
 GRID = (0.01, 0.15, 0.3, 0.45, 0.55, 0.7, 0.85, 0.99)
@@ -160,16 +162,20 @@ def trained_agent(
         agent = RecurrentQAgent(OBS, ARMS, config)
     buffer = PackedSequenceBuffer(settings.buffer, OBS, ARMS)
     generator = stream(seed, "bandit", "training")
-    kept = LoopCheckpoints(folder, generator, {"agent": agent, "tape": buffer})
-    update, _ = kept.restore()
-    while update < settings.updates:
-        tenth = update * CHECKPOINTS // settings.updates
+    state = LoopState(generator, {"agent": agent, "tape": buffer})
+
+    def take(update: int, progress: Progress) -> int:
         imagine(agent, world, penalty, settings, buffer, epsilon=epsilon_at(settings, update), generator=generator)
-        for _ in range(math.ceil(settings.rollouts * HORIZON * settings.updates_per_step)):
+        updates = math.ceil(settings.rollouts * HORIZON * settings.updates_per_step)
+        for _ in range(updates):
             agent.update(buffer.sample(settings.batch, generator=generator))
-            update += 1
-        if update * CHECKPOINTS // settings.updates > tenth:
-            kept.save(update)
+            progress.advance()
+        return update + updates
+
+    def due(update: int, saved: int) -> bool:
+        return update * CHECKPOINTS // settings.updates > saved * CHECKPOINTS // settings.updates
+
+    repeat(Training("bandit", folder / "checkpoints", extra=state), take, settings.updates, due=due, uncut="generation")
     return agent
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from worldrl.core.errors import SettingError, require_at_least_one
+from worldrl.core.errors import SettingError
 from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.typed import from_plain
@@ -31,6 +31,7 @@ from worldrl.core.types import ImaginedVideos
 from worldrl.nn.backbone import BackboneEncoder
 from worldrl.nn.blocks import Mlp
 from worldrl.nn.vision import ImageEncoder
+from worldrl.rewards.config import OFFSETS, IdmConfig
 from worldrl.rewards.motion.readout import Column
 
 if TYPE_CHECKING:
@@ -39,46 +40,10 @@ if TYPE_CHECKING:
 KIND = "idm"
 IDM_FOLDER = "idm"
 """Its folder in a run directory of ``worldrl train-idm``."""
-OFFSETS = {1: (0,), 2: (0, 1), 3: (-1, 0, 1)}
-"""Frames of each window, relative to the frame that is read."""
 CONDITION = 16
 """Width of the encoder's condition, a learned constant: inverse dynamics has no instruction."""
 LEAST_LOG, MOST_LOG = -6.0, 3.0
 """Range of the predicted logarithm of a standardised deviation."""
-
-
-@dataclass
-class IdmConfig:
-    """Sizes of an inverse dynamics.
-
-    Attributes:
-        window: frames of the head's input: 1, 2 (this and the next) or 3 (one on either side).
-        width: channels of the image encoder.
-        blocks: residual blocks of the image encoder.
-        keypoints: keypoints of the image encoder.
-        value_width: features read at each keypoint.
-        hidden: width of the head's hidden layer.
-        backbone: a convolutional model of timm (extra ``timm``) as encoder, for example ``resnet50``; empty takes
-            worldrl's own convolutions.
-        backbone_stride: pixels per cell of its finest level that is read; coarser ones are added to it.
-    """
-
-    window: int = 1
-    width: int = 48
-    blocks: int = 2
-    keypoints: int = 24
-    value_width: int = 16
-    hidden: int = 256
-    backbone: str = ""
-    backbone_stride: int = 8
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        if self.window not in OFFSETS:
-            raise SettingError(f"model.window must be one of {sorted(OFFSETS)}, got {self.window}")
-        require_at_least_one(
-            self, ("width", "blocks", "keypoints", "value_width", "hidden", "backbone_stride"), of="model"
-        )
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from worldrl.core.device import resolve_dtype
-from worldrl.core.errors import SettingError, require_at_least_one
+from worldrl.core.errors import SettingError
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.training.fit import FitReport, fit_module
@@ -29,7 +29,8 @@ from worldrl.core.types import Episode
 from worldrl.data.windows.frame_store import build_store
 from worldrl.nn.backbone import BackboneEncoder
 from worldrl.nn.vision import colour_jitter
-from worldrl.rewards.motion.inverse_dynamics import IdmConfig, InverseDynamics
+from worldrl.rewards.config import IdmConfig, IdmTraining
+from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
 from worldrl.rewards.motion.readout import Column, column_values
 
 Restore = Callable[[Tensor, Tensor], Tensor]
@@ -43,46 +44,6 @@ LEAST_DEVIATION = 1e-3
 def as_shown(frames: Tensor, restore: Restore | None) -> Tensor:
     """Frames uint8 ``[T, Y, X, 3]`` of an episode, from its first on, as recorded or through the codec."""
     return frames if restore is None else restore(frames, frames[:1].expand_as(frames))
-
-
-@dataclass
-class IdmTraining:
-    """Settings of :func:`fit_idm`.
-
-    Attributes:
-        steps: gradient steps.
-        batch: windows per step.
-        learning_rate: peak, warm-up cosine.
-        weight_decay: AdamW.
-        beta: of the β-NLL, in [0, 1].
-        jitter: strength of the colour jitter, since imagined colours are inexact.
-        codec_share: share of the windows decoded by the codec of ``world_model``; needs one.
-        checkpoint_every: steps between checkpoints.
-        backbone_weights: ``.safetensors`` file of timm's for ``model.backbone``; empty begins at random. Nothing is
-            downloaded.
-        dtype: number type of the encoder's convolutions in training: ``float32``, ``bfloat16``, or ``auto``: bfloat16
-            where the device has units for it. Reading is float32.
-    """
-
-    steps: int = 3000
-    batch: int = 64
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.01
-    beta: float = 0.5
-    jitter: float = 0.05
-    codec_share: float = 0.5
-    checkpoint_every: int = 500
-    backbone_weights: str = ""
-    dtype: str = "auto"
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        require_at_least_one(self, ("steps", "batch"), of="training")
-        for name in ("beta", "codec_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise SettingError(f"training.{name} must be in [0, 1], got {getattr(self, name)}")
-        if self.jitter < 0:
-            raise SettingError(f"training.jitter must be 0 or more, got {self.jitter}")
 
 
 @dataclass(frozen=True)

@@ -5,33 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import TrainablePolicy
 from worldrl.core.storage.artefact import parent, read_artefact, read_manifest
-from worldrl.core.types import MAIN_CAMERAS
-from worldrl.policies.lerobot.inputs import (
-    COMMAND,
-    IMAGE,
-    LEFT,
-    RIGHT,
-    STATE,
-    WRIST,
-    further,
-    match_inputs,
-    measured_size,
-    require_fit,
-)
 from worldrl.policies.token.policy import TRAINED_ON, TokenPolicy, stored_actions
 
-if TYPE_CHECKING:
-    from worldrl.policies.lerobot.folder import LerobotFolder
-
 TOKEN = "token"
-IMAGES = {**dict.fromkeys(MAIN_CAMERAS, IMAGE), "wrist": WRIST, "left_wrist": LEFT, "right_wrist": RIGHT}
-"""A suite's camera → a policy's name for its image; no policy has further ones."""
 
 
 @dataclass(frozen=True)
@@ -81,25 +63,13 @@ def is_agent(folder: Path) -> bool:
 
 def policy_facts(folder: Path) -> PolicyFacts:
     """Read a folder's facts; ArtefactError or SettingError where it is incomplete or not supported."""
-    from worldrl.policies.lerobot.folder import is_lerobot_folder, read_lerobot_folder
+    from worldrl.policies.lerobot.folder import is_lerobot_folder
+    from worldrl.rollout.agents.lerobot_facts import lerobot_facts
     from worldrl.rollout.agents.vector_agent import KIND as AGENT
     from worldrl.rollout.agents.vector_agent import vector_facts
 
     if is_lerobot_folder(folder):
-        found = read_lerobot_folder(folder)
-        sources = match_inputs(found)
-        further_cameras = (camera for camera, name in IMAGES.items() if name != IMAGE and name in sources.values())
-        return PolicyFacts(
-            kind=found.kind,
-            chunk_length=found.chunk_length,
-            picture=found.picture,
-            cameras=("scene", *further_cameras),
-            actions=found.actions,
-            hash=found.hash,
-            trained_on=found.trained_on,
-            more=further(sources),
-            n_obs_steps=found.n_obs_steps,
-        )
+        return PolicyFacts(**lerobot_facts(folder))
     if is_agent(folder):
         agent = vector_facts(folder)
         return PolicyFacts(AGENT, 1, (0, 0), (), vector_actions(agent.low, agent.high), agent.hash)
@@ -139,35 +109,24 @@ def require_policy_fits(
     side, and the nearest adapter).
     """
     from worldrl.policies.lerobot.folder import is_lerobot_folder, read_lerobot_folder
+    from worldrl.rollout.agents.lerobot_facts import described, require_shown
     from worldrl.rollout.agents.vector_agent import require_vector_fits
 
     if is_agent(folder):
         return require_vector_fits(folder, actions, where, shown=vector)
-    found = read_lerobot_folder(folder) if is_lerobot_folder(folder) else _described(folder)
-    rows, columns = found.picture
-    drawn = (rows, columns, 3) if picture == (rows, columns) else (rows, rows, 3)
-    images = [name for camera, name in IMAGES.items() if camera in cameras]
-    shown = {**dict.fromkeys(images, drawn), COMMAND: (actions.size,), STATE: (measured_size(actions),)}
-    require_fit(found, match_inputs(found), shown, actions.size, where)
-
-
-def _described(folder: Path) -> LerobotFolder:
-    """Describe worldrl's own policy as a lerobot folder."""
-    from worldrl.policies.lerobot.folder import Feature, LerobotFolder
-
-    facts = policy_facts(folder)
-    size = facts.actions.size
-    return LerobotFolder(
-        path=folder,
-        kind=facts.kind,
-        inputs={IMAGE: Feature("VISUAL", (3, *facts.picture)), COMMAND: Feature("STATE", (size,))},
-        sources={IMAGE: IMAGE, COMMAND: COMMAND},
-        action_size=size,
-        actions=facts.actions,
-        chunk_size=facts.chunk_length,
-        chunk_length=facts.chunk_length,
-        hash=facts.hash,
-    )
+    if is_lerobot_folder(folder):
+        found = read_lerobot_folder(folder)
+    else:
+        own = policy_facts(folder)
+        found = described(
+            folder,
+            kind=own.kind,
+            picture=own.picture,
+            actions=own.actions,
+            chunk_length=own.chunk_length,
+            identity=own.hash,
+        )
+    require_shown(found, actions, where, cameras, picture)
 
 
 def load_policy(folder: Path, device: str) -> TrainablePolicy:

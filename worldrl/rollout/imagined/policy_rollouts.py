@@ -16,6 +16,7 @@ import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.errors import ArtefactError
-from worldrl.core.interfaces import Policy, WorldModel
+from worldrl.core.interfaces import Policy, WorldModel, WorldState
 from worldrl.core.rng import stream
 from worldrl.core.storage.atomic import write_file
 from worldrl.core.types import Episode, PolicyObs, ResetRecord
@@ -33,6 +34,7 @@ from worldrl.rewards.success import SuccessRule, success_step
 from worldrl.rollout.imagined.reset_store import record_at
 from worldrl.rollout.imagined.starts import EMBEDDED_BACKEND, SimulatorBackend
 from worldrl.rollout.real.specs import EpisodeSpec, spec_of
+from worldrl.world_models.video.following import roll_forward
 
 
 @dataclass(frozen=True)
@@ -207,23 +209,26 @@ def imagine_policy_rows(
     model: WorldModel, policy: Policy, starts: Sequence[ResetRecord], steps: int, *, seed: int, exploration: Exploration
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Imagine one rollout per start; return its actions ``[E, T, A]`` and success probabilities ``[E, N]``."""
-    state, actions, probabilities = model.start(starts), [], []
+    actions, probabilities = [], []
     image = torch.from_numpy(np.stack([record.memory[-1] for record in starts]))
     task, instruction = [record.task for record in starts], [record.instruction for record in starts]
     generators = [stream(seed, "habit", task[row], row) for row in range(len(starts))]
     correlated_noise = exploration.correlated_noise(generators, policy.actions.size)
-    for chunk in range(steps // model.chunk_length):
-        draws = {
-            name: [stream(seed, "dream", name, task[row], row, chunk) for row in range(len(starts))]
-            for name in ("policy", "noise")
-        }
-        obs = PolicyObs(image, state.state_dict()["command"], instruction)
+
+    def draws(name: str, chunk: int) -> list[torch.Generator]:
+        return [stream(seed, "dream", name, task[row], row, chunk) for row in range(len(starts))]
+
+    def act(chunk: int, state: WorldState) -> torch.Tensor:
+        obs = PolicyObs(model.decode_last(state) if chunk else image, state.state_dict()["command"], instruction)
+        generators = draws("policy", chunk)
         action = policy.act(
-            obs, generators=draws["policy"], temperature=exploration.temperature, correlated_noise=correlated_noise
+            obs, generators=generators, temperature=exploration.temperature, correlated_noise=correlated_noise
         ).action
-        state, imagined = model.imagine(state, action, generators=draws["noise"])
-        image = model.decode_last(state)
         actions.append(action.cpu().numpy())
+        return action
+
+    chunks = steps // model.chunk_length
+    for _, imagined in roll_forward(model, model.start(starts), chunks, act, partial(draws, "noise")):
         probabilities.append(imagined.success_prob.float().cpu().numpy())
     return np.concatenate(actions, axis=1), np.concatenate(probabilities, axis=1)
 

@@ -24,6 +24,7 @@ from worldrl.core.interfaces import RewardMix, VideoReward
 from worldrl.core.rng import row_streams
 from worldrl.core.types import Imagined, ImaginedVideos, ResetRecord, first_frames
 from worldrl.rollout.imagined.state_rows import join_rows
+from worldrl.world_models.video.following import roll_forward
 
 
 class Planner(Protocol):
@@ -194,8 +195,8 @@ class _Stages:
             for generator in row_streams(self.seed, ("staged", *where, plan), self.config.proposals)
         ]
         now, video = state.select(rows), [] if latent is None else [latent[rows.to(latent.device)]]
-        for _ in range(self.config.stage_chunks):
-            now, imagined = self.planner.imagine(now, None, generators=generators)
+        rolled = roll_forward(self.planner, now, self.config.stage_chunks, lambda *_: None, lambda _: generators)
+        for now, imagined in rolled:  # noqa: B007, it is what comes after the last chunk
             video.append(imagined.latent)
         whole = torch.cat(video, dim=1)
         videos = self._videos(whole, rows)

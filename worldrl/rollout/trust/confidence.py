@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.rewards.success import debounced_score
-from worldrl.rollout.trust.resampled import ResampledRollouts
+
+if TYPE_CHECKING:
+    from worldrl.rollout.trust.resampled import ResampledRollouts
 
 CONFIDENCE_SCORES: Mapping[str, str] = {
     "score": "the rollout's own score: its debounced probability of success",

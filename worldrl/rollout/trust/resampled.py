@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from worldrl.core.interfaces import WorldModel
 from worldrl.core.rng import stream
 from worldrl.core.storage.atomic import write_file
 from worldrl.core.types import Imagined, ResetRecord
+from worldrl.world_models.video.following import given_actions, roll_forward
 
 
 @dataclass(frozen=True)
@@ -72,16 +74,14 @@ def resample_rollouts(
 def _resample(
     model: WorldModel, starts: Sequence[ResetRecord], action: Tensor, count: int, seed: int, first: int
 ) -> tuple[NDArray[np.float32], ...]:
-    states = [model.start(starts) for _ in range(count)]
-    chunks: list[tuple[Tensor, Tensor, Tensor]] = []
-    for k, chunk in enumerate(action.split(model.chunk_length, dim=1)):
-        found: list[Imagined] = []
-        for sample, state in enumerate(states):
-            generators = [stream(seed, "opinion", sample, first + row, k) for row in range(len(starts))]
-            states[sample], imagined = model.imagine(state, chunk.contiguous(), generators=generators)
-            found.append(imagined)
-        chunks.append(_compared(found))
-    probability, uncertainty, spread = zip(*chunks, strict=True)
+    act, chunks = given_actions(action, model.chunk_length), action.shape[1] // model.chunk_length
+
+    def noise(sample: int, chunk: int) -> list[torch.Generator]:
+        return [stream(seed, "opinion", sample, first + row, chunk) for row in range(len(starts))]
+
+    samples = [roll_forward(model, model.start(starts), chunks, act, partial(noise, sample)) for sample in range(count)]
+    compared = [_compared([imagined for _, imagined in found]) for found in zip(*samples, strict=True)]
+    probability, uncertainty, spread = zip(*compared, strict=True)
     joined = torch.cat(probability, dim=2), torch.cat(uncertainty, dim=1), torch.cat(spread, dim=1)
     return tuple(values.numpy() for values in joined)
 

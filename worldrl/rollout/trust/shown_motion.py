@@ -23,6 +23,7 @@ from worldrl.core.rng import stream
 from worldrl.core.types import ResetRecord, first_frames
 from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
 from worldrl.rewards.motion.similarity import commanded_columns, normalised_error
+from worldrl.world_models.video.following import given_actions, roll_forward
 
 
 def check_spacing(idm: InverseDynamics, frame_stride: int) -> None:
@@ -66,10 +67,13 @@ def rollout_motion_error(
 def _of_one_task(model: Any, idm: InverseDynamics, starts: list[ResetRecord], action: Tensor, seed: int) -> Tensor:
     state, first = model.start(starts), first_frames(starts)
     frames, commands = [], []
-    for k, chunk in enumerate(action.split(model.chunk_length, dim=1)):
+
+    def noise(chunk: int) -> list[torch.Generator]:
         # The names under which ``imagine_policy_rows`` drew: a row's number counts within its task.
-        generators = [stream(seed, "dream", "noise", record.task, row, k) for row, record in enumerate(starts)]
-        state, imagined = model.imagine(state, chunk.contiguous(), generators=generators)
+        return [stream(seed, "dream", "noise", record.task, row, chunk) for row, record in enumerate(starts)]
+
+    act, chunks = given_actions(action, model.chunk_length), action.shape[1] // model.chunk_length
+    for _, imagined in roll_forward(model, state, chunks, act, noise):
         frames.append(model.decode(imagined.latent, first).cpu())
         commands.append(imagined.command[:, [step - 1 for step in imagined.frame_steps]].cpu())
     return motion_error(idm, torch.cat(frames, dim=1), torch.cat(commands, dim=1))

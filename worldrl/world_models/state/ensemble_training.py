@@ -21,14 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.rng import initial_weights, stream
-from worldrl.core.storage.checkpoint import load_checkpoint, save_checkpoint
-from worldrl.core.storage.interrupts import interrupts
 from worldrl.core.storage.log import MetricLog, Progress
+from worldrl.core.training.loop import Training, every, repeat
 from worldrl.core.transitions import Transitions
 from worldrl.world_models.state.config import EnsembleConfig, EnsembleTraining
 from worldrl.world_models.state.ensemble import Ensemble
@@ -104,23 +103,28 @@ def fit_ensemble(
     ensemble.fit_statistics(train)
     ensemble.to(device)
     data = MemberRows(ensemble, train.to(device), held.to(device), training, seed, name)
-    state = _State(name, training, ensemble, copy.deepcopy(ensemble), make_optimizer(ensemble, training), folder, log)
-    resumed_from, skipped = state.resume()
-    with (
-        Progress(name, training.max_epochs or 1, start=resumed_from, unit="epochs") as progress,
-        interrupts() as interrupted,
-    ):
-        while not state.stopped:
-            state.take_epoch(data)
-            progress.advance(note=f"hold-out {min(state.errors):.4g}")
-            stop = interrupted()
-            state.save(at_once=stop)
-            if stop:
-                raise KeyboardInterrupt
-    elites = state.finish()
-    seconds = time.monotonic() - began
-    errors = tuple(state.errors)
-    report = EnsembleReport(state.epoch, resumed_from, errors, elites, state.stopped, seconds, skipped)
+    state = _State(name, training, ensemble, copy.deepcopy(ensemble), make_optimizer(ensemble, training), log)
+
+    def take(epoch: int, progress: Progress) -> int:
+        state.take_epoch(data)
+        progress.advance(note=f"hold-out {min(state.errors):.4g}")
+        return state.epoch
+
+    def over(epoch: int) -> bool:
+        state.epoch = epoch
+        return bool(state.stopped)
+
+    modules, optimizers = {"ensemble": ensemble, "best": state.best}, {"optimizer": state.optimizer}
+    session = repeat(
+        Training(name, folder, log, modules, optimizers, state),
+        take,
+        training.max_epochs or 1,
+        due=every(training.checkpoint_epochs),
+        unit="epoch",
+        over=over,
+    )
+    elites, errors, seconds = state.finish(), tuple(state.errors), time.monotonic() - began
+    report = EnsembleReport(state.epoch, session.first, errors, elites, state.stopped, seconds, session.skipped)
     return state.best.eval(), report
 
 
@@ -135,7 +139,7 @@ def refit_ensemble(
     train, held = split_rows(rows, training, seed, name)
     data = MemberRows(ensemble, train.to(ensemble.device), held.to(ensemble.device), training, seed, name)
     optimizer = make_optimizer(ensemble, training)
-    state = _State(name, training, ensemble, copy.deepcopy(ensemble), optimizer, None, None)
+    state = _State(name, training, ensemble, copy.deepcopy(ensemble), optimizer, None)
     while not state.stopped:
         state.take_epoch(data)
     elites = state.finish()
@@ -249,7 +253,6 @@ class _State:
     ensemble: Ensemble
     best: Ensemble
     optimizer: Optimizer
-    folder: Path | None
     log: MetricLog | None
     errors: list[float] = field(init=False)
     epoch: int = 0
@@ -311,25 +314,8 @@ class _State:
         self.best.elites.copy_(torch.tensor(order))
         return tuple(order)
 
-    def _modules(self) -> Mapping[str, nn.Module]:
-        return {"ensemble": self.ensemble, "best": self.best}
+    def state_dict(self) -> dict[str, Any]:
+        return {"errors": self.errors, "dry": self.dry}
 
-    def resume(self) -> tuple[int, tuple[str, ...]]:
-        """Load the newest checkpoint; return the next epoch and what was skipped."""
-        found = None
-        if self.folder is not None:
-            found = load_checkpoint(self.folder, modules=self._modules(), optimizers={"optimizer": self.optimizer})
-        if found is not None:
-            self.epoch, self.errors, self.dry = found.step, found.extra["errors"], found.extra["dry"]
-        if self.log is not None:
-            self.log.truncate(self.name, self.epoch)
-        return self.epoch, () if found is None else found.skipped
-
-    def save(self, *, at_once: bool) -> None:
-        if self.log is not None:
-            self.log.flush()  # first the log: it may hold more epochs than the checkpoint, never fewer
-        due = at_once or self.stopped or self.epoch % self.training.checkpoint_epochs == 0
-        if self.folder is not None and due:
-            extra = {"errors": self.errors, "dry": self.dry}
-            optimizers = {"optimizer": self.optimizer}
-            save_checkpoint(self.folder, self.epoch, modules=self._modules(), optimizers=optimizers, extra=extra)
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        self.errors, self.dry = state_dict["errors"], state_dict["dry"]

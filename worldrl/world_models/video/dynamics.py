@@ -1,7 +1,7 @@
 """Interface of a dynamics backend: it samples the frames of one chunk, and computes a loss on recorded ones.
 
-A backend owns network, noise levels and sampler: the rectified flow of ``flow_transformer`` and the EDM of ``edm_unet``
-share no level and no step. Everything else uses this interface:
+A backend owns network, noise levels and sampler: the rectified flows of ``flow_transformer`` and of Wan and the EDM of
+``edm_unet`` share no level and no step. A Wan latent frame stands for four frames. Everything else uses this interface:
 :class:`~worldrl.world_models.video.model.VideoWorldModel`, the heads and the training.
 
 Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions of ``A`` numbers, ``c h w``
@@ -39,12 +39,8 @@ class ChunkLoss:
 class Dynamics(Protocol):
     """One chunk of future latents from the reference, the memory and the actions.
 
-    Implementations are modules, deterministic given the noise, and never mix rows. ``width`` is ``d`` of the features,
-    which ``heads`` divides.
+    Implementations are modules, deterministic given the noise, and never mix rows.
     """
-
-    width: int
-    heads: int
 
     @property
     def noise_frames(self) -> int:

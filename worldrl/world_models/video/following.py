@@ -1,4 +1,4 @@
-"""Interface of a world model that follows recorded windows: chunk after chunk on its own frames, from the true actions.
+"""How a world model is rolled forward, chunk after chunk on its own frames: on actions, or along recorded windows.
 
 Training on a model's own rollouts (``losses``, ``bootstrapping``) and of the outcome head (``outcome_training``) uses
 this.
@@ -8,11 +8,13 @@ Shapes legend: ``B`` rows, ``L`` control steps per chunk, ``n`` tokens, ``d`` wi
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from worldrl.core.types import Imagined
 from worldrl.data.windows.batch import WindowBatch
 
 
@@ -90,3 +92,44 @@ def imagine_chunk(
     steps = slice(chunk * model.chunk_length, (chunk + 1) * model.chunk_length)
     noise = torch.randn((state.rows, *model.noise_shape), generator=generator, device=model.device)
     return model.follow(state, batch, steps, noise, hidden)
+
+
+def follow_window(
+    model: Follower[StateT],
+    state: StateT,
+    batch: WindowBatch,
+    chunks: int,
+    generator: torch.Generator,
+    hidden: Tensor | None = None,
+) -> Iterator[tuple[StateT, Tensor]]:
+    """Imagine a window's first ``chunks`` chunks from its true actions; yield state and features after each."""
+    for chunk in range(chunks):
+        state, features = imagine_chunk(model, state, batch, chunk, generator, hidden)
+        yield state, features
+
+
+def roll_forward(
+    model: Any,
+    state: Any,
+    chunks: int,
+    act: Callable[[int, Any], Tensor | None],
+    noise: Callable[[int], Sequence[torch.Generator]],
+) -> Iterator[tuple[Any, Imagined]]:
+    """Imagine chunk after chunk; yield the state after each, and what was imagined.
+
+    Args:
+        model: a :class:`~worldrl.core.interfaces.WorldModel`.
+        state: ``B`` rows, of the same model.
+        chunks: how many.
+        act: maps a chunk's number and the state before it to its actions ``[B, L, A]``; None lets the model plan.
+        noise: maps a chunk's number to one generator per row.
+    """
+    for chunk in range(chunks):
+        state, imagined = model.imagine(state, act(chunk, state), generators=noise(chunk))
+        yield state, imagined
+
+
+def given_actions(action: Tensor, chunk_length: int) -> Callable[[int, Any], Tensor]:
+    """Return the ``act`` of :func:`roll_forward` for actions ``[B, K L, A]`` that are known beforehand."""
+    chunks = action.split(chunk_length, dim=1)
+    return lambda chunk, _: chunks[chunk].contiguous()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from worldrl.core.rng import on_device
 from worldrl.data.windows.windows import WindowBatch
 from worldrl.diffusion.flow import add_noise
 from worldrl.world_models.video.dynamics import ChunkLoss, Dynamics
-from worldrl.world_models.video.following import imagine_chunk
+from worldrl.world_models.video.following import follow_window
 from worldrl.world_models.video.gripper_head import opening_loss
 from worldrl.world_models.video.model import VideoState, VideoWorldModel, latent_start
 from worldrl.world_models.video.success_head import success_loss
@@ -84,14 +85,13 @@ def imagine_ahead(
     generator: torch.Generator,
     hidden: Tensor | None = None,
 ) -> VideoState:
-    """Imagine the first ``depth`` chunks of the window; see :func:`imagine_chunk`."""
-    for chunk in range(depth):
-        state, _ = imagine_chunk(model, state, batch, chunk, generator, hidden)
-    return state
+    """Imagine the first ``depth`` chunks of the window; see :func:`follow_window`."""
+    states = [state, *(after for after, _ in follow_window(model, state, batch, depth, generator, hidden))]
+    return states[-1]
 
 
 def chunk_loss(
-    model: VideoWorldModel,
+    model: Any,
     state: VideoState,
     batch: WindowBatch,
     target: Tensor,
@@ -102,7 +102,8 @@ def chunk_loss(
 ) -> tuple[Tensor, Logs]:
     """Loss of one chunk of the window, from ``state`` just before it; ``denoise`` replaces the backend's own part.
 
-    Rows of ``hidden`` use the instruction instead of their actions.
+    ``model`` is a :class:`VideoWorldModel` or a Wan world model, whose dynamics have the same interface. Rows of ``hidden``
+    use the instruction instead of their actions.
     """
     config = model.config
     frames = slice(chunk * config.dynamics.chunk_frames, (chunk + 1) * config.dynamics.chunk_frames)
@@ -115,7 +116,10 @@ def chunk_loss(
     logit = model.success(base.features, instruction)
     weights = config.success.positive_weight, config.success.noise_weight
     head = success_loss(logit.float(), success, valid, base.level, *weights)
+    total = base.loss + config.success.loss_weight * head
+    logs = {**base.logs, "wm/success_loss": head.detach()}
+    if model.gripper is None:
+        return total, logs
     unit = model.embodiment.actions.opening_unit
     grip = opening_loss(model.gripper(base.features).float(), batch.opening[:, frames], valid, unit)
-    total = base.loss + config.success.loss_weight * head + config.gripper.loss_weight * grip
-    return total, {**base.logs, "wm/success_loss": head.detach(), "wm/gripper_loss": grip.detach()}
+    return total + config.gripper.loss_weight * grip, {**logs, "wm/gripper_loss": grip.detach()}

@@ -85,6 +85,8 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
     ``compute_dtype`` is the number type of imagination; bfloat16 doubles its speed on processors that have it.
     """
 
+    backbone = "video"
+
     def __init__(self, config: VideoWorldModelConfig, embodiment: AnyEmbodiment):
         from worldrl.world_models.video.restorer import FrameRestorer
 
@@ -223,6 +225,10 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         return VideoState(**data)
 
     # -- recorded windows ------------------------------------------------------------------------------------
+
+    def encoded(self, batch: WindowBatch) -> WindowBatch:
+        """Take windows of latents as they are."""
+        return batch
 
     def window_start(self, batch: WindowBatch) -> VideoState:
         """Begin where windows begin, of latents or of images (uint8), without instruction and belief."""

@@ -29,7 +29,7 @@ from worldrl.core.training.optimizer import adamw
 from worldrl.core.types import Episode
 from worldrl.data.windows.batch import WindowBatch
 from worldrl.world_models.video.episode_rollouts import chunks_of, whole_episodes
-from worldrl.world_models.video.following import Follower, StateT, imagine_chunk
+from worldrl.world_models.video.following import Follower, StateT, follow_window
 from worldrl.world_models.video.head_predictions import read_findings
 from worldrl.world_models.video.instructions import TaskInstructions, relabel
 from worldrl.world_models.video.model import VideoWorldModel
@@ -216,8 +216,7 @@ def _findings(
     with autocast(model, config):
         state = model.window_start(batch)
         embedded = [model.embed(version.instruction) for version in versions]
-        for chunk in range(chunks_of(model, batch)):
-            state, features = imagine_chunk(model, state, batch, chunk, generator)
+        for _, features in follow_window(model, state, batch, chunks_of(model, batch), generator):
             for instruction, frames in zip(embedded, found, strict=True):
                 frames.append(model.find(features, instruction).half())
     return [torch.cat(frames, dim=1) for frames in found]

@@ -7,10 +7,10 @@ encoded once and windows are cut out of latents: on two cores that saves a third
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,13 +19,14 @@ from torch import Tensor
 from worldrl.core.device import autocast as device_autocast
 from worldrl.core.device import resolve_dtype
 from worldrl.core.errors import SettingError
+from worldrl.core.interfaces import Logs
 from worldrl.core.rng import on_device, stream
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.training.ema import Ema
 from worldrl.core.training.fit import FitReport, fit, fit_module
 from worldrl.core.training.optimizer import adamw, warmup_cosine
 from worldrl.core.types import Episode
-from worldrl.data.windows.windows import WindowSampler
+from worldrl.data.windows.windows import WindowBatch, WindowSampler
 from worldrl.world_models.video.bootstrapping import LatentRollouts
 from worldrl.world_models.video.codec import IdentityCodec, to_unit
 from worldrl.world_models.video.instructions import TaskInstructions, hide_rows, relabel
@@ -108,21 +109,68 @@ class Typed(Protocol):
     dtype: str
 
 
-@dataclass(frozen=True)
-class _WindowLoss:
-    """The loss of step ``k``, a pure function of weights, seed, ``k`` and the latent rollouts, if any."""
+class WindowTraining(Typed, Protocol):
+    """Training settings of windows, see :class:`WorldModelTraining`."""
 
-    model: VideoWorldModel
+    batch: int
+    bootstrap: float
+    bootstrap_rows: int
+    negative_share: float
+
+    @property
+    def unroll(self) -> int:
+        """Chunks per window."""
+        ...
+
+    @property
+    def action_dropout(self) -> float:
+        """Share of windows that lose their actions."""
+        ...
+
+
+class WindowPart(Protocol):
+    """Computes the loss of encoded windows."""
+
+    def __call__(
+        self, batch: WindowBatch, generator: torch.Generator, *, depth: int, hidden: Tensor | None, own: bool
+    ) -> tuple[Tensor, Logs]:
+        """Return loss and scalars.
+
+        Args:
+            batch: on the model's device.
+            generator: of the levels and the noise, on that device.
+            depth: chunks that the model imagines first.
+            hidden: rows without actions.
+            own: the memory is the model's own.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class WindowLoss:
+    """The loss of pass ``k``, a pure function of weights, seed, ``k`` and the latent rollouts, if any.
+
+    Attributes:
+        model: a world model that follows windows, and encodes them.
+        part: computes it.
+        names: of the random stream of pass ``k``.
+        split: whether rollouts advance with a generator of their own on devices other than the CPU.
+    """
+
+    model: Any
     sampler: WindowSampler
-    config: WorldModelTraining
+    config: WindowTraining
     instructions: TaskInstructions
     seed: int
     rollouts: LatentRollouts | None
-    denoise: Denoise | None
+    part: WindowPart
+    names: Callable[[int], tuple[str | int, ...]] = lambda step: ("dynamics", step)
+    split: bool = False
 
-    def __call__(self, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+    def __call__(self, step: int) -> tuple[Tensor, Logs]:
+        """Draw windows and compute their loss; return it with its scalars."""
         config = self.config
-        generator = stream(self.seed, "dynamics", step)
+        generator = stream(self.seed, *self.names(step))
         if self.rollouts is not None:
             if float(torch.rand((), generator=generator)) < config.bootstrap:
                 return self._continued(self.rollouts, generator)
@@ -130,24 +178,41 @@ class _WindowLoss:
         else:
             depth = draw_depth(config.unroll, config.bootstrap, generator)
         batch = self.sampler.sample(config.batch, generator, chunk=depth)
-        hidden = hide_rows(batch, config.action_dropout, generator)
-        batch = relabel(batch, self.instructions, config.negative_share, generator, hidden).to(self.model.device)
+        batch, hidden = self._relabelled(batch, generator)
+        drawn = on_device(generator, self.model.device)
         with autocast(self.model, config):
-            return dynamics_loss(
-                self.model, batch, generator=generator, depth=depth, denoise=self.denoise, hidden=hidden
-            )
+            return self.part(self.model.encoded(batch), drawn, depth=depth, hidden=hidden, own=False)
 
-    def _continued(self, rollouts: LatentRollouts, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+    def _relabelled(self, batch: WindowBatch, generator: torch.Generator) -> tuple[WindowBatch, Tensor | None]:
+        """Give windows other instructions, and hide the actions of some; they are then on the model's device."""
+        hidden = hide_rows(batch, self.config.action_dropout, generator)
+        batch = relabel(batch, self.instructions, self.config.negative_share, generator, hidden)
+        return batch.to(self.model.device), hidden
+
+    def _continued(self, rollouts: LatentRollouts, generator: torch.Generator) -> tuple[Tensor, Logs]:
         """Learn from rows of the buffer, then advance them."""
         context = rollouts.draw(self.config.batch, generator)
-        hidden = hide_rows(context.batch, self.config.action_dropout, generator)
-        batch = relabel(context.batch, self.instructions, self.config.negative_share, generator, hidden)
+        batch, hidden = self._relabelled(context.batch, generator)
         drawn = on_device(generator, self.model.device)
         with autocast(self.model, self.config):
-            state, target = window_state(batch)
-            found = chunk_loss(self.model, state, batch, target, 0, drawn, self.denoise, hidden)
-            rollouts.advance(self.model, replace(context, batch=batch), drawn, hidden)
+            found = self.part(self.model.encoded(batch), drawn, depth=0, hidden=hidden, own=True)
+            again = on_device(generator, self.model.device) if self.split else drawn
+            rollouts.advance(self.model, replace(context, batch=batch), again, hidden)
         return found
+
+
+def video_part(model: VideoWorldModel, denoise: Denoise | None) -> WindowPart:
+    """Return the loss of a video world model; ``denoise`` replaces the backend's own."""
+
+    def loss(
+        batch: WindowBatch, generator: torch.Generator, *, depth: int, hidden: Tensor | None, own: bool
+    ) -> tuple[Tensor, Logs]:
+        if own:
+            state, target = window_state(batch)
+            return chunk_loss(model, state, batch, target, 0, generator, denoise, hidden)
+        return dynamics_loss(model, batch, generator=generator, depth=depth, denoise=denoise, hidden=hidden)
+
+    return loss
 
 
 def fit_windows(
@@ -177,7 +242,7 @@ def fit_windows(
         series,
         modules={**modules, **({} if rollouts is None else {"rollouts": rollouts})},
         optimizer=adamw(together, config.learning_rate, config.weight_decay),
-        loss=_WindowLoss(model, sampler, config, instructions, seed, rollouts, denoise),
+        loss=WindowLoss(model, sampler, config, instructions, seed, rollouts, video_part(model, denoise)),
         steps=steps,
         folder=folder,
         every_checkpoint=config.checkpoint_every,
@@ -194,9 +259,7 @@ def fit_windows(
     return report
 
 
-def latent_rollouts(
-    model: VideoWorldModel, sampler: WindowSampler, config: WorldModelTraining
-) -> LatentRollouts | None:
+def latent_rollouts(model: Placed, sampler: WindowSampler, config: WindowTraining) -> LatentRollouts | None:
     """Make the buffer of bootstrapped steps, if the settings have one."""
     if not config.bootstrap_rows:
         return None

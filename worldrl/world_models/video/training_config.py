@@ -97,3 +97,8 @@ class WorldModelTraining:
             raise SettingError(
                 f"training.bootstrap needs training.unroll of at least 2 or training.bootstrap_rows, got {self.unroll} and 0"
             )
+
+    @property
+    def backbone(self) -> str:
+        """Of which world models these are settings."""
+        return "video"

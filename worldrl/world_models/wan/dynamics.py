@@ -12,20 +12,53 @@ Shapes legend: ``B`` rows, ``f`` latent frames of a clip, ``N`` actions of a cli
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
+from worldrl.diffusion.flow import add_noise, draw_sigma, shift_sigma, sigma_grid
 from worldrl.nn.blocks import Mlp
+from worldrl.world_models.video.dynamics import ChunkLoss
 from worldrl.world_models.video.success_head import SuccessHead
-from worldrl.world_models.wan.config import WanDynamicsConfig, WanSuccessConfig
+from worldrl.world_models.wan.config import GROUP, WanDynamicsConfig, WanSuccessConfig
 from worldrl.world_models.wan.folder import MASK_CHANNELS, frame_tokens
 
 TIMESTEPS = 1000
 """Wan's timestep of noise level 1."""
+
+
+def bell_weight(sigma: Tensor, shift: float) -> Tensor:
+    """WoVR's weight over noise levels: a bell around ½ that is 0 at 1 and has mean 1 over the shifted schedule.
+
+    Args:
+        sigma: shifted levels ``[B]``.
+        shift: of the schedule.
+    """
+
+    def bell(level: Tensor) -> Tensor:
+        return torch.exp(-2 * (level - 0.5).square()) - math.exp(-0.5)
+
+    levels = torch.arange(1, TIMESTEPS + 1, dtype=torch.float64) / TIMESTEPS
+    return bell(sigma) / float(bell(shift_sigma(levels, shift)).mean())
+
+
+def flow_loss(velocity: Tensor, target: Tensor, valid: Tensor, weight: Tensor) -> Tensor:
+    """Weighted squared error of the velocity ``[B, p, c, h, w]``, over the latent frames all of whose frames were recorded.
+
+    Args:
+        velocity: of the future latents.
+        target: noise minus clean latents.
+        valid: bool ``[B, 4 p]``, the frame was recorded.
+        weight: of each clip ``[B]``.
+    """
+    error = (velocity.float() - target).square().mean(dim=(2, 3, 4))  # [B, p]
+    whole = valid.unflatten(1, (-1, GROUP)).all(dim=-1)
+    return (weight[:, None] * whole * error).sum() / whole.sum().clamp_min(1)
 
 
 def grouped_actions(action: Tensor, size: int) -> Tensor:
@@ -183,6 +216,58 @@ class WanDynamics(nn.Module):
         finally:
             hook.remove()
         return velocity.transpose(1, 2), features[0]
+
+    @property
+    def noise_frames(self) -> int:
+        """Latent frames of noise that a chunk is made of."""
+        return self.config.future_latents
+
+    def sample(self, noise: Tensor, reference: Tensor, memory: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Integrate the flow from ``noise``; return the future latents, and the last evaluation's features.
+
+        Args:
+            noise: ``[B, p, c, h, w]``.
+            reference: the clip's first latent ``[B, c, h, w]``.
+            memory: ``[B, m, c, h, w]``.
+            action: of the clip ``[B, N, A]``.
+        """
+        context = torch.cat([reference[:, None], memory], dim=1)
+        future, features = noise, noise.new_zeros(0)
+        grid = sigma_grid(self.config.sampling_steps, self.config.shift).to(noise.device)
+        for sigma, sigma_next in pairwise(grid):
+            clip = torch.cat([context, future], dim=1)
+            velocity, features = self(clip, sigma.expand(len(clip)), action)
+            future = future + (sigma_next - sigma) * velocity[:, context.shape[1] :].float()
+        return future, features
+
+    def loss(
+        self,
+        clean: Tensor,
+        valid: Tensor,
+        reference: Tensor,
+        memory: Tensor,
+        action: Tensor,
+        *,
+        generator: torch.Generator,
+        own: bool = False,
+    ) -> ChunkLoss:
+        """Flow matching on the future, at drawn levels: x_σ = (1-σ)·z + σ·ε, target ε − z (Wan's sign).
+
+        The reference stays clean. The memory gets a small fixed noise that the model does not see, since in imagination it is
+        the model's own; where it is that already (``own``), none. Shapes as in :meth:`sample`; ``valid`` is ``[B, 4 p]``.
+        """
+        config, frames = self.config, memory.shape[1]
+        sigma = draw_sigma(
+            len(clean), pure_noise_share=config.pure_noise_share, shift=config.shift, generator=generator
+        )
+        shape = (len(clean), frames + clean.shape[1], *clean.shape[2:])
+        remembered, noise = torch.randn(shape, generator=generator, device=clean.device).tensor_split([frames], dim=1)
+        memory = add_noise(memory, remembered, torch.full_like(sigma, 0.0 if own else config.memory_noise))
+        x = torch.cat([reference[:, None], memory, add_noise(clean, noise, sigma)], dim=1)
+        velocity, features = self(x, sigma, action)
+        weight = bell_weight(sigma, config.shift) if config.bell_weight else torch.ones_like(sigma)
+        loss = flow_loss(velocity[:, config.context_latents :], noise - clean, valid, weight)
+        return ChunkLoss(loss, features, sigma[:, None], {"wm/flow_loss": loss.detach()})
 
     def timesteps(self, sigma: Tensor) -> Tensor:
         """Return the timestep of every token ``[B, f n]``: 0 where frames are given, else 1000 σ."""

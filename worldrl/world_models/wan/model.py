@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.storage.learned import Learned
 from worldrl.core.types import Imagined, ResetRecord
 from worldrl.data.windows.batch import WindowBatch
-from worldrl.diffusion.flow import sigma_grid
 from worldrl.world_models.video.checks import check_chunk, check_imagined
 from worldrl.world_models.video.chunks import Chunked
 from worldrl.world_models.video.outcome_head import OutcomeEnsemble, ensemble_success
@@ -56,6 +54,9 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
 
     compute_dtype = torch.float32
     """Number type of imagination; the autoencoder has its own."""
+    backbone = "wan"
+    gripper = None
+    """No head reads the gripper's opening."""
 
     def __init__(self, config: WanConfig, embodiment: AnyEmbodiment, base: WanBase, transformer: Any, vae: Any):
         super().__init__()
@@ -110,7 +111,7 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
     @property
     def noise_shape(self) -> tuple[int, int, int, int]:
         """Shape of the standard normal noise that one row's chunk is made of."""
-        return self.config.dynamics.future_latents, *self.codec.latent_shape
+        return self.dynamics.noise_frames, *self.codec.latent_shape
 
     def autocast(self) -> torch.autocast:
         """Compute in ``compute_dtype``.
@@ -170,7 +171,8 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
     def _clip(self, state: WanState, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Make a chunk of noise; return the latents of the whole clip and the features."""
         context = self.codec.encode(context_frames(state.reference, state.memory, self.config.dynamics))
-        future, features = self.sample(context, clip_action(state.null_action, state.memory_action, action), noise)
+        told = clip_action(state.null_action, state.memory_action, action)
+        future, features = self.dynamics.sample(noise, context[:, 0], context[:, 1:], told)
         return torch.cat([context, future], dim=1), features
 
     def _judge(self, features: Tensor, state: WanState) -> tuple[Tensor, Tensor | None, Tensor]:
@@ -192,22 +194,6 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
     def find(self, features: Tensor, instruction: Tensor) -> Tensor:
         """Return what the success head finds in features of all tokens, frame by frame: ``[B, F, width]``."""
         return self.success.find(features, instruction)
-
-    def sample(self, context: Tensor, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Integrate the flow from ``noise``, the future latents; return those, and the last evaluation's features.
-
-        Args:
-            context: given latents ``[B, 1 + K/4, c, h, w]``.
-            action: of the clip, see :func:`clip_action`.
-            noise: ``[B, F/4, c, h, w]``.
-        """
-        future, features = noise, noise.new_zeros(0)
-        grid = sigma_grid(self.config.dynamics.sampling_steps, self.config.dynamics.shift).to(noise.device)
-        for sigma, sigma_next in pairwise(grid):
-            clip = torch.cat([context, future], dim=1)
-            velocity, features = self.dynamics(clip, sigma.expand(len(clip)), action)
-            future = future + (sigma_next - sigma) * velocity[:, context.shape[1] :].float()
-        return future, features
 
     @torch.no_grad()
     def decode_last(self, state: WanState) -> Tensor:
@@ -250,6 +236,19 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
         action = batch.action[:, steps]
         clip, features = self._clip(state, action, noise)
         return self._remember(state, clip, action, batch.commands[:, steps]), features
+
+    def encoded(self, batch: WindowBatch) -> WindowBatch:
+        """Replace a window's images by the latents of its clip, encoded as a whole."""
+        given = context_frames(batch.reference, batch.memory, self.config.dynamics)
+        latent = self.codec.encode(torch.cat([given, batch.frames], dim=1))
+        context = self.config.dynamics.context_latents
+        return replace(batch, reference=latent[:, 0], memory=latent[:, 1:context], frames=latent[:, context:])
+
+    def window_condition(self, batch: WindowBatch, steps: slice, hidden: Tensor | None) -> Tensor:
+        """Return the actions of windows' clips; those of ``steps`` are the future's. No row may be ``hidden``."""
+        if hidden is not None:
+            raise ActionError("hidden: a Wan world model does not plan; every row needs its actions")
+        return clip_action(batch.null_action, batch.memory_action, batch.action[:, steps])
 
     # -- folder ----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Training of the Wan world model: its settings, and the clips of a step.
+"""Settings of the Wan world model's training.
 
 A clip is encoded as a whole by the causal autoencoder, so latents cannot be made once and cut into windows, as those of
 worldrl's own codec are: every step encodes its clips anew.
@@ -8,21 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import torch
-
-from worldrl.core.device import autocast, resolve_dtype
 from worldrl.core.errors import SettingError
-from worldrl.core.rng import on_device, stream
 from worldrl.core.types import Episode
-from worldrl.data.windows.windows import WindowBatch, WindowSampler
-from worldrl.world_models.video.instructions import TaskInstructions, relabel
-
-if TYPE_CHECKING:
-    from worldrl.world_models.video.bootstrapping import LatentRollouts
-    from worldrl.world_models.wan.losses import WanClip
-    from worldrl.world_models.wan.model import WanWorldModel
 
 
 @dataclass
@@ -101,97 +89,20 @@ class WanTraining:
         if not 0 <= self.outcome_dropout < 1:
             raise SettingError(f"wan.training.outcome_dropout must be in [0, 1), got {self.outcome_dropout}")
 
+    @property
+    def backbone(self) -> str:
+        """Of which world models these are settings."""
+        return "wan"
 
-class ClipSource:
-    """Draws the clips of each pass: a pure function of seed, step, pass and process, and of the rollouts where there are any.
+    @property
+    def unroll(self) -> int:
+        """Chunks of a clip."""
+        return 1
 
-    Args:
-        model: its codec encodes, on its device.
-        episodes: of all processes; each process keeps every ``processes``-th in memory.
-        config: shares and batch.
-        sentences: what can be said about each task.
-        seed: of all draws.
-        process: which process this is.
-        processes: how many there are.
-
-    Raises:
-        SettingError: there are fewer episodes than processes, or none of the kind that a share asks for, or rollouts are to
-            be kept in several processes.
-    """
-
-    def __init__(
-        self,
-        model: WanWorldModel,
-        episodes: Sequence[Episode],
-        config: WanTraining,
-        sentences: TaskInstructions,
-        *,
-        seed: int,
-        process: int = 0,
-        processes: int = 1,
-    ):
-        if len(episodes) < processes:
-            raise SettingError(f"{len(episodes)} episodes do not give one to each of {processes} processes")
-        if config.bootstrap_rows and processes > 1:
-            raise SettingError(
-                f"wan.training.bootstrap_rows={config.bootstrap_rows}: rollouts are kept by one process, {processes} were "
-                "launched; launch one, or give bootstrap_rows=0"
-            )
-        dynamics = model.config.dynamics
-        self.model, self.config, self.sentences = model, config, sentences
-        self.seed, self.process = seed, process
-        self.sampler = WindowSampler(
-            take(episodes, range(process, len(episodes), processes)),
-            chunk_length=dynamics.chunk_length,
-            memory_frames=dynamics.memory_frames,
-            frame_stride=dynamics.frame_stride,
-            first_chunk_share=config.first_chunk_share,
-            static_share=config.static_share,
-            event_share=config.event_share,
-        )
-        self.rollouts = self._rollouts()
-
-    def _rollouts(self) -> LatentRollouts | None:
-        """Make the buffer that bootstrapped passes continue, where there is one."""
-        from worldrl.world_models.video.bootstrapping import LatentRollouts
-
-        if not self.config.bootstrap_rows:
-            return None
-        return LatentRollouts(self.sampler.store, self.sampler.layout, self.config.bootstrap_rows).to(self.model.device)
-
-    def draw(self, step: int, number: int) -> WanClip:
-        """Draw the clips of a step's ``number``-th pass, encoded and with their noise, on the codec's device."""
-        generator = stream(self.seed, "wan", step, number, self.process)
-        if self.rollouts is not None and float(torch.rand((), generator=generator)) < self.config.bootstrap:
-            return self._continued(self.rollouts, generator)
-        return self._clip(self.sampler.sample(self.config.batch, generator), generator)
-
-    def _continued(self, rollouts: LatentRollouts, generator: torch.Generator) -> WanClip:
-        """Take rows of the buffer for the clips, then let them go on."""
-        context = rollouts.draw(self.config.batch, generator)
-        clip = self._clip(context.batch, generator, own=True)
-        with autocast(self.model.device, resolve_dtype(self.config.dtype, self.model.device)):
-            rollouts.advance(self.model, context, on_device(generator, self.model.device))
-        return clip
-
-    def _clip(self, batch: WindowBatch, generator: torch.Generator, *, own: bool = False) -> WanClip:
-        from worldrl.world_models.wan.losses import draw_clip
-        from worldrl.world_models.wan.state import clip_action, context_frames
-
-        batch = relabel(batch, self.sentences, self.config.negative_share, generator)
-        given = context_frames(batch.reference, batch.memory, self.model.config.dynamics)
-        latent = self.model.codec.encode(torch.cat([given, batch.frames], dim=1))
-        told = clip_action(batch.null_action, batch.memory_action, batch.action)
-        return draw_clip(
-            latent,
-            told.to(latent.device),
-            self.model.config,
-            success=batch.success.to(latent.device),
-            valid=batch.valid.to(latent.device),
-            instruction=batch.instruction,
-            generator=on_device(generator, latent.device),
-            own=own,
-        )
+    @property
+    def action_dropout(self) -> float:
+        """Share of clips without actions: a Wan world model does not plan."""
+        return 0.0
 
 
 def take(episodes: Sequence[Episode], positions: Sequence[int]) -> Sequence[Episode]:

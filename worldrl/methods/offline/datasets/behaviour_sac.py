@@ -28,8 +28,8 @@ from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.extras import require
 from worldrl.core.rng import lent_to_torch, numpy_stream, stream_seed
 from worldrl.core.storage.artefact import read_artefact, write_artefact
-from worldrl.core.storage.checkpoint import load_checkpoint, save_checkpoint
 from worldrl.core.storage.log import MetricLog, Progress
+from worldrl.core.training.loop import Training, every, repeat
 from worldrl.data.offline.trajectories import VectorEpisode
 from worldrl.methods.offline.datasets.behaviour_actor import ACTOR, BehaviourActor
 from worldrl.methods.offline.datasets.sb3_replay import recorded_replay
@@ -108,18 +108,17 @@ def train_behaviour(
         MissingExtraError: Stable-Baselines3 is not installed.
     """
     learner = _Learner(folder, env_id, config, seed, max_episode_steps)
-    kept = learner.resume()
-    if log is not None:
-        log.truncate(SERIES, learner.step + 1)
-    with Progress(f"SAC in {env_id}", config.steps, start=learner.step) as progress:
-        while learner.step < config.steps:
-            learner.stretch(progress)
-            kept.append(Evaluated(learner.step, learner.evaluate()))
-            learner.save(kept)
-            if log is not None:
-                log.write(SERIES, learner.step, {"return": kept[-1].value})
+
+    def take(_: int, progress: Progress) -> int:
+        learner.stretch(progress)
+        learner.store(Evaluated(learner.step, learner.evaluate()))
+        if log is not None:
+            log.write(SERIES, learner.step, {"return": learner.kept[-1].value})
+        return learner.step
+
+    repeat(learner.training(log), take, config.steps, due=every(1), uncut="stretch")
     learner.close()
-    return kept
+    return learner.kept
 
 
 def read_experience(folder: Path, until: int) -> list[VectorEpisode]:
@@ -174,6 +173,7 @@ class _Learner:
         sb3 = require("stable_baselines3", extra="sb3")
         logger = require("stable_baselines3.common.logger", extra="sb3").Logger
         self.folder, self.env_id, self.config, self.seed = folder, env_id, config, seed
+        self.kept: list[Evaluated] = []
         self.env = make_environment(env_id, max_episode_steps=max_episode_steps)
         self.info = environment_info(self.env, env_id)
         with lent_to_torch(seed, "behaviour-sac", "weights"):
@@ -218,29 +218,29 @@ class _Learner:
         returns = [play_episode(self.env, self.info, policy, seed=s, generator=None).reward.sum() for s in seeds]
         return float(np.mean(returns))
 
-    def save(self, kept: list[Evaluated]) -> None:
-        """Write the stretch's rows, its actor, and last the checkpoint, without which neither is used."""
-        begin = kept[-2].step if len(kept) > 1 else 0
+    def store(self, evaluated: Evaluated) -> None:
+        """Write the stretch's rows and its actor; without the checkpoint that follows neither is used."""
+        begin = self.kept[-1].step if self.kept else 0
+        self.kept.append(evaluated)
         rows = self.sac.replay_buffer.newest(self.step - begin)
         seed = stream_seed(self.seed, "behaviour-sac", "environment", begin) % 2**31
         path = self.folder / "experience" / _name(self.step)
         write_artefact(path, kind=EXPERIENCE, config={"begin": begin, "seed": seed}, tensors=rows)
-        about = {"env": self.env_id, "step": self.step, "return": kept[-1].value, "training": asdict(self.config)}
+        about = {"env": self.env_id, "step": self.step, "return": evaluated.value, "training": asdict(self.config)}
         write_artefact(actor_folder(self.folder, self.step), kind=ACTOR, config=about, tensors=self._actor())
-        extra = {"log_temperature": self.sac.log_ent_coef.detach(), "kept": [[one.step, one.value] for one in kept]}
-        save_checkpoint(self.folder / "checkpoints", self.step, **self._parts(), extra=extra)
 
-    def resume(self) -> list[Evaluated]:
-        """Load the newest checkpoint and the experience before it; return the actors stored so far."""
-        checkpoint = load_checkpoint(self.folder / "checkpoints", **self._parts())
-        if checkpoint is None:
-            return []
+    def state_dict(self) -> dict[str, Any]:
+        kept = [[one.step, one.value] for one in self.kept]
+        return {"log_temperature": self.sac.log_ent_coef.detach(), "kept": kept}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over a checkpoint, and the experience before it."""
+        self.kept = [Evaluated(int(step), float(value)) for step, value in state_dict["kept"]]
         with torch.no_grad():
-            self.sac.log_ent_coef.copy_(checkpoint.extra["log_temperature"])
-        for path in _stretches(self.folder, checkpoint.step):
+            self.sac.log_ent_coef.copy_(state_dict["log_temperature"])
+        self.sac.num_timesteps = self.kept[-1].step
+        for path in _stretches(self.folder, self.step):
             self.sac.replay_buffer.refill(read_artefact(path, kind=EXPERIENCE).tensors)
-        self.sac.num_timesteps = checkpoint.step
-        return [Evaluated(int(step), float(value)) for step, value in checkpoint.extra["kept"]]
 
     def close(self) -> None:
         self.env.close()
@@ -256,10 +256,12 @@ class _Learner:
     def _actor(self) -> dict[str, Tensor]:
         return {name: tensor.detach().clone() for name, tensor in self.sac.actor.state_dict().items()}
 
-    def _parts(self) -> dict[str, Any]:
+    def training(self, log: MetricLog | None) -> Training:
+        """Say what checkpoints hold; the log's line of an actor is its step."""
         optimizers = {
             "actor": self.sac.actor.optimizer,
             "critic": self.sac.critic.optimizer,
             "temperature": self.sac.ent_coef_optimizer,
         }
-        return {"modules": {"policy": self.sac.policy}, "optimizers": optimizers}
+        modules = {"policy": self.sac.policy}
+        return Training(SERIES, self.folder / "checkpoints", log, modules, optimizers, self, first_line=1)

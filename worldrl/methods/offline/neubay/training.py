@@ -7,16 +7,16 @@ checkpoint, which holds weights, optimizers and buffer.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs, StateWorld
 from worldrl.core.rng import stream
-from worldrl.core.storage.checkpoint import load_checkpoint, save_checkpoint
-from worldrl.core.storage.interrupts import interrupts
 from worldrl.core.storage.log import MetricLog, Progress
+from worldrl.core.training.loop import Training, every, repeat
 from worldrl.methods.offline.neubay.long_rollouts import Episodes, LongRolloutConfig, long_rollouts
 from worldrl.methods.offline.neubay.neubay import Neubay
 from worldrl.methods.offline.neubay.packed_sequences import PackedSequenceBuffer
@@ -81,50 +81,46 @@ def train_neubay(
         KeyboardInterrupt: after Ctrl-C, once the present generation is complete and saved.
     """
     buffer = PackedSequenceBuffer(config.buffer, world.obs_size, world.action_size)
-    generation, logs = _resume(agent, buffer, folder), Logs()
-    if log is not None:
-        log.truncate("neubay", agent.updates)
-    with Progress("neubay", config.updates, start=agent.updates) as progress, interrupts("generation") as interrupted:
-        while agent.updates < config.updates:
-            draws = stream(seed, "neubay", "rollouts", generation)
-            packed_rows, logs = long_rollouts(agent, world, episodes, config.rollouts, generator=draws)
-            for packed in packed_rows:
-                buffer.add(packed)
-            for _ in range(math.ceil(config.updates_per_step * sum(packed.steps for packed in packed_rows))):
-                draws = stream(seed, "neubay", "update", agent.updates)
-                logs |= agent.learn(buffer.sample(config.rows, generator=draws), generator=draws)
-                progress.advance()
-                if agent.updates == config.updates:
-                    break
-            generation += 1
-            if log is not None:
-                log.write("neubay", agent.updates - 1, logs)
-            if on_generation is not None:
-                on_generation(agent.updates)
-            stop = interrupted()
-            if folder is not None and (stop or _due(generation, agent.updates, config)):
-                _save(agent, buffer, generation, folder)
-            if stop:
-                raise KeyboardInterrupt
+    state = _Generations(agent, buffer)
+    logs = Logs()
+
+    def take(_: int, progress: Progress) -> int:
+        logs.clear()
+        draws = stream(seed, "neubay", "rollouts", state.generation)
+        packed_rows, found = long_rollouts(agent, world, episodes, config.rollouts, generator=draws)
+        logs.update(found)
+        for packed in packed_rows:
+            buffer.add(packed)
+        for _ in range(math.ceil(config.updates_per_step * sum(packed.steps for packed in packed_rows))):
+            draws = stream(seed, "neubay", "update", agent.updates)
+            logs.update(agent.learn(buffer.sample(config.rows, generator=draws), generator=draws))
+            progress.advance()
+            if agent.updates == config.updates:
+                break
+        state.generation += 1
+        if log is not None:
+            log.write("neubay", agent.updates - 1, logs)
+        if on_generation is not None:
+            on_generation(agent.updates)
+        return agent.updates
+
+    training = Training("neubay", folder, log, agent.modules, agent.optimizers, state)
+    due = every(config.checkpoint_generations)
+    repeat(training, take, config.updates, due=lambda *_: due(state.generation, 0), uncut="generation")
     return logs
 
 
-def _due(generation: int, updates: int, config: NeubayTraining) -> bool:
-    return generation % config.checkpoint_generations == 0 or updates >= config.updates
+@dataclass
+class _Generations:
+    """Contents of a checkpoint besides weights and optimizers."""
 
+    agent: Neubay
+    buffer: PackedSequenceBuffer
+    generation: int = 0
 
-def _save(agent: Neubay, buffer: PackedSequenceBuffer, generation: int, folder: Path) -> None:
-    extra = {"generation": generation, "updates": agent.updates, "buffer": buffer.state_dict()}
-    save_checkpoint(folder, agent.updates, modules=agent.modules, optimizers=agent.optimizers, extra=extra)
+    def state_dict(self) -> dict[str, Any]:
+        return {"generation": self.generation, "updates": self.agent.updates, "buffer": self.buffer.state_dict()}
 
-
-def _resume(agent: Neubay, buffer: PackedSequenceBuffer, folder: Path | None) -> int:
-    """Load the newest checkpoint; return the next generation."""
-    found = None
-    if folder is not None:
-        found = load_checkpoint(folder, modules=agent.modules, optimizers=agent.optimizers)
-    if found is None:
-        return 0
-    agent.updates = int(found.extra["updates"])
-    buffer.load_state_dict(found.extra["buffer"])
-    return int(found.extra["generation"])
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        self.generation, self.agent.updates = int(state_dict["generation"]), int(state_dict["updates"])
+        self.buffer.load_state_dict(state_dict["buffer"])

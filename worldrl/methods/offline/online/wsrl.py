@@ -16,7 +16,7 @@ Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,9 +29,8 @@ from torch import Tensor
 
 from worldrl.core.interfaces import Logs, Stateful
 from worldrl.core.rng import stream, stream_seed
-from worldrl.core.storage.checkpoint import load_checkpoint, save_checkpoint
-from worldrl.core.storage.interrupts import interrupts
 from worldrl.core.storage.log import MetricLog, Progress
+from worldrl.core.training.loop import Training, repeat
 from worldrl.core.transitions import Transitions
 from worldrl.data.offline.trajectories import DatasetInfo, env_action
 from worldrl.methods.offline.agent import require, require_rules
@@ -125,32 +124,25 @@ def fine_tune(
         KeyboardInterrupt: after Ctrl-C, once the running episode is over and saved.
     """
     online = _Online(agent, env, info, TransitionBuffer(config.capacity), seed, name, world)
-    first, logs = online.resume(folder, log), {}
-    saved = first
-    with Progress(name, config.steps, start=first) as progress, interrupts("episode") as interrupted:
-        for step in range(first, config.steps):
-            generator = stream(seed, name, step)
-            online.collect(step, agent.explore if explorer is None or step < config.warmup else explorer.act, generator)
-            if step >= config.warmup:
-                if world is not None:
-                    online.world_logs = (
-                        world.refresh(step - config.warmup, online.buffer, agent, generator) or online.world_logs
-                    )
-                drawn = online.buffer.sample if world is None else partial(world.batch, online.buffer)
-                batch = drawn(config.batch_size, generator=generator).to(agent.device)
-                logs = online.world_logs | agent.update_parts(batch, config.updates_per_step, generator=generator)
-                online.updates += config.updates_per_step
-            if log is not None and logs and (step + 1) % config.log_every == 0:
-                returns = {"episode/return": online.returns[-1]} if online.returns else {}
-                log.write(name, step, {**logs, **returns})
-            progress.advance()
-            stop = online.obs is None and interrupted()
-            between = online.obs is None and step + 1 - saved >= config.checkpoint_every
-            if stop or between or step + 1 == config.steps:
-                online.save(step + 1, folder, log)
-                saved = step + 1
-            if stop:
-                raise KeyboardInterrupt
+
+    def take(step: int, progress: Progress) -> int:
+        generator = stream(seed, name, step)
+        online.collect(step, agent.explore if explorer is None or step < config.warmup else explorer.act, generator)
+        if step >= config.warmup:
+            online.learn(step, config, generator)
+        if log is not None and online.logs and (step + 1) % config.log_every == 0:
+            returns = {"episode/return": online.returns[-1]} if online.returns else {}
+            log.write(name, step, {**online.logs, **returns})
+        return step + 1
+
+    repeat(
+        Training(name, folder, log, extra=online),
+        take,
+        config.steps,
+        due=lambda step, saved: step - saved >= config.checkpoint_every,
+        uncut="episode",
+        may_stop=lambda: online.obs is None,  # an episode in progress is not part of a checkpoint
+    )
     return FineTuned(online.returns, online.ends, online.updates)
 
 
@@ -169,6 +161,7 @@ class _Online:
     ends: list[int] = field(default_factory=list[int])
     updates: int = 0
     world_logs: Logs = field(default_factory=dict[str, Tensor])
+    logs: Logs = field(default_factory=dict[str, Tensor])
     obs: Any = None
     total: float = 0.0
 
@@ -178,27 +171,27 @@ class _Online:
         given = {"agent": self.agent, "buffer": self.buffer, "world": self.world, "env": self.env}
         return {name: part for name, part in given.items() if hasattr(part, "state_dict")}
 
-    def save(self, step: int, folder: Path | None, log: MetricLog | None) -> None:
-        """Write a checkpoint; a running episode is not part of it."""
-        if log is not None:
-            log.flush()  # first the log: it may hold more steps than the checkpoint, never fewer
-        if folder is not None:
-            counted = {key: getattr(self, name) for key, name in COUNTED.items()}
-            parts = {name: part.state_dict() for name, part in self.parts.items()}
-            save_checkpoint(folder, step, modules={}, optimizers={}, extra=counted | parts)
+    def state_dict(self) -> dict[str, Any]:
+        """Return parts and counters; an episode in progress is not among them."""
+        counted = {key: getattr(self, name) for key, name in COUNTED.items()}
+        return counted | {name: part.state_dict() for name, part in self.parts.items()}
 
-    def resume(self, folder: Path | None, log: MetricLog | None) -> int:
-        """Restore the newest checkpoint; return the next step."""
-        found = None if folder is None else load_checkpoint(folder, modules={}, optimizers={})
-        step = 0 if found is None else found.step
-        if found is not None:
-            for key, name in COUNTED.items():
-                setattr(self, name, found.extra[key])
-            for name, part in self.parts.items():
-                part.load_state_dict(found.extra[name])
-        if log is not None:
-            log.truncate(self.name, step)
-        return step
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state_dict` gave."""
+        for key, name in COUNTED.items():
+            setattr(self, name, state_dict[key])
+        for name, part in self.parts.items():
+            part.load_state_dict(state_dict[name])
+
+    def learn(self, step: int, config: WsrlConfig, generator: torch.Generator) -> None:
+        """Update the agent on online rows, and on imagined ones where there is a world."""
+        if self.world is not None:
+            found = self.world.refresh(step - config.warmup, self.buffer, self.agent, generator)
+            self.world_logs = found or self.world_logs
+        drawn = self.buffer.sample if self.world is None else partial(self.world.batch, self.buffer)
+        batch = drawn(config.batch_size, generator=generator).to(self.agent.device)
+        self.logs = self.world_logs | self.agent.update_parts(batch, config.updates_per_step, generator=generator)
+        self.updates += config.updates_per_step
 
     def collect(self, step: int, explore: Callable[..., Tensor], generator: torch.Generator) -> None:
         """Take one step with an action of ``explore(obs, generator=…)``; begin an episode where none runs."""

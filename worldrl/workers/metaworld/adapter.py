@@ -1,0 +1,76 @@
+"""Meta-World's MT10 as an adapter: Yu et al. 2019 (arXiv:1910.10897), the package metaworld 3.1.1.
+
+An action's numbers 0-2 move the hand (1 is 0.01 m at 80 Hz), number 6 is the gripper; the hand keeps its rotation.
+"""
+
+import hashlib
+import importlib
+
+import numpy as np
+
+OPENING_M = 0.1
+"""Distance of the fingers where Meta-World's normalised opening is 1."""
+
+
+class MetaWorldMt10:
+    """One environment of one task; draws are made by Meta-World from a seed of task, index and seed."""
+
+    name = "metaworld_mt10"
+    robot = {
+        "position_scale": 0.01,
+        "rotation_scale": 0.01,
+        "workspace_low": [-0.5, 0.4, 0.05],
+        "workspace_high": [0.5, 1.0, 0.5],
+        "max_rotation": 0.1,
+        "control_hz": 80.0,
+    }
+    tasks = {
+        "reach-v3": "reach the target",
+        "push-v3": "push the puck to the target",
+        "pick-place-v3": "pick up the puck and place it at the target",
+        "door-open-v3": "open the door",
+        "drawer-open-v3": "open the drawer",
+        "drawer-close-v3": "close the drawer",
+        "button-press-topdown-v3": "press the button from above",
+        "peg-insert-side-v3": "insert the peg into the hole from the side",
+        "window-open-v3": "open the window",
+        "window-close-v3": "close the window",
+    }
+    horizon = 500
+    packages = ("metaworld", "mujoco")
+
+    def __init__(self, task, cameras, image_size):
+        environments = importlib.import_module("metaworld.env_dict").ALL_V3_ENVIRONMENTS
+        size = {"width": image_size, "height": image_size}
+        self.env = environments[task](render_mode="rgb_array", camera_name="corner2", **size)
+        self.env._partially_observable = False  # the expert sees the goal
+        self.env._set_task_called, self.env._freeze_rand_vec, self.env.seeded_rand_vec = True, False, True
+        self.task, self.policy = task, importlib.import_module("metaworld.policies").ENV_POLICY_MAP[task]
+
+    def reset(self, index, seed):
+        digest = hashlib.sha256(f"{self.task}/{index}/{seed}".encode()).digest()
+        self.env.seed(int.from_bytes(digest[:4], "little") >> 1)
+        self.obs, _ = self.env.reset()
+        self.expert_policy, self.solved, self.gripper = self.policy(), False, -1.0
+
+    def step(self, action):
+        self.gripper = float(action[6])
+        self.obs, _, _, _, info = self.env.step(np.append(action[:3], action[6]))
+        self.solved = bool(info["success"])
+
+    def state(self):
+        finger = OPENING_M / 2 * self.obs[3]
+        return [*self.obs[:3], 0.0, 0.0, 0.0, finger, -finger]
+
+    def command(self):
+        return [*self.env.data.mocap_pos[0], 0.0, 0.0, 0.0, self.gripper]
+
+    def success(self):
+        return self.solved
+
+    def images(self):
+        return {"scene": self.env.render()}
+
+    def expert(self):
+        x, y, z, gripper = np.clip(self.expert_policy.get_action(self.obs), -1, 1)
+        return [x, y, z, 0.0, 0.0, 0.0, gripper]
