@@ -44,13 +44,13 @@ from worldrl.jobs.benchmark.tables import protocol_line, write_tables
 from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, show, video_writer
 from worldrl.recipes.run import choose_tasks, open_run
 from worldrl.recipes.suites.opening import say_assets
-from worldrl.recipes.suites.settings import SUITE, SUITE_PYTHON
 from worldrl.rollout.agents.actors import ExpertActor
 from worldrl.rollout.agents.policy_folder import is_agent, policy_facts
 from worldrl.rollout.agents.vector_agent import require_vector_fits
 from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.suites.episodes import EpisodeTiming
-from worldrl.rollout.suites.registry import find_suite, require_suite_fits, require_suite_name
+from worldrl.rollout.suites.names import SUITE, SUITE_PYTHON, require_suite_name
+from worldrl.rollout.suites.registry import find_suite, require_suite_fits
 from worldrl.rollout.suites.suite import Suite, drawn_size, require_expert
 from worldrl.settings import non_negative, one_of, positive, setting
 

@@ -38,7 +38,8 @@ from worldrl.rollout.real.embedded import embedded_embodiment
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec, has_spec, spec_of
 from worldrl.rollout.suites.libero import libero_tasks
 from worldrl.rollout.suites.libero_files import IMAGES, START, SUFFIX, find_demonstrations, read_demonstration
-from worldrl.rollout.suites.registry import FAMILIES, find_suite
+from worldrl.rollout.suites.names import FAMILIES
+from worldrl.rollout.suites.registry import find_suite
 from worldrl.rollout.suites.replays import EmbeddedReplayer, Opening, Replayer, SuiteReplayer
 from worldrl.settings import one_of, positive, required, setting
 from worldrl.workers.libero import facts as libero_facts

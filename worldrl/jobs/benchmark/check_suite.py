@@ -22,8 +22,8 @@ from worldrl.core.rng import numpy_stream
 from worldrl.core.storage.log import console
 from worldrl.recipes.run import open_run
 from worldrl.recipes.suites.opening import choose_suite_tasks, open_suite
-from worldrl.recipes.suites.settings import SUITE_PYTHON
-from worldrl.rollout.suites.registry import find_suite, require_suite_name
+from worldrl.rollout.suites.names import SUITE_PYTHON, require_suite_name
+from worldrl.rollout.suites.registry import find_suite
 from worldrl.rollout.suites.suite import Suite
 from worldrl.settings import non_negative, positive, required, setting
 from worldrl.simulators.pool import Row, SimulatorPool, Start

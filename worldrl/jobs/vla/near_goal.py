@@ -16,9 +16,9 @@ from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import SettingError
 from worldrl.core.types import Episode
 from worldrl.jobs.vla.settings import CollectionSettings, TrainVlaSettings
-from worldrl.recipes.suites.settings import EMBEDDED
 from worldrl.rollout.real.embedded import embedded_embodiment
 from worldrl.rollout.real.goal_distance import nearest_to_goal
+from worldrl.rollout.suites.names import EMBEDDED
 
 BY_POLICY = ("policy", "dream")
 """Sources of practice episodes in which the policy decided."""

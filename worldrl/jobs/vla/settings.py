@@ -11,10 +11,9 @@ from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.rl.improve import Improvement
 from worldrl.policies.token.policy import TokenPolicyConfig
 from worldrl.recipes.rl_parts import IMPROVEMENT, open_parts
-from worldrl.recipes.suites.settings import EMBEDDED, SUITE, SUITE_PYTHON
 from worldrl.recipes.world_model.start import SCRATCH, require_trained_codec
 from worldrl.recipes.world_model.wan_settings import WanSettings
-from worldrl.rollout.suites.registry import require_suite_name
+from worldrl.rollout.suites.names import EMBEDDED, SUITE, SUITE_PYTHON, require_suite_name
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.world_models.loading import BACKBONES, VIDEO
 from worldrl.world_models.video.config import VideoWorldModelConfig

@@ -22,11 +22,11 @@ from worldrl.evaluation.policy.protocol import CLEAN, EvalProtocol, embedded_pro
 from worldrl.evaluation.policy.result import EvalResult
 from worldrl.jobs.vla.settings import KIND, CollectionSettings, TrainVlaSettings
 from worldrl.recipes.run import choose_tasks
-from worldrl.recipes.suites.settings import EMBEDDED
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor
 from worldrl.rollout.imagined.starts import EmbeddedBackend, SimulatorBackend
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.embedded import embedded_embodiment, embedded_options
+from worldrl.rollout.suites.names import EMBEDDED
 
 
 class TrainingSuite(Protocol):

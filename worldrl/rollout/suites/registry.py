@@ -7,45 +7,13 @@ A name selects LIBERO, ManiSkill, RoboTwin, Isaac Lab, an adapter of worldrl (Me
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from importlib.metadata import entry_points
 from pathlib import Path
 
-from worldrl.core.errors import SettingError, nearest
+from worldrl.core.errors import SettingError
 from worldrl.rollout.agents.policy_folder import require_policy_fits
+from worldrl.rollout.suites.names import ADAPTERS, FAMILIES, plugins, require_suite_name
 from worldrl.rollout.suites.suite import Suite
 from worldrl.simulators.environments import find_environment
-from worldrl.workers.isaac import facts as isaac_facts
-from worldrl.workers.libero import facts as libero_facts
-from worldrl.workers.maniskill import facts as maniskill_facts
-from worldrl.workers.robotwin import facts as robotwin_facts
-
-GROUP = "worldrl.suites"
-FAMILIES = {
-    "libero": tuple(libero_facts.suite_names()),
-    "maniskill": tuple(maniskill_facts.SUITES),
-    "robotwin": tuple(robotwin_facts.CONFIGS),
-    "isaac": tuple(isaac_facts.SUITES),
-}
-"""Environment (of ``worldrl setup``) → its suites."""
-ADAPTERS = {"metaworld_mt10": ("metaworld", "worldrl.workers.metaworld.adapter:MetaWorldMt10")}
-"""Suites of adapters that come with worldrl: environment of ``worldrl setup``, and class."""
-
-
-def suite_names() -> list[str]:
-    """Every external suite that comes with worldrl."""
-    return [name for names in (*FAMILIES.values(), tuple(ADAPTERS)) for name in names]
-
-
-def require_suite_name(setting: str, value: str, *, others: Iterable[str] = ()) -> None:
-    """Refuse a value that names no suite; nothing is started. SettingError names the valid ones and the nearest."""
-    names = [*others, *suite_names(), *_plugins()]
-    file, separator, name = value.rpartition(":")
-    if value in names or (separator and name.isidentifier() and file.endswith(".py")):
-        return
-    raise SettingError(
-        f"{setting}: unknown value {value!r}{nearest(value, names)}; an adapter of your own is FILE.py:Class"
-    )
 
 
 def known_suite(name: str) -> Suite | None:
@@ -84,16 +52,12 @@ def _target_of(name: str) -> tuple[str, str]:
     if name in ADAPTERS:
         environment, target = ADAPTERS[name]
         return target, find_environment(environment).python
-    if (plugin := _plugins().get(name)) is not None:
+    if (plugin := plugins().get(name)) is not None:
         return plugin, ""
     file, _, kind = name.rpartition(":")
     if not Path(file).is_file():
         raise SettingError(f"suite: there is no file {file}")
     return f"{Path(file).resolve()}:{kind}", ""
-
-
-def _plugins() -> dict[str, str]:
-    return {entry.name: entry.value for entry in entry_points(group=GROUP)}
 
 
 def require_suite_fits(suite: Suite, policy: Path) -> None:

@@ -1,0 +1,47 @@
+"""Names of the external suites, without anything that plays them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import entry_points
+
+from worldrl.core.errors import SettingError, nearest
+
+GROUP = "worldrl.suites"
+"""Entry points of other packages' adapters, ``name = "module:Class"``."""
+EMBEDDED = "embedded"
+FAMILIES = {
+    "libero": ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90", "libero_spatial@lerobot"),
+    "maniskill": ("maniskill", "maniskill_cubes"),
+    "robotwin": ("robotwin_clean", "robotwin_randomised"),
+    "isaac": ("isaac_reach", "isaac_lift", "isaac_drawer", "isaac_stack"),
+}
+"""Environment (of ``worldrl setup``) → its suites."""
+ADAPTERS = {"metaworld_mt10": ("metaworld", "worldrl.workers.metaworld.adapter:MetaWorldMt10")}
+"""Suites of adapters that come with worldrl: environment of ``worldrl setup``, and class."""
+SUITE_PYTHON = "interpreter that has the simulator of suite=FILE.py:Class; empty takes this one"
+
+
+def suite_names() -> list[str]:
+    """Every external suite that comes with worldrl."""
+    return [name for names in (*FAMILIES.values(), tuple(ADAPTERS)) for name in names]
+
+
+SUITE = f"embedded, {', '.join(suite_names())}, or an adapter of your own as FILE.py:Class"
+"""Help text of the setting."""
+
+
+def plugins() -> dict[str, str]:
+    """Name and class of the adapters that installed packages bring; imports none."""
+    return {entry.name: entry.value for entry in entry_points(group=GROUP)}
+
+
+def require_suite_name(setting: str, value: str, *, others: Iterable[str] = ()) -> None:
+    """Refuse a value that names no suite; nothing is started. SettingError names the valid ones and the nearest."""
+    names = [*others, *suite_names(), *plugins()]
+    file, separator, name = value.rpartition(":")
+    if value in names or (separator and name.isidentifier() and file.endswith(".py")):
+        return
+    raise SettingError(
+        f"{setting}: unknown value {value!r}{nearest(value, names)}; an adapter of your own is FILE.py:Class"
+    )
