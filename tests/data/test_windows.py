@@ -184,10 +184,17 @@ def test_settings_are_checked(episodes, make_episode):
     ):
         with pytest.raises(SettingError, match=message):
             WindowSampler(episodes, **setting)
-    with pytest.raises(SettingError, match=r"event_share is 0\.5, but none of the 1 episodes"):
-        WindowSampler([make_episode(0)])
     with pytest.raises(SettingError, match="at least one episode"):
         WindowSampler([])
+
+
+def test_windows_start_anywhere_where_there_is_no_event(make_episode):
+    still = [make_episode(number) for number in range(3)]
+    drawn, plain = (
+        WindowSampler(still, static_share=0, event_share=share).sample(64, stream(0, "w")) for share in (0.9, 0.0)
+    )
+    for name in ("frames", "action"):
+        assert torch.equal(getattr(drawn, name), getattr(plain, name))
 
 
 def test_to_moves_tensors_only(episodes):

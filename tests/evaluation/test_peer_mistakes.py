@@ -14,10 +14,11 @@ from worldrl.core.errors import ActionError, ProtocolError
 from worldrl.evaluation.policy.compare import compare
 from worldrl.evaluation.policy.protocol import EvalProtocol
 from worldrl.evaluation.policy.result import EvalResult
-from worldrl.evaluation.policy.suites import libero_protocol
+from worldrl.evaluation.policy.suites import suite_protocol
 from worldrl.rollout.agents.actors import ExpertActor
 from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
 from worldrl.rollout.suites.episodes import Rules, play_episodes
+from worldrl.rollout.suites.registry import find_suite
 from worldrl.simulators.pool import SimulatorPool, Start
 from worldrl.simulators.process import Launch
 from worldrl.workers.libero import facts as libero_facts
@@ -33,7 +34,7 @@ LINE = re.compile(r"^\| .+? \| .+? \| `(tests/[\w/]+\.py)::(\w+)`", flags=re.MUL
 
 def protocol(described=DESCRIBED, **settings):
     values = {"episodes_per_task": 5, "seed": 0, "chunk_length": 1, "shadows": True, **settings}
-    return libero_protocol("libero_goal", described, **values)
+    return suite_protocol(find_suite("libero_goal"), described, **values)
 
 
 def result(made: EvalProtocol) -> EvalResult:

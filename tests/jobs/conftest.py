@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 import worldrl.jobs.benchmark.check_protocol as check_protocol
-import worldrl.jobs.data.collect_suite as collect_suite
 import worldrl.rollout.suites.libero as libero
-import worldrl.rollout.suites.registry as suites
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.data.lerobot.writer import LeRobotWriter
 from worldrl.simulators.process import Launch
@@ -78,11 +76,11 @@ def fake_libero(monkeypatch):
         launch = Launch(
             "libero_goal", sys.executable, FAKE_SUITE, {"suite": "libero_goal", "image_size": 16, **options}
         )
-        monkeypatch.setattr(suites, "libero_launch", lambda suite, **settings: launch)
+        monkeypatch.setattr(libero, "libero_launch", lambda suite, **settings: launch)
 
-    for job in (libero, check_protocol, collect_suite):
+    for job in (libero, check_protocol):
         monkeypatch.setattr(job, "libero_tasks", lambda suite: ["reach_right", "reach_up"])
     record = type("E", (), {"record": {"assets_note": "toy"}})
-    monkeypatch.setattr(suites, "find_environment", lambda name: record)
+    monkeypatch.setattr(libero, "find_environment", lambda name: record)
     install()
     return install

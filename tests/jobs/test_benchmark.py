@@ -13,16 +13,16 @@ import pytest
 import torch
 
 import worldrl.rollout.suites.libero as rollout_libero
-import worldrl.rollout.suites.registry as suites
 from worldrl.cli import main
 from worldrl.core.errors import ProtocolError, SettingError, WorkerEnvironmentError
 from worldrl.evaluation.policy.compare import compare
 from worldrl.evaluation.policy.protocol import EvalProtocol
 from worldrl.evaluation.policy.result import EvalResult
-from worldrl.evaluation.policy.suites import libero_protocol
+from worldrl.evaluation.policy.suites import suite_protocol
 from worldrl.evaluation.report.store import load_report_data
 from worldrl.jobs.benchmark.benchmark import BenchmarkSettings
 from worldrl.jobs.benchmark.films import recycle_after_of
+from worldrl.rollout.suites.registry import find_suite
 from worldrl.simulators.environments import WorkerEnvironment
 from worldrl.simulators.pool import SimulatorPool
 from worldrl.simulators.process import Launch
@@ -45,7 +45,7 @@ DESCRIBED = {
 
 def protocol(suite="libero_goal", **settings):
     values = {"episodes_per_task": 5, "seed": 0, "chunk_length": 1, "shadows": True, **settings}
-    return libero_protocol(suite, DESCRIBED, **values)
+    return suite_protocol(find_suite(suite), DESCRIBED, **values)
 
 
 @pytest.fixture
@@ -54,10 +54,10 @@ def fake_libero(monkeypatch):
 
     def install(**options):
         launch = Launch("libero_goal", sys.executable, TARGET, {"suite": "libero_goal", "image_size": 4, **options})
-        monkeypatch.setattr(suites, "libero_launch", lambda suite, **settings: launch)
+        monkeypatch.setattr(rollout_libero, "libero_launch", lambda suite, **settings: launch)
 
     record = type("E", (), {"record": {"assets_note": "toy"}})
-    monkeypatch.setattr(suites, "find_environment", lambda name: record)
+    monkeypatch.setattr(rollout_libero, "find_environment", lambda name: record)
     monkeypatch.setitem(libero_facts.UNSCRIPTED, "libero_goal", ())  # the tiny suite's expert plays all of its tasks
     install()
     return install
@@ -99,7 +99,7 @@ def test_the_table_does_not_depend_on_workers_accidents_or_interruption(tmp_path
 def test_the_note_belongs_to_the_assets_whatever_the_settings_say(tmp_path, fake_libero, monkeypatch, capsys):
     """A folder of the same content, and another note, dropped "toy" once: an unlabelled number looks like LIBERO's."""
     told = {"assets": "/told/to/setup", "assets_note": "other", "assets_notes": {"0123": "toy"}}
-    monkeypatch.setattr(suites, "find_environment", lambda name: type("E", (), {"record": told}))
+    monkeypatch.setattr(rollout_libero, "find_environment", lambda name: type("E", (), {"record": told}))
     for name, tokens, note in (
         ("copy", ["assets=/a/copy"], "toy"),
         ("more", ["assets=/a/copy", "assets_note=mine"], "toy; mine"),
@@ -228,7 +228,7 @@ def test_results_of_different_conventions_refuse_to_be_compared():
 def half_scripted(monkeypatch, fake_libero):
     """The expert plays one of the tiny suite's two tasks; a worker that starts is one too many."""
     monkeypatch.setitem(libero_facts.UNSCRIPTED, "libero_goal", ("reach_up",))
-    monkeypatch.setattr(suites, "libero_tasks", lambda suite: ["reach_right", "reach_up"])
+    monkeypatch.setattr(rollout_libero, "libero_tasks", lambda suite: ["reach_right", "reach_up"])
     fake_libero(boom="a worker was started")
 
 
@@ -281,7 +281,7 @@ def test_pictures_that_fail_are_a_note_and_lose_no_result(tmp_path, fake_libero,
         options = {"suite": suite, "image_size": 16 * len(cameras), "lazy": True, "fault": fault}
         return Launch(suite, sys.executable, TARGET, options)
 
-    monkeypatch.setattr(suites, "libero_launch", launch)
+    monkeypatch.setattr(rollout_libero, "libero_launch", launch)
     monkeypatch.setitem(libero_facts.SUITES, "libero_goal", libero_facts.SuiteFacts(2, 24))
     code, folder = run(tmp_path, "run", "workers=1", "envs=1", "restarts=0", "failures=2")
     assert code == 0

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-import worldrl.rollout.suites.registry as suites
+import worldrl.rollout.suites.libero as libero
+import worldrl.rollout.suites.maniskill as maniskill
 from worldrl.cli import main
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.workers.maniskill import facts as maniskill_facts
@@ -54,7 +55,7 @@ def test_demonstrations_are_replayed_in_maniskills_suites(published, monkeypatch
     """Only the launch of the worker and the list of tasks are not ManiSkill's."""
     monkeypatch.setitem(maniskill_facts.TASKS, TASK, maniskill_facts.TaskFacts("reach for the sky", 50))
     monkeypatch.setitem(maniskill_facts.SUITES, "maniskill_cubes", (TASK,))
-    monkeypatch.setattr(suites, "maniskill_launch", lambda suite, **_: suites.libero_launch("libero_goal"))
+    monkeypatch.setattr(maniskill, "maniskill_launch", lambda suite, **_: libero.libero_launch("libero_goal"))
     metrics = check(published("sound", lambda action: action))
     assert metrics["fits"], metrics["verdict"]
     assert metrics["as_recorded"] is None  # others' folders do not say where they began

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-import worldrl.rollout.suites.registry as suites
+import worldrl.rollout.suites.libero as libero
 from worldrl.cli import main
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.data.lerobot.journal import read_journal
@@ -45,7 +45,7 @@ def test_recordings_do_not_depend_on_workers_or_interruption_and_keep_their_orde
 
 def test_tasks_that_the_expert_does_not_play_are_refused_before_the_start(tmp_path, fake_libero, monkeypatch, capsys):
     monkeypatch.setitem(libero_facts.UNSCRIPTED, "libero_goal", ("reach_up",))
-    monkeypatch.setattr(suites, "libero_tasks", lambda suite: ["reach_right", "reach_up"])
+    monkeypatch.setattr(libero, "libero_tasks", lambda suite: ["reach_right", "reach_up"])
     fake_libero(boom="a worker was started")
     assert collect(tmp_path / "run") == 2
     told = " ".join(capsys.readouterr().err.split())

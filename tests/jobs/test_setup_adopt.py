@@ -11,9 +11,14 @@ from worldrl.core.errors import SettingError, WorkerEnvironmentError
 from worldrl.jobs.benchmark.benchmark import BenchmarkSettings
 from worldrl.jobs.benchmark.benchmark import main as benchmark
 from worldrl.jobs.environment.doctor import Failure, check_environment
-from worldrl.rollout.suites.registry import FAMILIES, family_of, main_camera, suite_names, worker_config_of
+from worldrl.rollout.suites.names import FAMILIES
+from worldrl.rollout.suites.registry import find_suite
+from worldrl.rollout.suites.suite import Workers
 from worldrl.simulators.environments import environment_folder, find_environment
+from worldrl.workers.isaac import facts as isaac_facts
+from worldrl.workers.libero import facts as libero_facts
 from worldrl.workers.link.boot import load_file
+from worldrl.workers.maniskill import facts as maniskill_facts
 from worldrl.workers.robotwin import facts as robotwin_facts
 
 make_checkout = load_file("robotwin_double", Path(__file__).parents[1] / "workers" / "robotwin_double.py").make_checkout
@@ -60,17 +65,8 @@ def test_an_adopted_environment_is_found_and_its_checkout_watched(cache, monkeyp
     assert set(found["versions"]) == {"yaml", "numpy"}
     assert find_environment("robotwin").python == str(Path(sys.executable).absolute())
     assert "never run against the real one" in check_environment("robotwin")
-    worker_config = worker_config_of(
-        "robotwin_clean",
-        cameras=("head",),
-        image_size=0,
-        shadows=True,
-        assets="",
-        workers=2,
-        slots=4,
-        restarts=2,
-        recycle_after=50,
-    )
+    asked = Workers(("head",), 0, workers=2, slots=4, restarts=2, recycle_after=50)
+    worker_config = find_suite("robotwin_clean").worker_config(asked)
     assert worker_config.pool == {
         "workers": 2,
         "slots": 2,
@@ -84,11 +80,16 @@ def test_an_adopted_environment_is_found_and_its_checkout_watched(cache, monkeyp
 
 
 def test_suites_have_one_family_and_the_camera_that_policies_see(cache):
-    names = suite_names()
-    assert len(names) == len(set(names))
-    assert {family_of(name) for name in names} == set(FAMILIES)
-    assert main_camera("robotwin_clean") == "head"
-    assert main_camera("isaac_stack") == main_camera("maniskill") == "scene"
+    given = {
+        "libero": libero_facts.suite_names(),
+        "maniskill": maniskill_facts.SUITES,
+        "robotwin": robotwin_facts.CONFIGS,
+        "isaac": isaac_facts.SUITES,
+    }
+    assert {family: tuple(names) for family, names in given.items()} == FAMILIES
+    assert all(find_suite(name).family == family for family, names in FAMILIES.items() for name in names)
+    assert find_suite("robotwin_clean").main_camera == "head"
+    assert find_suite("isaac_stack").main_camera == find_suite("maniskill").main_camera == "scene"
     with pytest.raises(SettingError, match="no scripted expert that acts step by step"):
         benchmark(BenchmarkSettings(policy="expert", suite="isaac_lift", run_dir=str(cache / "bench")))
     assert main(["benchmark", "suite=maniskill", "policy=expert", f"run_dir={cache / 'b'}"]) == 2

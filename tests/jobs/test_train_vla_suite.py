@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-import worldrl.rollout.suites.registry as suites
+import worldrl.rollout.suites.libero as libero
 from worldrl.cli import main
 from worldrl.core.errors import SettingError
 from worldrl.data.lerobot.dataset import EpisodeDataset
@@ -147,7 +147,7 @@ def test_without_names_all_tasks_are_meant(suite):
 
 def test_tasks_that_the_expert_does_not_play_are_refused_where_it_is_asked_to(suite, monkeypatch):
     monkeypatch.setitem(libero_facts.UNSCRIPTED, "libero_goal", ("reach_up",))
-    monkeypatch.setattr(suites, "libero_tasks", lambda suite: ["reach_right", "reach_up"])
+    monkeypatch.setattr(libero, "libero_tasks", lambda suite: ["reach_right", "reach_up"])
     fits = {
         "suite": "libero_goal",
         "start": "scratch",

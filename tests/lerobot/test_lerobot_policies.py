@@ -137,7 +137,7 @@ def test_benchmark_plays_a_two_armed_act_on_the_double_of_robotwin(published, tm
         drawn = {"suite": suite, "cameras": list(cameras), "image_size": image_size}
         return Launch(suite, sys.executable, TARGET, {**options, **drawn})
 
-    monkeypatch.setattr("worldrl.rollout.suites.registry.robotwin_launch", launch)
+    monkeypatch.setattr("worldrl.rollout.suites.robotwin.robotwin_launch", launch)
     tokens = ["suite=robotwin_clean", "episodes=1", "workers=1", "envs=1", "failures=1"]
     assert main(["benchmark", f"policy={published / 'robotwin'}", *tokens, f"run_dir={tmp_path / 'run'}"]) == 0
     result = EvalResult.load(tmp_path / "run")

@@ -22,7 +22,8 @@ from worldrl.policies.lerobot.folder import read_lerobot_folder
 from worldrl.policies.lerobot.inputs import match_inputs, require_fit
 from worldrl.policies.lerobot.worker import lerobot_python
 from worldrl.rollout.agents.policy_folder import policy_facts, policy_parent, require_policy_fits
-from worldrl.rollout.suites.registry import drawn_size, require_suite_fits, suite_spec
+from worldrl.rollout.suites.registry import find_suite, require_suite_fits
+from worldrl.rollout.suites.suite import drawn_size
 from worldrl.workers.link.boot import load_file
 
 fake = load_file("fake_network", Path(__file__).parent / "fake_network.py")
@@ -142,21 +143,21 @@ def test_two_arms_fourteen_joints_and_three_cameras_fit_robotwin_as_they_are(tmp
         assert source == ("image" if side is None else f"{side}_wrist_image")
     facts = policy_facts(folder)
     assert (facts.cameras, facts.picture) == (("scene", "left_wrist", "right_wrist"), (240, 320))
-    assert facts.actions == suite_spec("robotwin_clean").actions
-    require_suite_fits("robotwin_clean", folder)
-    assert drawn_size("robotwin_clean", facts.picture) == 0
+    assert facts.actions == find_suite("robotwin_clean").spec.actions
+    require_suite_fits(find_suite("robotwin_clean"), folder)
+    assert drawn_size(find_suite("robotwin_clean"), facts.picture) == 0
     with pytest.raises(SettingError, match="240 by 320 pixels; here they are square"):
         _ = facts.image_size
     with pytest.raises(
         SettingError, match=r"left_wrist_image not shown(?s:.)*external suites for this policy: robotwin_c"
     ):
-        require_suite_fits("libero_goal", folder)
+        require_suite_fits(find_suite("libero_goal"), folder)
 
 
 def test_pictures_that_a_suite_does_not_draw_are_shown_beside_those_it_does(tmp_path):
     folder = two_armed(tmp_path, ("cam_high", "cam_left_wrist", "cam_right_wrist"), picture=(480, 640))
     with pytest.raises(SettingError, match=r"cam_high \(480, 640, 3\) +\| image \(480, 480, 3\)"):
-        require_suite_fits("robotwin_clean", folder)
+        require_suite_fits(find_suite("robotwin_clean"), folder)
 
 
 def test_three_cameras_of_other_names_and_actions_of_another_size_are_asked_for(tmp_path):

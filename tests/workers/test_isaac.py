@@ -11,6 +11,7 @@ from worldrl.core.errors import SettingError
 from worldrl.evaluation.policy.suites import suite_protocol
 from worldrl.rollout.suites.env import SuiteVecEnv
 from worldrl.rollout.suites.isaac import isaac_launch
+from worldrl.rollout.suites.registry import find_suite
 from worldrl.simulators.pool import SimulatorPool, Start
 from worldrl.simulators.process import Launch
 from worldrl.workers.isaac import facts
@@ -108,7 +109,13 @@ def test_the_drawer_and_the_time_limit():
         np.testing.assert_array_equal(truncated, [False, True])
         described = {**env.pool.suite, "packages": {"isaaclab": "2.3.2", "isaacsim": "5.1"}}
         protocol = suite_protocol(
-            "isaac_drawer", described, shadows=True, assets_note="", episodes_per_task=3, seed=0, chunk_length=1
+            find_suite("isaac_drawer"),
+            described,
+            shadows=True,
+            assets_note="",
+            episodes_per_task=3,
+            seed=0,
+            chunk_length=1,
         )
         assert protocol.horizon == {"Isaac-Open-Drawer-Franka-IK-Rel-v0": 480}
     finally:

@@ -8,6 +8,7 @@ import pytest
 from worldrl.core.errors import SettingError
 from worldrl.evaluation.policy.suites import suite_protocol
 from worldrl.rollout.suites.maniskill import maniskill_launch
+from worldrl.rollout.suites.registry import find_suite
 from worldrl.workers.maniskill import facts
 from worldrl.workers.maniskill.expert import CLOSED, OPEN, CubeExpert, NoExpertError, quarter_turn
 from worldrl.workers.maniskill.worker import ManiSkill, vendor_action
@@ -99,15 +100,15 @@ def test_the_protocol_has_each_tasks_limit():
         "device": "cpu",
     }
     given = {"shadows": True, "assets_note": "", "episodes_per_task": 5, "seed": 0, "chunk_length": 4}
-    protocol = suite_protocol("maniskill", described, **given)
+    protocol = suite_protocol(find_suite("maniskill"), described, **given)
     assert protocol.horizon["StackPyramid-v1"] == 250
     assert protocol.suite_version == "maniskill3.0.1"
-    drawn = suite_protocol("maniskill", {**described, "device": "cuda"}, **given)
+    drawn = suite_protocol(find_suite("maniskill"), {**described, "device": "cuda"}, **given)
     assert drawn.hash != protocol.hash  # another renderer is another measurement
     with pytest.raises(SettingError, match="unknown task 'PickCub-v1'"):
-        suite_protocol("maniskill", described, tasks=["PickCub-v1"], **given)
-    with pytest.raises(SettingError, match="numbers 1048576 initial states"):
-        suite_protocol("maniskill", described, first_index=facts.STORED_STATES, **given)
+        suite_protocol(find_suite("maniskill"), described, tasks=["PickCub-v1"], **given)
+    with pytest.raises(SettingError, match="stores 1048576 initial states"):
+        suite_protocol(find_suite("maniskill"), described, first_index=facts.STORED_STATES, **given)
 
 
 def test_bad_input():

@@ -12,6 +12,7 @@ from worldrl.evaluation.policy.suites import suite_protocol
 from worldrl.rollout.agents.actors import ExpertActor
 from worldrl.rollout.real.specs import EpisodeSpec
 from worldrl.rollout.suites.episodes import Rules, play_episodes
+from worldrl.rollout.suites.registry import find_suite
 from worldrl.rollout.suites.robotwin import TARGET, make_vec, robotwin_launch
 from worldrl.simulators.pool import SimulatorPool, Start
 from worldrl.simulators.process import Launch
@@ -38,7 +39,13 @@ def test_an_episode_starts_where_the_expert_succeeded_and_is_told_a_sentence_of_
     with SimulatorPool(launch(tmp_path, cameras=("head", "left_wrist", "right_wrist"))) as pool:
         assert pool.suite["tasks"] == [{"name": TASK, "instruction": "close gripper", "horizon": 7}]
         protocol = suite_protocol(
-            "robotwin_clean", pool.suite, shadows=True, assets_note="", episodes_per_task=2, seed=0, chunk_length=1
+            find_suite("robotwin_clean"),
+            pool.suite,
+            shadows=True,
+            assets_note="",
+            episodes_per_task=2,
+            seed=0,
+            chunk_length=1,
         )
         assert protocol.horizon == {TASK: 7}
         rows = [pool.reset({0: Start(TASK, number, 0)})[0] for number in (0, 1, 2, 1)]

@@ -18,7 +18,7 @@ from worldrl.evaluation.policy.protocol import EvalProtocol
 from worldrl.rollout.real.embedded import EMBEDDED_SUITE, embedded_embodiment
 from worldrl.rollout.real.specs import EpisodeSpec, spec_of
 from worldrl.rollout.suites.registry import known_suite
-from worldrl.rollout.suites.suite import EMBODIMENT, UNKNOWN, UPRIGHT, WORDS, WORLD, own_word, robot_meaning
+from worldrl.rollout.suites.suite import EMBODIMENT, UNKNOWN, UPRIGHT, WORDS, WORLD, robot_meaning
 from worldrl.workers.libero import facts as libero_facts
 
 TrainedOn = Mapping[str, Any]
@@ -47,8 +47,7 @@ def protocol_conventions(protocol: EvalProtocol) -> dict[str, Any]:
 def recorded_conventions(header: DatasetHeader, tasks: Sequence[str]) -> dict[str, Any]:
     """Meaning of a dataset's actions and images: its robot's constants, and the words of its suite."""
     known = suite_conventions(header.suite, tasks, float(header.fps))
-    absent = own_word(header.suite) if header.suite else UNKNOWN
-    words = tuple(str(known.get(name, absent)) for name in WORDS)
+    words = tuple(str(known.get(name, UNKNOWN)) for name in WORDS)
     return robot_meaning(header.embodiment, float(header.fps), words)
 
 
@@ -188,7 +187,7 @@ def differing_conventions(
         SettingError: the embodiment differs from all of them.
     """
     here = protocol_conventions(protocol)
-    tables = [_compared(there, here) for there in known.values()]
+    tables = [_compared(there, here, same=suite == protocol.suite) for suite, there in known.items()]
     fitting = [table for table in tables if EMBODIMENT not in table[0]]
     if not fitting:
         there = "; ".join(f"{fields[EMBODIMENT]} ({suite})" for suite, fields in known.items())
@@ -199,9 +198,12 @@ def differing_conventions(
     return min(fitting, key=lambda table: (len(table[0]), len(table[1])))
 
 
-def _compared(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[dict[str, list[Any]], list[str]]:
-    """Fields that differ, and those of which one side is unknown."""
+def _compared(
+    there: Mapping[str, Any], here: Mapping[str, Any], *, same: bool
+) -> tuple[dict[str, list[Any]], list[str]]:
+    """Fields that differ, and those of which one side is unknown; what the ``same`` suite leaves unknown is its own."""
     unknown = [name for name in {**there, **here} if UNKNOWN in (there.get(name), here.get(name))]
+    unknown = [name for name in unknown if not (same and there.get(name) == here.get(name))]
     names = [name for name in {**there, **here} if name not in unknown and there.get(name) != here.get(name)]
     if EMBODIMENT in unknown:
         names = [name for name in names if name in there and name in here]

@@ -12,7 +12,7 @@ from typing import Any
 from worldrl.core.actions import suite_actions
 from worldrl.core.embodiment import embodiment_from_json
 from worldrl.core.errors import SettingError, WorkerError
-from worldrl.rollout.suites.suite import Conventions, Suite, SuiteSpec, WorkerConfig, Workers, own_word, robot_meaning
+from worldrl.rollout.suites.suite import UNKNOWN, Conventions, Suite, SuiteSpec, WorkerConfig, Workers, robot_meaning
 from worldrl.simulators.process import Launch, SimulatorProcess, WorkerDied
 from worldrl.simulators.renderer import given_backend
 
@@ -76,9 +76,9 @@ class AdapterSuite(Suite):
         }
 
     def meaning(self, control_hz: float) -> dict[str, Any]:
-        """By the robot's constants; frames and images are as the adapter has them."""
+        """By the robot's constants; frames and images are known to the adapter alone."""
         assert self.embodiment is not None
-        return robot_meaning(self._robot, control_hz, [own_word(self.name)] * 3)
+        return robot_meaning(self._robot, control_hz, [UNKNOWN] * 3)
 
 
 def _variables() -> dict[str, str]:

@@ -43,11 +43,6 @@ def robot_meaning(robot: AnyEmbodiment, control_hz: float, words: Sequence[str])
     return tool_meaning(robot.position_scale, robot.rotation_scale, control_hz, words)
 
 
-def own_word(suite: str) -> str:
-    """Convention of a suite that only its adapter knows: equal to itself, and to no other suite's."""
-    return f"that of {suite}"
-
-
 @dataclass(frozen=True)
 class SuiteSpec:
     """Inputs and outputs of a suite's robot.

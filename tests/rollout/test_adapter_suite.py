@@ -1,0 +1,174 @@
+"""A user's own environment as a suite: ``suite=FILE.py:Class`` in real worker processes.
+
+Units under test: ``workers/adapter``, ``rollout/suites/adapter.py``, ``jobs/benchmark/check_suite.py``.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from worldrl.cli import main
+from worldrl.core.errors import SettingError, WorkerError
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.rollout.suites import names
+from worldrl.rollout.suites.registry import find_suite
+from worldrl.rollout.suites.suite import Workers
+from worldrl.simulators.pool import SimulatorPool, Start
+
+FILE = Path(__file__).parents[1] / "workers" / "reach_adapter.py"
+SUITE = f"{FILE}:Reach"
+USER_ERROR, GATE_FAILED = 2, 3
+
+
+@pytest.fixture
+def changed(tmp_path):
+    """The adapter with one text replaced, as ``FILE.py:Class``."""
+
+    def write(old, new):
+        text = FILE.read_text()
+        assert text.count(old) == 1
+        (tmp_path / "lab.py").write_text(text.replace(old, new))
+        return f"{tmp_path / 'lab.py'}:Reach"
+
+    return write
+
+
+def test_an_adapter_is_described_without_being_imported_here():
+    suite = find_suite(SUITE)
+    assert "reach_adapter" not in sys.modules
+    assert (suite.name, suite.tasks(), suite.stored_states) == ("reach", ("reach-red", "reach-blue"), 10_000)
+    assert [suite.horizon(task) for task in suite.tasks()] == [30, 40]
+    assert suite.spec.actions.names == ("x", "y")
+    assert suite.without_expert() == ()
+    assert suite.trainable
+
+
+def test_episodes_repeat_and_commands_follow_the_targets():
+    config = find_suite(SUITE).worker_config(Workers(("scene",), 16, 1, 2, 0, None))
+    with SimulatorPool(config.launch, timeout_s=60, **config.pool) as pool:
+        rows = pool.reset(dict.fromkeys((0, 1), Start("reach-red", 3, 5)), render=True)
+        assert rows[0]["image"].shape == (16, 16, 3)
+        for name in rows[0]:
+            np.testing.assert_array_equal(rows[0][name], rows[1][name])
+        stepped = pool.steps({0: np.ones((1, 2), np.float32)})[0][0]
+        expected = np.minimum(1, rows[0]["state"] + 0.2)  # two units a second at ten steps a second
+        np.testing.assert_allclose(stepped["command"], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("def images(self)", "def pictures(self)", r"lab\.py:Reach has no method images\(\)"),
+        ("horizon = 30", "horizon = 0", "tasks\\['reach-red'\\].horizon must be a whole number from 1, got 0"),
+        ('"control_hz": 10', '"hz": 10', "robot must be the dict of an embodiment with control_hz"),
+        ('"low": [0, 0]', '"low": [0]', "robot\\['low'\\] must be a list with one entry per joint"),
+        ('"low": [0, 0]', '"low": [2, 0]', "robot: .*low must lie below"),
+        ("import numpy as np", "import nompy as np", "cannot be loaded: ModuleNotFoundError: No module named 'nompy'"),
+        ("horizon = 30", 'cameras = ("front",)', "cameras must be names, .* the main one first and called scene"),
+        ("horizon = 30", 'packages = ("nompy",)', "packages names nompy, which is not installed"),
+    ],
+)
+def test_what_an_adapter_describes_wrongly_is_named(changed, old, new, message):
+    with pytest.raises((WorkerError, SettingError), match=message):
+        find_suite(changed(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "return self.at\n",
+            "return [*self.at, 0]\n",
+            r"state\(\) of task reach-red must return 2 numbers, got shape \[3\]",
+        ),
+        ("return self.at\n", "return self.at * np.nan\n", "must return finite numbers"),
+        ("255, np.uint8", "255, np.int64", r"images\(\) of task reach-red must return uint8 \[64, 64, 3\] of scene"),
+        ('"scene": image', '"front": image', "of scene .* got cameras front"),
+        (
+            "draw = np.random.default_rng([index, seed])",
+            "draw = 1 / 0",
+            r"lab\.py:Reach:17: reset\(\) .* ZeroDivisionError",
+        ),
+        ("default_rng([index, seed])", "default_rng()", r"reset\(0, 0\) of reach-red gave two states .* check-suite"),
+    ],
+)
+def test_what_an_adapter_returns_wrongly_is_one_line(changed, tmp_path, capsys, old, new, message):
+    tokens = [f"suite={changed(old, new)}", "expert_episodes=1", "workers=1", f"run_dir={tmp_path / 'run'}"]
+    assert main(["collect", *tokens]) == USER_ERROR
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert re.search(message, said)
+
+
+def test_recordings_hold_the_adapters_robot_and_name(tmp_path):
+    assert main(["collect", f"suite={SUITE}", "expert_episodes=2", "workers=1", f"run_dir={tmp_path / 'run'}"]) == 0
+    dataset = EpisodeDataset.open(tmp_path / "run" / "dataset")
+    assert (dataset.header.suite, dataset.embodiment.names) == ("reach", ("x", "y"))
+    assert all(record.success for record in dataset.records)
+    episode = dataset[0]
+    np.testing.assert_allclose(episode.state[1:], episode.command[1:], atol=1e-6)
+
+
+def test_the_whole_loop_runs_in_it_and_names_it(tmp_path, capsys):
+    tokens = ["preset=tiny", f"suite={SUITE}", "tasks=[reach-red]", "start=scratch", f"run_dir={tmp_path / 'run'}"]
+    assert main(["train-vla", *tokens]) == 0
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["metrics"]["suite"] == "reach"
+    assert "windows start at any frame" in capsys.readouterr().err
+    policy = tmp_path / "run" / result["metrics"]["policy"]
+    tokens = [f"policy={policy}", f"suite={SUITE}", "tasks=[reach-red]", "episodes=2", f"run_dir={tmp_path / 'bench'}"]
+    assert main(["benchmark", *tokens]) == 0
+    found = json.loads((tmp_path / "bench" / "result.json").read_text())["metrics"]
+    assert (found["suite"], found["conventions"]["differing"], found["warnings"]) == ("reach", {}, [])
+
+
+def test_another_file_is_another_protocol(changed):
+    suites = [find_suite(SUITE), find_suite(changed("horizon = 30", "horizon = 31"))]
+    found = [suite.conventions(suite.described, shadows=True, assets_note="")[1]["adapter"] for suite in suites]
+    assert len(set(found)) == 2
+
+
+def test_check_suite_passes_and_names_what_fails(changed, tmp_path, capsys):
+    tokens = ["episodes=1", f"run_dir={tmp_path / 'run'}"]
+    assert main(["check-suite", SUITE, *tokens]) == 0
+    speed = json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]["steps_per_s"]
+    assert min(speed.values()) > 0
+    capsys.readouterr()
+    faults = {
+        "return np.abs(self.at - self.goal).max() < 0.05": ("return True", "success begins false"),
+        "np.random.default_rng([index, seed])": ("np.random.default_rng(7)", "initial states vary"),
+        "self.at = np.clip(np.clip(action, 0, 1), self.at - 0.2, self.at + 0.2)": (
+            "self.at = self.at + 0.0 * action",
+            "actions move the robot",
+        ),
+        'return {"scene": image}': ('return {"scene": image * 0}', "images"),
+    }
+    for number, (old, (new, name)) in enumerate(faults.items()):
+        run = tmp_path / f"run-{number}"
+        assert main(["check-suite", changed(old, new), "episodes=0", f"run_dir={run}"]) == GATE_FAILED
+        checks = json.loads((run / "result.json").read_text())["metrics"]["checks"]
+        assert name in {check["name"] for check in checks if check["passed"] is False}
+
+
+def test_names_that_select_nothing_are_refused(capsys, tmp_path):
+    for value, message in (
+        ("lab.py:Reach", "there is no file lab.py"),
+        ("libero_goa", "did you mean 'libero_goal'"),
+        ("reach_adapter", "an adapter of your own is FILE.py:Class"),
+    ):
+        assert main(["collect", f"suite={value}", f"run_dir={tmp_path / 'run'}"]) == USER_ERROR
+        assert message in capsys.readouterr().err
+    with pytest.raises(SettingError, match="leave python out"):
+        find_suite("maniskill", sys.executable)
+    with pytest.raises(SettingError, match="/no/such does not exist"):
+        find_suite(SUITE, "/no/such")
+
+
+def test_installed_packages_bring_suites(monkeypatch):
+    entry = type("Entry", (), {"name": "lab", "value": f"{FILE}:Reach"})
+    monkeypatch.setattr(names, "entry_points", lambda group: [entry] if group == names.GROUP else [])
+    names.require_suite_name("suite", "lab")
+    assert find_suite("lab").name == "reach"
