@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.image_fit import WAYS
 from worldrl.core.rng import initial_weights
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.evaluation.policy.trained_on import merged, trained_on
@@ -59,8 +60,9 @@ def save(folder, datasets, known):
     return folder
 
 
-def test_what_leaves_the_policy_is_in_the_robots_units_and_what_enters_in_the_policys(tmp_path, lab):
-    data, recorded, images = lab("so101", {"open": 42, "closed": 8}, pictures="turned")
+@pytest.mark.parametrize("fit", WAYS)
+def test_what_leaves_the_policy_is_in_the_robots_units_and_what_enters_in_the_policys(fit, tmp_path, lab):
+    data, recorded, images = lab("so101", {"open": 42, "closed": 8}, pictures="turned", fit=fit)
     side = RobotSide.of(save(tmp_path / "policy", [data], trained_on([data])))
     episode = data[0]
     np.testing.assert_allclose(side.numbers(recorded)[:-1], episode.action, atol=1e-6)
@@ -86,6 +88,7 @@ def test_a_policy_that_says_nothing_or_nonsense_is_refused(tmp_path, lab):
         {"pictures": "upside down"},
         {"gripper": {"claw": {"open": 1.0, "closed": 0.0}}},
         {"image_size": "big"},
+        {"fit": "zoom"},
     ):
         damaged = {**known, "recorded": [{**known["recorded"][0], **change}]}
         with pytest.raises(ArtefactError, match="recorded"):

@@ -20,7 +20,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import ArtefactError
+from worldrl.core.image_fit import ImageFit
 from worldrl.core.storage.log import console
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.external.digest import require_digest
@@ -98,8 +99,10 @@ class ExternalDataset:
         )
 
 
-def open_external(path: Path) -> ExternalDataset:
+def open_external(path: Path, wanted: ImageFit | None = None) -> ExternalDataset:
     """Open a folder, and say once per process what was assumed about it.
+
+    ``wanted`` replaces ``image_size`` and ``fit`` of ``worldrl.json`` where these give images of another size.
 
     Raises:
         ArtefactError: its metadata is incomplete or damaged.
@@ -108,6 +111,8 @@ def open_external(path: Path) -> ExternalDataset:
     folder = read_folder(path)
     require_rows(folder)
     meaning = read_meaning(folder)
+    if wanted is not None and wanted.size != meaning.image_size:
+        meaning = replace(meaning, image_size=wanted.size, fit=wanted.fit)
     folder, robot = with_films(folder, meaning.cameras.values()), meaning.robot
     header = DatasetHeader(round(robot.control_hz), tuple(meaning.cameras), meaning.image_size, robot)
     _tell(path.resolve(), meaning.assumed)
@@ -124,7 +129,6 @@ def _content(dataset: ExternalDataset, index: int) -> str:
     """Identity of an episode: metadata, file sizes, meaning. The files themselves carry no digest and are not read for it."""
     meaning = {
         **dataset.meaning.told(dataset.folder),
-        "image_size": dataset.header.image_size,
         "folder": "",
     }
     text = json.dumps([dataset.folder.identity, dataset.header.to_json(), meaning, repr(dataset.meaning), index])
@@ -249,7 +253,7 @@ def _rows(dataset: ExternalDataset, episode: ExternalEpisode) -> Any:
 def _frames(
     dataset: ExternalDataset, episode: ExternalEpisode, table: Any, times: NDArray[np.float64]
 ) -> NDArray[np.uint8]:
-    size, cameras = dataset.header.image_size, dataset.meaning.cameras
+    meaning, cameras, size = dataset.meaning, dataset.meaning.cameras, dataset.meaning.image_size
     frames = np.empty((episode.rows, len(cameras), *size, 3), np.uint8)
     for view, name in enumerate(cameras.values()):
         clip = episode.clips.get(name)
@@ -257,7 +261,7 @@ def _frames(
         pictures = film_images(clip, times, where) if clip else stored_images(table[name].to_pylist(), where)
         for row, picture in enumerate(pictures):
             _require_size(picture, dataset.folder.features[name].image_size, where)
-            frames[row, view] = fitted(picture, turn=dataset.meaning.pictures, size=size)
+            frames[row, view] = fitted(picture, turn=meaning.pictures, size=size, fit=meaning.fit)
     return frames
 
 

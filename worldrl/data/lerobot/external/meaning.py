@@ -11,6 +11,7 @@ once on the terminal, and kept in every episode's ``meta``; what is unknown is o
     cameras     {"scene": feature, "wrist": feature}: names here to features there; the main camera is "scene", else "head",
                 and is camera 0 of an episode's frames wherever it stands here
     image_size  pixels that pictures are resized to: a number for square ones, else [rows, columns]
+    fit         how they get that size: "stretch", "crop" or "letterbox" (``core.image_fit``)
     pictures    "as they are", "turned" by 180 degrees, "flipped" (rows), "mirrored" (columns)
     gripper     {"open": -1, "closed": 1}: an action's number for either; or such pairs by the grippers' names
     observed    "before" the row's action, or "after" it
@@ -33,6 +34,7 @@ from typing import Any
 
 from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import ArtefactError
+from worldrl.core.image_fit import Fit
 from worldrl.core.storage.jsonfile import read_json
 from worldrl.data.lerobot.external.cameras import read_cameras, read_image_size
 from worldrl.data.lerobot.external.folder import ExternalFolder
@@ -58,6 +60,7 @@ class Meaning:
         command: features of the command; empty where it follows from state or actions.
         cameras: our name to feature, in the order of the episodes' cameras, the main one first.
         image_size: rows and columns (pixels).
+        fit: how images get that size.
         pictures: how they are turned.
         gripper: recorded numbers for open and for closed, of each gripper; None where they are the robot's own.
         observed: ``before`` or ``after``.
@@ -73,6 +76,7 @@ class Meaning:
     command: tuple[Columns, ...]
     cameras: Mapping[str, str]
     image_size: tuple[int, int]
+    fit: Fit
     pictures: str
     gripper: Ends | None
     observed: str
@@ -89,6 +93,8 @@ class Meaning:
             "fps": folder.fps,
             "cameras": dict(self.cameras),
             "image_sizes": [list(folder.features[name].image_size) for name in self.cameras.values()],
+            "image_size": list(self.image_size),
+            "fit": self.fit.value,
             "pictures": self.pictures,
             "gripper": (ends[0] if len(ends) == 1 else ends) or None,
             "observed": self.observed,
@@ -116,13 +122,15 @@ def read_meaning(folder: ExternalFolder) -> Meaning:
     cameras = read_cameras(folder, stated, draft)
     success = read_success(folder, stated, draft)
     draft.entries |= {"cameras": cameras, "success": success}
+    image_size, fit = read_image_size(folder, stated, cameras, draft)
     meaning = Meaning(
         robot=body.robot,
         state=body.state,
         action=body.action,
         command=body.command,
         cameras=cameras,
-        image_size=read_image_size(folder, stated, cameras, draft),
+        image_size=image_size,
+        fit=fit,
         pictures=choice(folder, stated, "pictures", tuple(TURNS), draft, "images are taken as they are"),
         gripper=body.gripper,
         observed=choice(
