@@ -28,8 +28,6 @@ SIZES = frozenset(
     }
 )
 """Settings that some tensor's shape shows, up to a small factor."""
-MAY_BE_NONE = ("restorer.width", "keypoints")
-"""Sizes that may be 0: the part is then left out."""
 MOST_MODULES, LARGEST_FACTOR = 1000, 64
 """A count up to this is always tried; a size may be this many times the largest dimension in the file."""
 
@@ -84,7 +82,7 @@ def check_finite(where: str, tensor: Tensor) -> None:
 
 
 def check_sizes(artefact: Artefact) -> None:
-    """Refuse a config that asks for modules without size, or far larger ones than its weights fill, before any is made.
+    """Refuse a config that asks for far larger modules than its weights fill, before any is made.
 
     Raises:
         ArtefactError: naming the field.
@@ -95,8 +93,6 @@ def check_sizes(artefact: Artefact) -> None:
     most = max(MOST_MODULES, len(artefact.tensors))
     for name, value in _integers(artefact.config):
         last = name.rpartition(".")[2]
-        if last in SIZES and value < 1 and not (value == 0 and name.endswith(MAY_BE_NONE)):
-            raise ArtefactError(f"{artefact.folder}: {name} is {value}, a size must be at least 1; copy it again")
         limit = most if last in COUNTS else LARGEST_FACTOR * largest if last in SIZES else value
         if value > limit:
             raise ArtefactError(

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from worldrl.core.errors import SettingError, nearest
+from worldrl.core.errors import SettingError, nearest, require_at_least_one
 from worldrl.core.image_fit import Fit, ImageFit
 from worldrl.core.renames import current_config
 from worldrl.core.storage.typed import from_plain
@@ -137,6 +137,7 @@ class DynamicsConfig:
     def __post_init__(self) -> None:
         """Reject a chunk of incomplete frames, and switches of the other backend."""
         self.kind = _kind("dynamics.kind", DynamicsKind, self.kind)
+        require_at_least_one(self, ("chunk_length", "frame_stride"), of="dynamics")
         if self.chunk_length % self.frame_stride:
             raise SettingError(
                 f"dynamics.frame_stride must divide chunk_length {self.chunk_length}, got {self.frame_stride}"
