@@ -33,6 +33,7 @@ from worldrl.core.errors import ArtefactError
 from worldrl.core.image_fit import ImageFit
 from worldrl.core.storage.log import console
 from worldrl.core.types import Episode
+from worldrl.data.lerobot.external.bounds import within_bounds
 from worldrl.data.lerobot.external.digest import require_digest
 from worldrl.data.lerobot.external.folder import (
     WHOLE,
@@ -195,7 +196,9 @@ def _decoded(
 ) -> Episode:
     meaning, where = dataset.meaning, f"{episode.file}: episode {episode.index}"
     state, action = (numbers(table, parts, where) for parts in (meaning.state, meaning.action))
-    action = in_robots_numbers(action, meaning.gripper, meaning.robot.actions)
+    spec, path = meaning.robot.actions, dataset.folder.path
+    action = in_robots_numbers(action, meaning.gripper, spec)
+    action = within_bounds(action, spec, clip=meaning.clip_actions, where=where, path=path)
     command = numbers(table, meaning.command, where) if meaning.command else _command(state, action, meaning)
     contact = scalars(table, meaning.contact, episode.file) if meaning.contact else np.zeros(episode.rows)
     if is_feature(meaning.success):
@@ -216,7 +219,7 @@ def _decoded(
         task=record.task,
         cameras=dataset.header.cameras,
         meta=dict(record.meta),
-        actions=meaning.robot.actions,
+        actions=spec,
     )
     check_episode(made, dataset.header, where)
     return made

@@ -14,6 +14,7 @@ once on the terminal, and kept in every episode's ``meta``; what is unknown is o
     fit         how they get that size: "stretch", "crop" or "letterbox" (``core.image_fit``)
     pictures    "as they are", "turned" by 180 degrees, "flipped" (rows), "mirrored" (columns)
     gripper     {"open": -1, "closed": 1}: an action's number for either; or such pairs by the grippers' names
+    clip_actions  true moves actions beyond the robot's range to it; false, the default, refuses them
     observed    "before" the row's action, or "after" it
     success     a feature that is above 0 where the task is fulfilled, "meta/episodes:COLUMN" of the episode table,
                 "every episode", or "no episode"
@@ -36,6 +37,7 @@ from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import ArtefactError
 from worldrl.core.image_fit import Fit
 from worldrl.core.storage.jsonfile import read_json
+from worldrl.data.lerobot.external.bounds import clips
 from worldrl.data.lerobot.external.cameras import read_cameras, read_image_size
 from worldrl.data.lerobot.external.folder import ExternalFolder
 from worldrl.data.lerobot.external.gripper import Ends
@@ -63,6 +65,7 @@ class Meaning:
         fit: how images get that size.
         pictures: how they are turned.
         gripper: recorded numbers for open and for closed, of each gripper; None where they are the robot's own.
+        clip_actions: move actions beyond the robot's range to it.
         observed: ``before`` or ``after``.
         success: feature, column of the episode table, ``every episode`` or ``no episode``.
         contact: feature that says when the fingers touch a task object; empty where none does.
@@ -79,6 +82,7 @@ class Meaning:
     fit: Fit
     pictures: str
     gripper: Ends | None
+    clip_actions: bool
     observed: str
     success: str
     contact: str
@@ -97,6 +101,7 @@ class Meaning:
             "fit": self.fit.value,
             "pictures": self.pictures,
             "gripper": (ends[0] if len(ends) == 1 else ends) or None,
+            "clip_actions": self.clip_actions,
             "observed": self.observed,
             "success": self.success,
             "assumed": list(self.assumed),
@@ -133,6 +138,7 @@ def read_meaning(folder: ExternalFolder) -> Meaning:
         fit=fit,
         pictures=choice(folder, stated, "pictures", tuple(TURNS), draft, "images are taken as they are"),
         gripper=body.gripper,
+        clip_actions=clips(folder, stated),
         observed=choice(
             folder, stated, "observed", (BEFORE, AFTER), draft, "a row shows what its action was decided on"
         ),
