@@ -9,7 +9,7 @@ from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.data.lerobot.dataset import EpisodeDataset
 
 NAMES = ["lift.pos", "gripper.pos"]
-ROBOT = {"kind": "joints", "names": NAMES, "low": [-1.0, 0.0], "high": [50.0, 1.0], "max_speed": [1000.0, 100.0], "control_hz": 30.0}  # fmt: skip
+ROBOT = {"kind": "joints", "names": NAMES, "low": [-1.0, 0.0], "high": [50.0, 1.0], "max_speed": [2000.0, 100.0], "control_hz": 30.0}  # fmt: skip
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def within_bounds(
     Raises:
         ArtefactError: one lies beyond and is not clipped; names the field, row, value and setting.
     """
-    low, high = np.float32(spec.low), np.float32(spec.high)
+    low, high = np.array(spec.low, np.float32), np.array(spec.high, np.float32)
     if clip:
         return np.clip(action, low, high)
     beyond = np.maximum(low - action, action - high)
