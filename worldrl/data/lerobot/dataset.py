@@ -21,6 +21,7 @@ import numpy as np
 from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.image_fit import Fit, ImageFit, fit_image
+from worldrl.core.storage.capacity import require_memory
 from worldrl.core.storage.jsonfile import difference
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.check import Finding, check_dataset, repair_dataset
@@ -233,7 +234,15 @@ class EpisodeDataset(Sequence[Episode]):
 
         Returns:
             The same dataset, in memory.
+
+        Raises:
+            SettingError: its images take more than the available memory.
         """
+        frames, (rows, columns) = sum(record.rows for record in self.records), self.image_size
+        require_memory(
+            frames * len(self.cameras) * rows * columns * 3,
+            f"{self.source}: {frames:,} frames of {len(self.cameras)} cameras, {columns} by {rows} pixels each",
+        )
         with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
             return type(self)(self.header, pool.map(_Entry.loaded, self._entries), self.source)
 
