@@ -13,7 +13,7 @@ Shapes legend: ``L`` actions of a chunk, ``A`` numbers of an action, ``Y X`` pix
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -90,6 +90,18 @@ class RobotSide:
                 "policy for each of the robots"
             )
         return sides[0]
+
+    @classmethod
+    def served(cls, folder: Path, fit: Fit | None = None) -> Self:
+        """Of a policy that acts for a client: of its recordings, else in the policy's own numbers.
+
+        ``fit`` replaces how images get the policy's size; without any they are stretched. Raises as :meth:`of`.
+        """
+        facts = policy_facts(folder)
+        own = Fit.stretch if facts.fit is Fit.refuse else facts.fit
+        plain = cls(facts.actions, None, next(iter(TURNS)), facts.picture, own)
+        side = cls.of(folder) if (facts.trained_on or {}).get(RECORDED) else plain
+        return replace(side, image_size=facts.picture, fit=fit or side.fit)
 
     @classmethod
     def _of(cls, actions: ActionSpec, entry: Any, folder: Path) -> Self:

@@ -34,7 +34,7 @@ from worldrl.core.image_fit import ImageFit
 from worldrl.core.storage.log import console
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.external.bounds import within_bounds
-from worldrl.data.lerobot.external.digest import require_digest
+from worldrl.data.lerobot.external.digest import has_digest, require_digest
 from worldrl.data.lerobot.external.folder import (
     WHOLE,
     ExternalEpisode,
@@ -56,6 +56,7 @@ from worldrl.data.lerobot.format import DatasetHeader, EpisodeRecord, check_epis
 from worldrl.workers.libero import facts as libero_facts
 from worldrl.workers.libero.observation import command_vector, robot_observation
 
+UNSEEN = "{bare} of {films} films are undamaged: without a stored SHA-256 damage can remain unseen (SHA256SUMS)"
 SOURCE = "lerobot"
 """Label of these episodes."""
 
@@ -115,6 +116,9 @@ def open_external(path: Path, wanted: ImageFit | None = None) -> ExternalDataset
     if wanted is not None and wanted.size != meaning.image_size:
         meaning = replace(meaning, image_size=wanted.size, fit=wanted.fit)
     folder, robot = with_films(folder, meaning.cameras.values()), meaning.robot
+    films = {clip.file for episode in folder.episodes for clip in episode.clips.values()}
+    if bare := sum(not has_digest(path, film) for film in films):
+        meaning = replace(meaning, assumed=(*meaning.assumed, UNSEEN.format(bare=bare, films=len(films))))
     header = DatasetHeader(round(robot.control_hz), tuple(meaning.cameras), meaning.image_size, robot)
     _tell(path.resolve(), meaning.assumed)
     return ExternalDataset(folder, meaning, header)
