@@ -167,8 +167,8 @@ def _floats(name: str, value: object) -> NDArray[np.float32]:
     return found
 
 
-def images_of(observation: Mapping[str, Any], policys: Callable[[Image], Image]) -> dict[str, Image]:
-    """Images of an observation, named as those of a two-armed policy; ``policys`` brings each to the policy's size.
+def images_of(observation: Mapping[str, Any], fitted: Callable[[Image], Image]) -> dict[str, Image]:
+    """Images of an observation, named as those of a two-armed policy; ``fitted`` brings each to the policy's size.
 
     Raises FrameError (the head camera's is missing, or one is no image).
     """
@@ -177,7 +177,7 @@ def images_of(observation: Mapping[str, Any], policys: Callable[[Image], Image])
         image = map_of(vision, theirs).get("color")
         if image is None and camera != "head":
             continue
-        found["image" if camera == "head" else f"{camera}_image"] = policys(_image(theirs, image))
+        found["image" if camera == "head" else f"{camera}_image"] = fitted(_image(theirs, image))
     return found
 
 
