@@ -25,8 +25,6 @@ LIBRARY = {
     # For people with a damaged dataset: error messages name them.
     "worldrl.data.lerobot.check",
     "worldrl.data.lerobot.writer:finalize_dataset",
-    # For people whose program moves a real robot: docs/guide/lerobot-datasets.md shows it.
-    "worldrl.rollout.agents.robot_side",
 }
 """Documented for users of the library, without a caller of our own; a module, or ``module:name``."""
 

@@ -134,9 +134,9 @@ def test_sizes_are_held_against_the_file(tmp_path: Path) -> None:
     ("field", "value", "message"),
     [
         ("total_episodes", 10**13, r"field 'episode_3' cannot be read"),
-        ("total_steps", "8", r"field 'total_steps' must be a count, got 8"),
-        ("ref_min_score", True, "'ref_min_score' must be a number"),
-        ("worldrl", [], "'worldrl' must be an object"),
+        ("total_steps", "8", r"total_steps: Input should be a valid integer, got '8'; copy the dataset again"),
+        ("ref_min_score", True, "ref_min_score: Input should be a valid number, got True"),
+        ("worldrl", [], "worldrl: Input should be an object"),
         ("data_format", "pickle", "only hdf5, arrow, parquet are read"),
         (
             "action_space",

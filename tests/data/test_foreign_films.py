@@ -157,6 +157,16 @@ def test_every_damage_of_a_film_with_a_digest_is_seen(folder):
             assert bad == content or data[0]
 
 
+def test_films_without_a_digest_are_said_when_the_folder_is_opened(folder):
+    def said():
+        return [text for text in EpisodeDataset.open(folder).records[0].meta["lerobot"]["assumed"] if "SHA" in text]
+
+    count = len(list((folder / "videos").rglob("*.mp4")))
+    assert [text.partition(" films ")[0] for text in said()] == [f"{count} of {count}"]
+    say_as_sha256sum(folder, FILM, hashlib.sha256((folder / FILM).read_bytes()).hexdigest())
+    assert [text.partition(" films ")[0] for text in said()] == ([f"{count - 1} of {count}"] if count > 1 else [])
+
+
 def test_a_film_is_read_for_its_digest_once(folder, monkeypatch):
     say_as_sha256sum(folder, FILM, hashlib.sha256((folder / FILM).read_bytes()).hexdigest())
     read = []

@@ -180,7 +180,7 @@ def test_entry_points_in_a_dataset_are_never_imported(written: Path) -> None:
     assert read_minari(written).info.env_id == "Pendulum-v1"
     del metadata["observation_space"]
     file.write_text(json.dumps(metadata))
-    with pytest.raises(ArtefactError, match="field 'observation_space' is missing"):
+    with pytest.raises(ArtefactError, match="observation_space: Field required"):
         read_minari(written)
 
 

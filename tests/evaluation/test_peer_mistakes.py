@@ -28,7 +28,14 @@ from worldrl.workers.link.rotations import axis_angle
 ROOT = Path(__file__).parents[2]
 TARGET = f"{ROOT / 'tests' / 'workers' / 'fake_suite.py'}:Fake"
 SOURCES = {"bddl": "b0", "robosuite": "r0", "libero": "l0"}
-DESCRIBED = {"tasks": [{"name": "a"}], "packages": {"mujoco": "3.3.7"}, "assets": "0123", "sources": SOURCES}
+DESCRIBED = {
+    "tasks": [{"name": "a"}],
+    "packages": {"mujoco": "3.3.7"},
+    "assets": "0123",
+    "sources": SOURCES,
+    "stored_states": 50,
+    "control_hz": 20.0,
+}
 LINE = re.compile(r"^\| .+? \| .+? \| `(tests/[\w/]+\.py)::(\w+)`", flags=re.MULTILINE)
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-import worldrl.rollout.suites.isaac as isaac
-import worldrl.rollout.suites.libero as libero
-import worldrl.rollout.suites.maniskill as maniskill
-import worldrl.rollout.suites.robotwin as robotwin
+import worldrl.rollout.suites.isaac as isaac_suite
+import worldrl.rollout.suites.libero as libero_suite
+import worldrl.rollout.suites.maniskill as maniskill_suite
+import worldrl.rollout.suites.robotwin as robotwin_suite
 from worldrl.cli import main
 from worldrl.core.actions import TOOL_ACTIONS, suite_actions
 from worldrl.core.rng import initial_weights
@@ -59,7 +59,7 @@ def robotwin(monkeypatch, tmp_path):
         }
         return Launch(suite, sys.executable, TARGET, {**options, "cameras": list(cameras), "image_size": image_size})
 
-    monkeypatch.setattr(robotwin, "robotwin_launch", launch)
+    monkeypatch.setattr(robotwin_suite, "robotwin_launch", launch)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def isaac(monkeypatch):
         options = {"suite": suite, "num_envs": num_envs, "cameras": list(cameras), "image_size": image_size}
         return Launch(suite, sys.executable, f"{DOUBLES / 'isaac_double.py'}:Double", options)
 
-    monkeypatch.setattr(isaac, "isaac_launch", launch)
+    monkeypatch.setattr(isaac_suite, "isaac_launch", launch)
 
 
 def benchmark(policy, folder, *tokens):
@@ -147,7 +147,7 @@ def test_an_agent_finds_no_vector_elsewhere_and_nothing_starts(tmp_path, capsys,
 @pytest.fixture
 def nothing_starts(monkeypatch):
     """A suite whose workers are launched is one too many."""
-    for module in (robotwin, isaac, maniskill, libero):
+    for module in (robotwin_suite, isaac_suite, maniskill_suite, libero_suite):
         name = module.__name__.rpartition(".")[2]
         monkeypatch.setattr(module, f"{name}_launch", lambda *_, **__: pytest.fail("a worker was launched"))
 

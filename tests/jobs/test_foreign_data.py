@@ -1,10 +1,17 @@
 """Units under test: ``train-policy`` and ``train-world-model`` on LeRobotDataset v3 folders that others made, from the command line."""
 
 import json
+from dataclasses import replace
 
 import pytest
+import torch
 
 from worldrl.cli import main
+from worldrl.core.image_fit import Fit, ImageFit
+from worldrl.jobs.world_model.train_world_model import TrainWorldModelSettings, wanted_images
+from worldrl.recipes.world_model.start import images_of, starting_world_model
+from worldrl.rollout.agents.policy_folder import policy_facts
+from worldrl.world_models.video.config import CodecConfig, VideoWorldModelConfig
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +36,21 @@ def test_a_policy_is_cloned_from_it_and_the_result_says_what_was_assumed(tmp_pat
     metrics = json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]
     assert metrics["episodes"] + metrics["held_out_episodes"] == 6
     assert any("its action was decided on" in text for text in metrics["assumed"])
+
+
+def test_a_fit_is_kept_with_the_model_and_used_again(tmp_path, folder, robot):
+    (folder / "worldrl.json").write_text('{"success": "every episode"}')
+    assert run("train-policy", folder, tmp_path / "p", "model.image_size=16", "model.fit=crop", "training.steps=4") == 0
+    facts = policy_facts(tmp_path / "p" / "policy")
+    assert [(row["fit"], row["image_size"]) for row in facts.trained_on["recorded"]] == [("crop", [16, 16])]
+    settings = TrainWorldModelSettings(model=VideoWorldModelConfig(codec=CodecConfig(fit="letterbox")))
+    assert wanted_images(settings) == ImageFit(64, Fit.letterbox)  # the bundled weights keep their 64 pixels
+    model = starting_world_model("bundled", settings.model, robot, seed=0, device=torch.device("cpu"))
+    model.save(tmp_path / "w")
+    assert images_of(str(tmp_path / "w")) == ImageFit(64, Fit.letterbox)
+    assert (
+        wanted_images(replace(settings, start=str(tmp_path / "w"), model=VideoWorldModelConfig())).fit is Fit.letterbox
+    )
 
 
 def test_a_world_model_learns_from_it(tmp_path, folder):

@@ -43,7 +43,9 @@ def other_robot(push_episode, robot, tmp_path):
     "command", ["train-policy", "train-world-model", "train-idm", "align-world-model", "evaluate-world-model"]
 )
 def test_two_robots_in_one_training_are_refused(command, push_dataset, other_robot, tmp_path, capfd):
-    assert main([command, f"data=['{other_robot}','{push_dataset}']", f"run_dir={tmp_path / 'run'}"]) == USER_ERROR
+    start = ["start=bundled"] if command == "align-world-model" else []
+    given = [f"data=['{other_robot}','{push_dataset}']", f"run_dir={tmp_path / 'run'}", *start]
+    assert main([command, *given]) == USER_ERROR
     message = capfd.readouterr().err.strip().splitlines()[-1]
     assert message == (
         f"worldrl: data: {other_robot} and {push_dataset} cannot be used together, they differ in embodiment.position_scale: "
@@ -82,7 +84,7 @@ def test_offers_are_sizes_that_the_model_takes(push_episode, robot, tmp_path):
     wide = replace(push_episode(0, 10), frames=frames)
     for meta, mend in (
         ({}, "record them again with image_size=64"),
-        ({"lerobot": {}}, r'write \{"image_size": \[64, 64\]\} to .*/wide.*/worldrl\.json'),
+        ({"lerobot": {}}, r'write \{"image_size": 64, "fit": "letterbox"\} to .*/wide.*/worldrl\.json'),
     ):
         folder = write(tmp_path / f"wide{len(meta)}", [replace(wide, meta=meta)], robot)
         with pytest.raises(SettingError, match=rf"are 64 by 48 pixels, model\.image_size is 64; {mend}$"):

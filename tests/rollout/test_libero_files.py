@@ -94,6 +94,33 @@ def test_damage_is_named_by_file_demonstration_and_field(field, value, message, 
     assert repr(field) in str(error.value)
 
 
+def test_links_and_other_storage_of_a_strangers_file_are_not_followed(tmp_path, write_libero_file):
+    """External links, soft links and virtual datasets would read other files of the user."""
+    other = tmp_path / "private.h5"
+    with h5py.File(other, "w") as content:
+        content["rows"] = np.zeros((12, 7))
+    plan = h5py.VirtualLayout((12, 7), "f8")
+    plan[:] = h5py.VirtualSource(str(other), "rows", (12, 7))
+    for number, value in enumerate(
+        (h5py.ExternalLink(str(other), "rows"), h5py.SoftLink("/data/demo_0/rewards"), plan)
+    ):
+        file = tmp_path / f"{number}" / "a.hdf5"
+        file.parent.mkdir()
+        write_libero_file(file, task=TASK)
+        with h5py.File(file, "a") as content:
+            group = content["data/demo_0"]
+            del group["actions"]
+            if isinstance(value, h5py.VirtualLayout):
+                group.create_virtual_dataset("actions", value)
+            else:
+                group["actions"] = value
+        (demonstration, *_) = find_demonstrations(file, "libero_goal", TASKS)
+        with pytest.raises(
+            ArtefactError, match=r"episode 0, field 'actions' (is a link, which|names other files, which)"
+        ):
+            read_demonstration(demonstration, cameras=("scene",), seed=0)
+
+
 def test_what_is_no_file_of_this_suite_is_refused(tmp_path, write_libero_file):
     with pytest.raises(SettingError, match=r"no \.hdf5 file in"):
         find_demonstrations(tmp_path, "libero_goal", TASKS)

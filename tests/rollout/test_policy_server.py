@@ -7,13 +7,16 @@ The frames are those of XPolicyLab's client at commit 7198143e890ee73bee241c6cf2
 
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from worldrl.core.errors import SettingError
+from worldrl.core.image_fit import WAYS, Fit, fit_image
 from worldrl.jobs.policy.serve_policy import ServePolicySettings, open_server
+from worldrl.rollout.agents.robot_side import RobotSide
 from worldrl.rollout.suites.policy_frames import (
     FrameError,
     decode_frame,
@@ -23,12 +26,14 @@ from worldrl.rollout.suites.policy_frames import (
     state_of,
 )
 from worldrl.rollout.suites.policy_server import Conversation, Turn, make_handler
+from worldrl.rollout.suites.registry import suite_spec
 from worldrl.simulators.process import Launch
 from worldrl.workers.link.boot import load_file
 
 FAKE = Path(__file__).parents[1] / "policies" / "fake_network.py"
 fake = load_file("fake_network", FAKE)
 msgpack = pytest.importorskip("msgpack", reason="the extra robotwin brings it")
+SIDE = RobotSide(suite_spec("robotwin_clean").actions, None, "as they are", (8, 8), Fit.stretch)
 LEFT, RIGHT = np.arange(6, dtype=np.float32), np.arange(6, dtype=np.float32) + 10
 
 
@@ -75,7 +80,7 @@ def ask(talk, *request, **fields):
 
 def test_an_episode_is_served_and_the_command_follows_the_chunk():
     actor = Echo()
-    talk = Conversation(actor, (8, 8), Turn())
+    talk = Conversation(actor, SIDE, Turn())
     hello = ask(talk, "hello")
     assert (hello["message_type"], hello["message_id"], hello["step"], hello["trial_id"]) == (
         "hello_ack",
@@ -110,8 +115,30 @@ def test_an_episode_is_served_and_the_command_follows_the_chunk():
 
 
 def test_pictures_have_the_policys_rows_and_columns():
-    found = images_of({"vision": {"cam_head": {"color": np.zeros((24, 32, 3), np.uint8)}}}, (12, 20))
-    assert found["image"].shape == (12, 20, 3)
+    shown = np.random.default_rng(0).integers(0, 256, (24, 32, 3), np.uint8)
+    for fit in map(Fit, WAYS):
+        side = replace(SIDE, image_size=(12, 20), fit=fit)
+        found = images_of({"vision": {"cam_head": {"color": shown}}}, side.image)
+        np.testing.assert_array_equal(found["image"], fit_image(shown, (12, 20), fit))
+
+
+def test_what_leaves_the_server_is_in_the_robots_units():
+    """A robot whose grippers are 8 closed and 42 open, and whose cameras hang upside down."""
+    side, actor = replace(SIDE, ends=((42.0, 8.0), (42.0, 8.0)), pictures="turned", image_size=(24, 32)), Echo()
+    talk, seen = Conversation(actor, side, Turn()), observation()
+    image = np.random.default_rng(0).integers(0, 256, (24, 32, 3), np.uint8)
+    seen["vision"]["cam_head"]["color"] = packed(image)
+    seen["state"] |= {"left_ee_joint_state": packed(np.float32([25])), "right_ee_joint_state": packed(np.float32([8]))}
+    ask(talk, "reset", {})
+    first, second = ask(talk, "infer", {"observation": seen})["payload"]["actions"]
+    row = actor.rows[0]
+    np.testing.assert_allclose(row.obs["state"][[6, 13]], [0.5, 0.0])  # 0 closed, 1 open
+    np.testing.assert_array_equal(row.obs["image"], image[::-1, ::-1])
+    np.testing.assert_allclose([first["left_ee_joint_state"], first["right_ee_joint_state"]], [[25], [8]])
+    np.testing.assert_allclose(second["right_ee_joint_state"], [42])
+    assert first["left_arm_joint_state"] == LEFT.tolist()
+    ask(talk, "infer", {"observation": seen})
+    np.testing.assert_allclose(row.obs["command"][[6, 13]], [1.5, 1.0])  # the policy's own last action
 
 
 @pytest.mark.parametrize(
@@ -124,7 +151,7 @@ def test_pictures_have_the_policys_rows_and_columns():
     ],
 )
 def test_refusals_are_answers(size, request_, code, words):
-    talk = Conversation(Echo(size), (8, 8), Turn())
+    talk = Conversation(Echo(size), SIDE, Turn())
     answer = ask(talk, *request_)
     if code is None:
         answer, code, words = ask(talk, "infer", {"observation": observation()}), "infer_failed", "have 7 numbers"
@@ -146,14 +173,14 @@ def test_only_numbers_are_taken():
     with pytest.raises(FrameError, match=r"left_ee_joint_state.*: 0"):
         state_of({"state": {"left_arm_joint_state": LEFT}})
     with pytest.raises(FrameError, match=r"cam_head\.color: must be uint8"):
-        images_of({"vision": {"cam_head": {"color": np.zeros((4, 4, 3))}}}, (8, 8))
+        images_of({"vision": {"cam_head": {"color": np.zeros((4, 4, 3))}}}, SIDE.image)
     assert len(named_actions(np.zeros((5, 14), np.float32))) == 5
 
 
 def test_a_websocket_serves_several_clients():
     server_module = pytest.importorskip("websockets.sync.server")
     client_module = pytest.importorskip("websockets.sync.client")
-    with server_module.serve(make_handler(Echo(), (8, 8), Turn()), "127.0.0.1", 0) as server:
+    with server_module.serve(make_handler(Echo(), SIDE, Turn()), "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         url = f"ws://127.0.0.1:{server.socket.getsockname()[1]}"

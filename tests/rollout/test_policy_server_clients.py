@@ -20,14 +20,18 @@ import numpy as np
 import pytest
 
 from worldrl import cli
+from worldrl.core.image_fit import Fit
 from worldrl.core.instructions import MAX_CHARACTERS
 from worldrl.jobs.policy import serve_policy
 from worldrl.nn.text import instruction_pieces
+from worldrl.rollout.agents.robot_side import RobotSide
 from worldrl.rollout.suites.policy_frames import MAX_ITEMS, FrameError, decode_frame
 from worldrl.rollout.suites.policy_server import Conversation, PolicyServer, Turn
+from worldrl.rollout.suites.registry import suite_spec
 from worldrl.workers.link.boot import load_file
 
 hostile = load_file("hostile", Path(__file__).parents[1] / "hostile.py")
+SIDE = RobotSide(suite_spec("robotwin_clean").actions, None, "as they are", (8, 8), Fit.stretch)
 msgpack = pytest.importorskip("msgpack", reason="the extra robotwin brings it")
 connect = pytest.importorskip("websockets.sync.client").connect
 HANDSHAKE = (
@@ -83,7 +87,7 @@ class Echo:
 
 @pytest.fixture
 def server():
-    with PolicyServer(Echo(), (8, 8), serve_policy.listen("127.0.0.1", 0)) as found:
+    with PolicyServer(Echo(), SIDE, serve_policy.listen("127.0.0.1", 0)) as found:
         thread = threading.Thread(target=found.serve_forever)
         thread.start()
         yield found
@@ -244,7 +248,7 @@ def test_a_bug_of_ours_keeps_its_traceback(caplog):
         def act(self, rows):
             raise ZeroDivisionError("a bug")
 
-    talk = Conversation(Broken(), (8, 8), Turn())
+    talk = Conversation(Broken(), SIDE, Turn())
     talk.answer(frame("reset"))
     answer = msgpack.unpackb(talk.answer(frame("infer", {"observation": observation()})))
     assert answer["payload"]["message"] == "ZeroDivisionError: a bug"
@@ -252,7 +256,7 @@ def test_a_bug_of_ours_keeps_its_traceback(caplog):
 
 
 def test_thousands_of_mutated_frames_leave_only_the_typed_error():
-    draw, talk = np.random.default_rng(0), Conversation(Echo(), (8, 8), Turn())
+    draw, talk = np.random.default_rng(0), Conversation(Echo(), SIDE, Turn())
     kinds = {
         "reset": {"seed": 1, "instruction": "go", "task_name": "t"},
         "infer": {"observation": observation()},
@@ -300,7 +304,8 @@ class Actor:
         threading.Event().wait()
 
 server.serve = functools.partial(server.serve, close_timeout=None, open_timeout=None, ping_interval=None)
-job.facts_for_client = lambda folder: SimpleNamespace(picture=(8, 8))
+same = lambda values: values
+job.side_for_client = lambda folder, fit: SimpleNamespace(numbers=same, targets=same, image=same)
 job.PolicyActor = lambda **settings: SimpleNamespace(build=Actor)
 sys.exit(cli.main(["serve-policy", "policy=p", "port=0"]))
 """
@@ -337,7 +342,7 @@ def test_ctrl_c_ends_the_server_whatever_clients_do(process):
 
 
 def serve(monkeypatch, *settings, build=Echo):
-    monkeypatch.setattr(serve_policy, "facts_for_client", lambda folder: SimpleNamespace(picture=(8, 8)))
+    monkeypatch.setattr(serve_policy, "side_for_client", lambda folder, fit: SIDE)
     monkeypatch.setattr(serve_policy, "PolicyActor", lambda **given: SimpleNamespace(build=build))
     return cli.main(["serve-policy", "policy=p", *settings])
 

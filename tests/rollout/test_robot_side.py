@@ -1,11 +1,13 @@
 """Unit under test: ``worldrl.rollout.agents.robot_side``: a policy's numbers and images against those of the robot it learned from."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.image_fit import WAYS, Fit
 from worldrl.core.rng import initial_weights
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.evaluation.policy.trained_on import merged, trained_on
@@ -51,21 +53,33 @@ def lab(tmp_path, publish_lerobot):
     return make
 
 
-def save(folder, datasets, known):
+def save(folder, datasets, known, **sizes):
     with initial_weights(0, "policy"):
-        policy = TokenPolicy(TokenPolicyConfig(**SIZES), PolicyStatistics.from_episodes(list(datasets[0])))
+        policy = TokenPolicy(TokenPolicyConfig(**SIZES, **sizes), PolicyStatistics.from_episodes(list(datasets[0])))
     policy.trained_on = known
     policy.save(folder)
     return folder
 
 
-def test_what_leaves_the_policy_is_in_the_robots_units_and_what_enters_in_the_policys(tmp_path, lab):
-    data, recorded, images = lab("so101", {"open": 42, "closed": 8}, pictures="turned")
+@pytest.mark.parametrize("fit", WAYS)
+def test_what_leaves_the_policy_is_in_the_robots_units_and_what_enters_in_the_policys(fit, tmp_path, lab):
+    data, recorded, images = lab("so101", {"open": 42, "closed": 8}, pictures="turned", fit=fit)
     side = RobotSide.of(save(tmp_path / "policy", [data], trained_on([data])))
     episode = data[0]
     np.testing.assert_allclose(side.numbers(recorded)[:-1], episode.action, atol=1e-6)
     np.testing.assert_allclose(side.targets(episode.action), recorded[:-1], rtol=1e-6)
     np.testing.assert_array_equal(side.image(images[3]), episode.main_view[3])
+
+
+def test_a_served_policy_repeats_its_training_unless_told_otherwise(tmp_path, lab):
+    data, _, _ = lab("so101", {"open": 42, "closed": 8}, fit="crop")
+    folder = save(tmp_path / "policy", [data], trained_on([data]))
+    assert RobotSide.served(folder) == RobotSide.of(folder)
+    assert RobotSide.served(folder, Fit.letterbox) == replace(RobotSide.of(folder), fit=Fit.letterbox)
+    bare = RobotSide.served(save(tmp_path / "bare", [data], None))
+    assert (bare.ends, bare.pictures, bare.image_size, bare.fit) == (None, "as they are", (16, 16), Fit.stretch)
+    own = RobotSide.served(save(tmp_path / "own", [data], None, fit=Fit.letterbox))
+    assert own.fit is Fit.letterbox
 
 
 def test_two_ways_of_recording_are_no_one_robot(tmp_path, lab):
@@ -86,6 +100,7 @@ def test_a_policy_that_says_nothing_or_nonsense_is_refused(tmp_path, lab):
         {"pictures": "upside down"},
         {"gripper": {"claw": {"open": 1.0, "closed": 0.0}}},
         {"image_size": "big"},
+        {"fit": "zoom"},
     ):
         damaged = {**known, "recorded": [{**known["recorded"][0], **change}]}
         with pytest.raises(ArtefactError, match="recorded"):

@@ -53,6 +53,7 @@ class Fake:
             "suite": self.suite,
             "tasks": tasks,
             "stored_states": 50,
+            "control_hz": 20.0,
             "packages": {"mujoco": "3.3.7"},
             "assets": "0123",
             "sources": {"bddl": "b0", "robosuite": "r0", "libero": "l0"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from worldrl.core.errors import SettingError
+from worldrl.core.image_fit import WAYS, Fit, ImageFit
 from worldrl.core.storage.log import console
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset, open_recorded, require_alike
@@ -14,17 +15,23 @@ Offer = Callable[[int], str | None]
 """Maps the side of square images to settings by which a model takes them, or None."""
 
 
-def open_datasets(folders: Sequence[str]) -> list[EpisodeDataset]:
-    """Open datasets for joint use without decoding; ArtefactError where one is missing, damaged, empty or does not fit."""
-    datasets = [open_recorded(folder) for folder in folders]
+def open_datasets(folders: Sequence[str], images: ImageFit | None = None) -> list[EpisodeDataset]:
+    """Open datasets for joint use without decoding; ``images`` is as in :meth:`EpisodeDataset.open`.
+
+    Raises ArtefactError where one is missing, damaged, empty or does not fit.
+    """
+    datasets = [open_recorded(folder, images) for folder in folders]
     require_alike(datasets, "embodiment", "fps", "image_size")
     return datasets
 
 
-def require_image_size(dataset: EpisodeDataset, size: int, field: str, offer: Offer = lambda _side: None) -> None:
+def require_image_size(
+    dataset: EpisodeDataset, size: int, field: str, offer: Offer = lambda _side: None, *, fit: str = ""
+) -> None:
     """Refuse images of another size than a model's before any is decoded.
 
     ``field`` names the model's size for users, for example ``"model.image_size"``; ``offer`` gives settings for the dataset's size.
+    ``fit`` names the setting that brings images to the model's size, empty where there is none.
 
     Raises:
         SettingError: with both sizes and what to do.
@@ -32,7 +39,11 @@ def require_image_size(dataset: EpisodeDataset, size: int, field: str, offer: Of
     rows, columns = dataset.image_size
     if (rows, columns) == (size, size):
         return
-    mends = [offer(rows) if rows == columns else None, _other_images(dataset, size, square=rows == columns)]
+    mends = [
+        offer(rows) if rows == columns else None,
+        _other_images(dataset, size, square=rows == columns),
+        f"give {fit}={', '.join(WAYS[:-1])} or {WAYS[-1]}" if fit else None,
+    ]
     raise SettingError(
         f"data: the images in {dataset.source} are {columns} by {rows} pixels, {field} is {size}; "
         f"{', or '.join(mend for mend in mends if mend)}"
@@ -40,9 +51,9 @@ def require_image_size(dataset: EpisodeDataset, size: int, field: str, offer: Of
 
 
 def _other_images(dataset: EpisodeDataset, size: int, *, square: bool) -> str:
-    """How the images become ``size`` pixels: external ones are resized, and only on request squeezed."""
+    """How the images become ``size`` pixels where no setting says so: external ones are brought to it when read."""
     if any("lerobot" in record.meta for record in dataset.records):
-        value = f"{size}" if square else f"[{size}, {size}]"
+        value = f"{size}" if square else f'{size}, "fit": "{Fit.letterbox}"'
         return f'write {{"image_size": {value}}} to {dataset.source}/worldrl.json'
     return f"record them again with image_size={size}"
 

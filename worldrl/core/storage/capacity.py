@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING
 
 from worldrl.core.errors import SettingError
 from worldrl.core.storage.atomic import free_bytes
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 TRAINED_BYTES = 16
 """Per weight of a network in training: the weight, its gradient and Adam's two moments, in float32."""
@@ -72,10 +75,18 @@ def require_model_memory(make: Callable[[], nn.Module], device: torch.device, gr
     Raises:
         SettingError: there is less memory.
     """
+    import torch  # a second, and datasets ask for memory without it
+
     with torch.device("meta"):
         count = sum(weight.numel() for weight in make().parameters())
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
     require_memory(TRAINED_BYTES * count, f"{group}: its sizes make a network of {count:,} weights", free=free)
+
+
+def require_layers(widths: Sequence[int], asked: str) -> None:
+    """Refuse dense layers between hidden ``widths`` that cannot be trained in the available memory; SettingError."""
+    count = sum(before * after for before, after in pairwise(widths))
+    require_memory(TRAINED_BYTES * count, f"{asked}: its layers have {count:,} weights or more")
 
 
 def _size(count: int) -> str:

@@ -16,8 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+
 from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.image_fit import Fit, ImageFit, fit_image
+from worldrl.core.storage.capacity import require_memory
 from worldrl.core.storage.jsonfile import difference
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.check import Finding, check_dataset, repair_dataset
@@ -45,6 +49,18 @@ def _decoded(episode: Episode) -> Episode:
     return episode
 
 
+def _fitted_episode(read: Callable[[], Episode], images: ImageFit) -> Episode:
+    episode = read()
+    frames = np.empty((*episode.frames.shape[:2], *images.size, 3), np.uint8)
+    for place in np.ndindex(frames.shape[:2]):
+        frames[place] = fit_image(episode.frames[place], images.size, images.fit)
+    return replace(episode, frames=frames)
+
+
+def _fitted_content(record: EpisodeRecord, images: ImageFit) -> str:
+    return hashlib.blake2b(f"{record.content} {images}".encode(), digest_size=16).hexdigest()
+
+
 class EpisodeDataset(Sequence[Episode]):
     """Episodes that share fps, cameras, image size and embodiment.
 
@@ -60,13 +76,14 @@ class EpisodeDataset(Sequence[Episode]):
         self._entries = tuple(entries)
 
     @classmethod
-    def open(cls, folder: Path | str, *, fps: float | None = None) -> Self:
+    def open(cls, folder: Path | str, *, fps: float | None = None, images: ImageFit | None = None) -> Self:
         """Open a dataset on disk; also one whose writer was killed or is still at work.
 
         Args:
             folder: a folder written by :class:`~worldrl.data.lerobot.writer.LeRobotWriter`, or a LeRobotDataset v3.0 of
                 others, whose ``worldrl.json`` says what cannot be recognised (:mod:`worldrl.data.lerobot.external.meaning`).
             fps: refuse a dataset of another rate; None accepts any.
+            images: bring images of another size to this one while episodes are decoded; None leaves them.
 
         Returns:
             The dataset; no episode is decoded yet.
@@ -78,7 +95,11 @@ class EpisodeDataset(Sequence[Episode]):
         from worldrl.data.lerobot.external.folder import is_external
 
         folder = Path(folder)
-        dataset = cls._open_external(folder) if is_external(folder) else cls._open_journal(folder)
+        if images is not None and images.fit is Fit.refuse:
+            images = None
+        dataset = (
+            cls._open_external(folder, images) if is_external(folder) else cls._open_journal(folder)._fitted(images)
+        )
         if fps is not None and dataset.fps != fps:
             raise ArtefactError(
                 f"{folder}: recorded at {dataset.fps} frames per second, {fps} is needed; "
@@ -87,10 +108,10 @@ class EpisodeDataset(Sequence[Episode]):
         return dataset
 
     @classmethod
-    def _open_external(cls, folder: Path) -> Self:
+    def _open_external(cls, folder: Path, images: ImageFit | None) -> Self:
         from worldrl.data.lerobot.external.episode import open_external
 
-        external = open_external(folder)
+        external = open_external(folder, images)
         return cls(external.header, (_Entry(record, read) for record, read in external.records()), str(folder))
 
     @classmethod
@@ -104,6 +125,18 @@ class EpisodeDataset(Sequence[Episode]):
         header = journal.header
         entries = (_Entry(record, partial(read_episode, folder, header, record)) for record in journal.records)
         return cls(header, entries, str(folder))
+
+    def _fitted(self, images: ImageFit | None) -> Self:
+        """The same recordings with images of another size; their content is another one."""
+        if images is None or images.size == self.image_size:
+            return self
+        entries = [
+            _Entry(
+                replace(record, content=_fitted_content(record, images)), partial(_fitted_episode, entry.read, images)
+            )
+            for entry, record in zip(self._entries, self.records, strict=True)
+        ]
+        return type(self)(replace(self.header, image_size=images.size), entries, self.source)
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[Episode], *, fps: float, embodiment: AnyEmbodiment) -> Self:
@@ -201,7 +234,15 @@ class EpisodeDataset(Sequence[Episode]):
 
         Returns:
             The same dataset, in memory.
+
+        Raises:
+            SettingError: its images take more than the available memory.
         """
+        frames, (rows, columns) = sum(record.rows for record in self.records), self.image_size
+        require_memory(
+            frames * len(self.cameras) * rows * columns * 3,
+            f"{self.source}: {frames:,} frames of {len(self.cameras)} cameras, {columns} by {rows} pixels each",
+        )
         with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
             return type(self)(self.header, pool.map(_Entry.loaded, self._entries), self.source)
 
@@ -263,13 +304,13 @@ def require_alike(datasets: Sequence[EpisodeDataset], *names: str) -> None:
             )
 
 
-def open_recorded(folder: Path | str) -> EpisodeDataset:
+def open_recorded(folder: Path | str, images: ImageFit | None = None) -> EpisodeDataset:
     """Open a dataset as :meth:`EpisodeDataset.open` does, which must hold an episode.
 
     Raises:
         ArtefactError: it holds none, or cannot be opened.
     """
-    dataset = EpisodeDataset.open(folder)
+    dataset = EpisodeDataset.open(folder, images=images)
     if not len(dataset):
         raise ArtefactError(f"{folder}: holds no episode; record some with `worldrl collect`, or give another dataset")
     return dataset

@@ -111,6 +111,17 @@ class Hdf5:
         except Exception as reason:  # as above
             raise self._damaged(episode, called, reason) from reason
 
+    def text(self, at: Any, name: str, missing: str) -> str:
+        """Return a text attribute of a group, ``missing`` where there is none.
+
+        Raises:
+            ArtefactError: damage.
+        """
+        try:
+            return str(at.attrs.get(name, missing))
+        except Exception as reason:  # as above
+            raise self._damaged("all", name, reason) from reason
+
     def _group(self, at: Any, name: str, episode: int | str) -> Any:
         found = self._member(at, name, episode)
         if not isinstance(found, self.h5py.h5g.GroupID):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from gymnasium import spaces
 from worldrl.core.errors import ArtefactError
 from worldrl.core.extras import require
 from worldrl.core.storage.jsonfile import read_json
+from worldrl.core.storage.typed import from_plain
 from worldrl.data.offline.columns import fault
 from worldrl.data.offline.layout import Layout, from_json
 from worldrl.data.offline.minari_files import FORMATS
@@ -22,10 +24,34 @@ OWN = "worldrl"
 """Key of the metadata under which provenance of our own lies."""
 PARTS = "worldrl_observation_parts"
 """Key under which the parts of flattened observations lie, in their order."""
-NEEDED = ("observation_space", "action_space", "data_format", "total_episodes", "total_steps")
-TEXTS = ("observation_space", "action_space", "data_format", "dataset_id", "env_spec", "eval_env_spec")
+MOST = 2**48
+"""Episodes or steps of one dataset."""
 LARGEST = 10**6
 """Numbers that one space may have: Gymnasium keeps bounds of each in memory."""
+
+
+@dataclass(frozen=True)
+class _Metadata:
+    """The fields that are read, with the types that Minari writes; others are ignored."""
+
+    observation_space: str
+    action_space: str
+    data_format: str
+    total_episodes: int
+    total_steps: int
+    dataset_id: str | None = None
+    env_spec: str | None = None
+    eval_env_spec: str | None = None
+    ref_min_score: float | None = None
+    ref_max_score: float | None = None
+    worldrl: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.data_format not in FORMATS:
+            raise ValueError(f"data_format {self.data_format!r}: only {', '.join(FORMATS)} are read")
+        for name in ("total_episodes", "total_steps"):
+            if not 0 <= getattr(self, name) < MOST:
+                raise ValueError(f"{name} must be a count")
 
 
 def read_metadata(data: Path) -> tuple[dict[str, Any], dict[str, spaces.Space[Any]]]:
@@ -44,11 +70,11 @@ def read_metadata(data: Path) -> tuple[dict[str, Any], dict[str, spaces.Space[An
     storage = require("minari.dataset.minari_storage", extra="offline")
     file = data / METADATA
     metadata = read_json(file, error=ArtefactError)
-    for name in NEEDED:
-        # Without its spaces Minari would make the environment, and so import what the file names.
-        if name not in metadata:
-            raise ArtefactError(f"{file}: field {name!r} is missing; write the dataset with Minari 0.4 or newer")
-    _check_types(metadata, file)
+    # Without its spaces, which Minari writes since 0.4, it would make the environment, and import what the file names.
+    try:
+        from_plain(_Metadata, metadata, where=str(file), error=ArtefactError, others=True)
+    except ArtefactError as reason:
+        raise ArtefactError(f"{reason}; copy the dataset again, or write it with Minari 0.4 or newer") from reason
     found: dict[str, spaces.Space[Any]] = {}
     for field, name in (("observation_space", "observations"), ("action_space", "actions")):
         try:
@@ -61,30 +87,6 @@ def read_metadata(data: Path) -> tuple[dict[str, Any], dict[str, spaces.Space[An
             ) from reason
         check_vectors(found[name], data, name)
     return metadata, found
-
-
-def _check_types(metadata: Mapping[str, Any], file: Path) -> None:
-    """Require the types that Minari writes of every field that is read."""
-    for name in TEXTS:
-        if not isinstance(metadata.get(name, ""), str | None):
-            raise ArtefactError(f"{file}: field {name!r} must be text, got {str(metadata[name])[:100]}; copy it again")
-    if metadata["data_format"] not in FORMATS:
-        raise ArtefactError(
-            f"{file}: field 'data_format' is {metadata['data_format']!r}; only {', '.join(FORMATS)} are read"
-        )
-    for name in ("total_episodes", "total_steps"):
-        if type(metadata[name]) is not int or not 0 <= metadata[name] < 2**48:
-            raise ArtefactError(
-                f"{file}: field {name!r} must be a count, got {str(metadata[name])[:100]}; copy it again"
-            )
-    for name in ("ref_min_score", "ref_max_score"):
-        value = metadata.get(name)
-        if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
-            raise ArtefactError(
-                f"{file}: field {name!r} must be a number, got {str(value)[:100]}; correct or remove it"
-            )
-    if not isinstance(metadata.get(OWN, {}), Mapping):
-        raise ArtefactError(f"{file}: field {OWN!r} must be an object; remove it")
 
 
 def stored_parts(metadata: Mapping[str, Any], file: Path, width: int) -> Layout | None:

@@ -105,8 +105,7 @@ def _recorded(dataset: EpisodeDataset) -> list[dict[str, Any]]:
         row = {
             "folder": entry["folder"],
             "gripper": ends or None,
-            **{name: entry[name] for name in ("cameras", "pictures", "image_sizes")},
-            "image_size": list(dataset.image_size),
+            **{name: entry[name] for name in ("cameras", "pictures", "image_sizes", "image_size", "fit")},
         }
         rows += [] if row in rows else [row]
     return rows

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from worldrl.core.errors import SettingError
+from worldrl.core.storage.capacity import require_disk
 from worldrl.core.storage.run import RunDirectory
 from worldrl.core.types import Episode
+from worldrl.data.lerobot.writer import least_bytes
 from worldrl.recipes.run import DATASET
 from worldrl.recipes.suites.opening import OpenSuite, choose_suite_tasks, open_suite
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor
@@ -72,6 +74,10 @@ def record_suite(
     if settings.expert_episodes > 0:
         require_expert("expert_episodes", suite, tasks)
     plans = [*read_plans(settings, tasks, names), *make_plans(settings, suite, tasks, device)]
+    if not (folder := run.path / DATASET).exists():
+        count, size = sum(len(plan.specs) for plan in plans), settings.image_size
+        need = least_bytes(count, settings.hold_steps + 1, len(cameras), size)
+        require_disk(folder, need, f"{count} episodes with image_size={size}")
     fields: dict[str, Any] = {
         "embodiment": robot,
         "cameras": cameras,

@@ -11,9 +11,10 @@ from rich.table import Table
 
 from worldrl.core.errors import ArtefactError
 from worldrl.core.rng import numpy_stream
+from worldrl.core.storage.capacity import require_disk
 from worldrl.core.storage.log import Progress, console
 from worldrl.data.lerobot.dataset import EpisodeDataset, open_recorded
-from worldrl.data.lerobot.writer import LeRobotWriter
+from worldrl.data.lerobot.writer import LeRobotWriter, least_bytes
 from worldrl.data.windows.recolour import Recolouring, recolour_episode
 from worldrl.recipes.run import DATASET, open_run
 from worldrl.rollout.real.restyle import SAMPLED, restyle_dataset
@@ -65,6 +66,10 @@ def main(settings: RestyleSettings) -> dict[str, Any]:
     recorded = open_recorded(source)
     with open_run("restyle", settings) as run:
         folder = run.path / DATASET
+        if not folder.exists():
+            frames, side = sum(record.rows for record in recorded.records), min(recorded.image_size)
+            need = least_bytes(1, frames, len(recorded.cameras), side)
+            require_disk(folder, need, f"data={settings.data}: {frames:,} frames are drawn again")
         looks = (
             by_simulator(settings, source, folder) if settings.by == SIMULATOR else by_image(settings, recorded, folder)
         )

@@ -36,7 +36,7 @@ from worldrl.recipes.rl_parts import ALIGNMENT, make_method, open_parts
 from worldrl.recipes.run import open_run
 from worldrl.recipes.training_data import open_datasets, require_image_size
 from worldrl.recipes.world_model.lineage import lineage, rewards_lineage
-from worldrl.recipes.world_model.start import WORLD_MODEL, image_size_of, starting_world_model
+from worldrl.recipes.world_model.start import WORLD_MODEL, images_of, starting_world_model
 from worldrl.registry import ALIGNMENTS, REWARD_MIXES
 from worldrl.rewards.execution_critic import TERM as EXECUTION
 from worldrl.rewards.execution_critic import ExecutionConfig
@@ -137,8 +137,9 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
         kept, and the costs.
     """
     device = resolve_device(settings.device)
-    datasets = open_datasets(settings.data)
-    require_image_size(datasets[0], image_size_of(settings.start), f"the size of start={settings.start}")
+    images = images_of(settings.start)
+    datasets = open_datasets(settings.data, images)
+    require_image_size(datasets[0], images.side, f"the size of start={settings.start}")
     with open_run("align-world-model", settings) as run, MetricLog(run.path) as log:
         if settings.executed_plans:
             settings = replace(

@@ -35,7 +35,7 @@ from worldrl.recipes.run import open_run
 from worldrl.recipes.stages import split_held_out
 from worldrl.recipes.training_data import open_datasets, require_image_size
 from worldrl.recipes.world_model.lineage import lineage
-from worldrl.recipes.world_model.start import image_size_of, weights_folder
+from worldrl.recipes.world_model.start import images_of, weights_folder
 from worldrl.rewards.config import GraspConfig, IdmConfig, IdmTraining
 from worldrl.rewards.grasp import GRASP_FOLDER, Closings
 from worldrl.rewards.motion.acceptance import acceptance
@@ -124,7 +124,7 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
     """
     device = resolve_device(settings.device)
     set_threads(settings.threads)
-    data = open_datasets(settings.data)
+    data = open_datasets(settings.data, None if settings.world_model is None else images_of(settings.world_model))
     pooled = data[0].concatenate(*data[1:])
     check_images(settings, data[0])
     columns = choose_columns(settings.target, recorded_names(pooled.embodiment))
@@ -179,7 +179,7 @@ def check_images(settings: TrainIdmSettings, dataset: EpisodeDataset) -> None:
     """
     if settings.world_model is not None:
         require_image_size(
-            dataset, image_size_of(settings.world_model), f"the size of world_model={settings.world_model}"
+            dataset, images_of(settings.world_model).side, f"the size of world_model={settings.world_model}"
         )
     elif not settings.model.backbone and any(side % SIDES for side in dataset.image_size):
         rows, columns = dataset.image_size

@@ -19,14 +19,16 @@ from typing import Any
 from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
 from worldrl.core.extras import require
+from worldrl.core.image_fit import WAYS, Fit, keeps_aspect
 from worldrl.core.storage.log import console
 from worldrl.rollout.agents.actors import PolicyActor
 from worldrl.rollout.agents.policy_folder import PolicyFacts, policy_facts, require_policy_fits
+from worldrl.rollout.agents.robot_side import RobotSide
 from worldrl.rollout.suites.policy_frames import EXTRA
 from worldrl.rollout.suites.policy_server import PolicyServer
 from worldrl.rollout.suites.robotwin import RoboTwinSuite
 from worldrl.settings import required, setting
-from worldrl.workers.robotwin.facts import SIZE
+from worldrl.workers.robotwin.facts import IMAGE, SIZE
 
 
 @dataclass
@@ -40,11 +42,16 @@ class ServePolicySettings:
     device: str = setting("cpu", "where the policy runs: cpu, cuda, cuda:N or auto")
     temperature: float | None = setting(None, "sampling temperature; null is greedy")
     replan: int | None = setting(None, "actions given of each chunk; null for all")
+    fit: Fit | None = setting(
+        None, "how the client's images get the policy's size; null repeats the policy's training, else stretches"
+    )
 
     def __post_init__(self) -> None:
         """Check the range, and that nobody opens it to others unasked."""
         if not 0 <= self.port < 65536:
             raise SettingError(f"port: must be in 0..65535, got {self.port}")
+        if self.fit is Fit.refuse:
+            raise SettingError(f"fit: a client's images must get the policy's size; give {', '.join(WAYS)} or null")
         if not self.exposed and not is_loopback(self.host):
             raise SettingError(
                 f"host: other machines may reach {self.host!r}, and there is no password, so anyone can use this policy; "
@@ -84,7 +91,7 @@ def is_loopback(host: str) -> bool:
 
 def open_server(settings: ServePolicySettings) -> PolicyServer:
     """Open the socket and load the policy."""
-    facts = facts_for_client(Path(settings.policy))
+    side = side_for_client(Path(settings.policy), settings.fit)
     require("msgpack", extra=EXTRA)
     require("websockets", extra=EXTRA)
     listening = listen(settings.host, settings.port)
@@ -95,7 +102,7 @@ def open_server(settings: ServePolicySettings) -> PolicyServer:
             replan=settings.replan,
             device=str(resolve_device(settings.device)),
         ).build()
-        return PolicyServer(actor, facts.picture, listening)
+        return PolicyServer(actor, side, listening)
     except BaseException:
         listening.close()
         raise
@@ -118,6 +125,15 @@ def listen(host: str, port: int) -> socket.socket:
             f"host, port: cannot listen on {host!r}, port {port} ({error}); give an address of this machine, for example "
             "host=127.0.0.1, and a port from 1024 on"
         ) from error
+
+
+def side_for_client(folder: Path, fit: Fit | None) -> RobotSide:
+    """Check a policy, and say how its client's images become its own where their aspect differs."""
+    facts_for_client(folder)
+    side = RobotSide.served(folder, fit)
+    if not keeps_aspect(side.image_size, IMAGE):
+        console().print(f"images of {IMAGE} pixels become {side.image_size} by fit={side.fit}", markup=False)
+    return side
 
 
 def facts_for_client(folder: Path) -> PolicyFacts:

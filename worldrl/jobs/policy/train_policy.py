@@ -56,10 +56,10 @@ def main(settings: TrainPolicySettings) -> dict[str, Any]:
         The training report: episodes, samples, loss and token accuracy on training and held-out episodes.
     """
     device = resolve_device(settings.device)
-    datasets = open_datasets(settings.data)
+    datasets = open_datasets(settings.data, None if settings.start else settings.model.images)
     if not settings.start:
         larger = offers("model.image_size={side}", lambda side: replace(settings.model, image_size=side))
-        require_image_size(datasets[0], settings.model.image_size, "model.image_size", larger)
+        require_image_size(datasets[0], settings.model.image_size, "model.image_size", larger, fit="model.fit")
     with open_run("train-policy", settings) as run, MetricLog(run.path) as log:
         episodes, trained = [episode for dataset in datasets for episode in dataset.load()], trained_on(datasets)
         if settings.start:

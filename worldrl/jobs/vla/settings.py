@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from worldrl.core.errors import SettingError
+from worldrl.core.image_fit import Fit
 from worldrl.evaluation.policy.protocol import CLEAN, DOMAINS
 from worldrl.evaluation.world_model.gates import GateThresholds
 from worldrl.methods.imitation.config import BehaviourCloning
@@ -205,6 +206,13 @@ class TrainVlaSettings:
                 f"domain={self.domain}: is of the embedded suite's bimanual tasks and draws its own visual styles; give suite={EMBEDDED} "
                 "and styles=0"
             )
+        codecs = {"world_model.codec": self.world_model.codec, "wan.model.codec": self.wan.model.codec}
+        for name, part in {"policy": self.policy, **codecs}.items():
+            if part.fit is not Fit.refuse:
+                raise SettingError(
+                    f"{name}.fit={part.fit}: the loop records its own images; bring those of data to policy.image_size with "
+                    "image_size and fit in the dataset's worldrl.json"
+                )
         if self.start == SCRATCH and self.backbone == VIDEO:
             wanted = "scratch.training.codec_steps above 0 (3000 by default), or start=FOLDER of a trained world model"
             require_trained_codec(self.world_model, self.scratch.training, wanted)

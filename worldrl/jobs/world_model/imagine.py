@@ -31,7 +31,7 @@ from worldrl.jobs.world_model.imagine_report import report_page, sentence
 from worldrl.recipes.run import open_run
 from worldrl.recipes.sample_episodes import check_samples, record_samples
 from worldrl.recipes.training_data import require_image_size
-from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, weights_folder
+from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, images_of, weights_folder
 from worldrl.registry import REWARD_MIXES
 from worldrl.rewards.motion.terms import chosen_terms
 from worldrl.rewards.success import SuccessRule
@@ -95,7 +95,7 @@ def main(settings: ImagineSettings) -> dict[str, Any]:
         stages were accepted (where ``staged.min_reward`` asks for something), and after how many attempts.
     """
     device = resolve_device(settings.device)
-    dataset = open_recorded(settings.data) if settings.data else None
+    dataset = open_recorded(settings.data, images_of(settings.world_model)) if settings.data else None
     with open_run("imagine", settings) as run:
         model = open_world_model(weights_folder(settings.world_model), device).eval()
         if dataset and dataset.embodiment != model.embodiment:

@@ -11,6 +11,7 @@ import torch
 
 from worldrl.core.device import resolve_device, resolve_dtype
 from worldrl.core.errors import SettingError
+from worldrl.core.image_fit import Fit, ImageFit
 from worldrl.core.storage.artefact import artefact_hash
 from worldrl.core.storage.jsonfile import difference
 from worldrl.core.storage.log import MetricLog
@@ -32,7 +33,7 @@ from worldrl.recipes.world_model.start import (
     SCRATCH,
     WORLD_MODEL,
     check_start,
-    image_size_of,
+    images_of,
     is_wan,
     require_trained_codec,
     starting_world_model,
@@ -120,7 +121,7 @@ def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
     if settings.backbone != WAN:
         refuse_many(f"backbone={settings.backbone}")
     device = rank_device(resolve_device(settings.device))
-    datasets = open_datasets(settings.data)
+    datasets = open_datasets(settings.data, wanted_images(settings))
     refuse_test_styles(dict(zip(settings.data, datasets, strict=True)))
     if rank() > 0:
         return _help(settings, datasets, device)
@@ -164,6 +165,15 @@ def _begin(
     return model, training, calibration, gates
 
 
+def wanted_images(settings: TrainWorldModelSettings) -> ImageFit:
+    """The world model's images; a given ``fit`` replaces that of the weights to begin with."""
+    codec = (settings.wan.model if settings.backbone == WAN else settings.model).codec
+    if settings.start == SCRATCH:
+        return codec.images
+    held = images_of(settings.start)
+    return held if codec.fit is Fit.refuse else replace(held, fit=codec.fit)
+
+
 def check_size(settings: TrainWorldModelSettings, dataset: EpisodeDataset) -> None:
     """Refuse images of another size than the world model's, before any is decoded.
 
@@ -179,10 +189,9 @@ def check_size(settings: TrainWorldModelSettings, dataset: EpisodeDataset) -> No
         "".join(given),
         lambda side: side % WAN_SIDES == 0 if wan else replace(settings.model, codec=replace(codec, image_size=side)),
     )
-    if fresh:
-        require_image_size(dataset, settings.wan.model.codec.image_size if wan else codec.image_size, field, larger)
-    else:
-        require_image_size(dataset, image_size_of(settings.start), f"the size of start={settings.start}", larger)
+    named = field if fresh else f"the size of start={settings.start}"
+    fit = field.replace("image_size", "fit")
+    require_image_size(dataset, wanted_images(settings).side, named, larger, fit=fit)
 
 
 def take_codec(model: VideoWorldModel, source: str) -> None:

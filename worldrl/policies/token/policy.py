@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.errors import SettingError
+from worldrl.core.image_fit import Fit, ImageFit
 from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.storage.typed import from_plain
 from worldrl.core.storage.weights import fitting, load_weights
@@ -47,6 +48,7 @@ class TokenPolicyConfig:
 
     Attributes:
         image_size: pixels per side, a multiple of 8.
+        fit: how recorded images of another size get this one; refuse is an error.
         chunk_length: control steps per chunk.
         bins: values per action dimension.
         width: channels of the image encoder.
@@ -57,6 +59,7 @@ class TokenPolicyConfig:
     """
 
     image_size: int = 64
+    fit: Fit = Fit.refuse
     chunk_length: int = 8
     bins: int = 33
     width: int = 48
@@ -80,6 +83,11 @@ class TokenPolicyConfig:
                 raise SettingError(f"policy.{name}: must be at least {least}, got {getattr(self, name)}")
         if self.image_size < 8 or self.image_size % 8:
             raise SettingError(f"policy.image_size: must be a multiple of 8, got {self.image_size}")
+
+    @property
+    def images(self) -> ImageFit:
+        """Its images, and how others become them."""
+        return ImageFit(self.image_size, self.fit)
 
 
 ACTIONS = "actions"

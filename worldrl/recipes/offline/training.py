@@ -17,6 +17,7 @@ from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import initial_weights
 from worldrl.core.storage.artefact import artefact_hash
+from worldrl.core.storage.capacity import require_layers
 from worldrl.core.storage.log import MetricLog, console
 from worldrl.core.transitions import Transitions
 from worldrl.data.offline.remarks import checks_of
@@ -167,6 +168,7 @@ def best_rows(settings: TrainOfflineSettings, data: Trajectories, rows: Transiti
 def make_agent(settings: TrainOfflineSettings, facts: Facts, parts: Mapping[str, Any]) -> Agent:
     """Make the agent with its initial weights; ``parts`` are additional inputs of some algorithms."""
     made: Any = offline_agent(settings.algorithm)
+    require_layers(getattr(settings.agent, "hidden", ()), "agent.hidden")
     with initial_weights(settings.seed, NAME, "weights"):
         return made(settings.agent, facts, **{name: parts[name] for name in made.needs})
 

@@ -130,7 +130,7 @@ def open_data(settings: Any, device: torch.device) -> Opened:
         raise SettingError(
             f"world_model: {settings.world_model} is a Wan model; world=latent needs a video world model"
         )
-    dataset = open_recorded(settings.data)
+    dataset = open_recorded(settings.data, model.config.codec.images)
     require_image_size(dataset, model.config.codec.image_size, f"the size of world_model={settings.world_model}")
     episodes = dataset.load()
     tasks = tuple(sorted({episode.task for episode in episodes}))

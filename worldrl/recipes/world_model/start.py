@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.image_fit import Fit, ImageFit
 from worldrl.core.rng import initial_weights
 from worldrl.core.storage.artefact import read_config
 from worldrl.core.storage.capacity import require_model_memory
 from worldrl.core.storage.log import console
+from worldrl.core.storage.typed import from_plain
 from worldrl.paths import weights_dir
 from worldrl.world_models.loading import AnyVideoModel, open_world_model
 from worldrl.world_models.video.config import CodecKind, VideoWorldModelConfig
@@ -114,9 +116,11 @@ def config_of(start: str) -> VideoWorldModelConfig:
     return VideoWorldModelConfig.from_json(read_config(weights_folder(start), kind=KIND))
 
 
-def image_size_of(start: str) -> int:
-    """Read the pixels per side of the weights that ``start`` names; ArtefactError without any."""
-    return int(read_config(weights_folder(start))["codec"]["image_size"])
+def images_of(start: str) -> ImageFit:
+    """Read the images of the weights that ``start`` names, and how others become them; ArtefactError without any."""
+    codec = read_config(weights_folder(start))["codec"]
+    fit = from_plain(Fit, codec.get("fit", Fit.refuse), where=f"{start}: codec.fit", error=ArtefactError)
+    return ImageFit(int(codec["image_size"]), fit)
 
 
 def is_wan(start: str) -> bool:

@@ -14,6 +14,7 @@ from worldrl.core.rng import numpy_stream
 from worldrl.core.storage.learned import Learned
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.recipes.training_data import open_datasets
+from worldrl.recipes.world_model.start import images_of
 from worldrl.rollout.real.execution import Script, continued
 from worldrl.rollout.real.specs import scene_digest, spec_of
 
@@ -32,7 +33,7 @@ def open_unseen(folders: Sequence[str], world_model: Path) -> EpisodeDataset:
     """
     from worldrl_envs.tasks import task_names
 
-    datasets = open_datasets(folders)
+    datasets = open_datasets(folders, images_of(str(world_model)))
     learned = Learned.read(world_model)
     for folder, dataset in zip(folders, datasets, strict=True):
         one_arm(dataset.embodiment)

@@ -22,6 +22,7 @@ from torch import Tensor
 from worldrl.core.device import resolve_dtype
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import initial_weights, stream
+from worldrl.core.storage.capacity import require_model_memory
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.training.fit import FitReport, fit_module
 from worldrl.core.training.optimizer import adamw
@@ -110,6 +111,8 @@ def new_idm(
     config: IdmConfig, columns: Sequence[Column], data: IdmFrames, *, frame_stride: int, seed: int
 ) -> InverseDynamics:
     """Make an untrained inverse dynamics with the data's normalisation."""
+    if not config.backbone:
+        require_model_memory(lambda: InverseDynamics(config, columns, frame_stride), torch.device("cpu"), "model")
     with initial_weights(seed, "idm"):
         idm = InverseDynamics(config, columns, frame_stride)
     target = data.target[torch.isfinite(data.target).all(dim=1)].double()

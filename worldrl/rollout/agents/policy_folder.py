@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from worldrl.core.actions import ActionSpec
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.image_fit import Fit
 from worldrl.core.interfaces import TrainablePolicy
 from worldrl.core.storage.artefact import parent, read_artefact, read_manifest
+from worldrl.core.storage.typed import from_plain
 from worldrl.policies.token.policy import TRAINED_ON, TokenPolicy, stored_actions
 
 TOKEN = "token"
@@ -23,7 +25,7 @@ class PolicyFacts:
     ``kind`` is ``token``, lerobot's type, or ``offline-agent``, which acts on a vector and has no images. ``picture``
     is the rows and columns of its images (0 without images), ``cameras`` begins with the scene camera, ``hash``
     identifies weights and settings, ``trained_on`` is as in ``evaluation.policy.trained_on`` (None where the folder has
-    none). ``more`` names inputs beside image, command and instruction.
+    none). ``more`` names inputs beside image, command and instruction. ``fit`` is how recorded images got their size.
     """
 
     kind: str
@@ -35,6 +37,7 @@ class PolicyFacts:
     trained_on: Mapping[str, Any] | None = None
     more: tuple[str, ...] = ()
     n_obs_steps: int = 1
+    fit: Fit = Fit.refuse
 
     @property
     def not_imagined(self) -> tuple[str, ...]:
@@ -83,6 +86,7 @@ def policy_facts(folder: Path) -> PolicyFacts:
         actions=stored_actions(config),
         hash=artefact.hash,
         trained_on=config.get(TRAINED_ON),
+        fit=from_plain(Fit, config.get("fit", Fit.refuse), where=f"{folder}: fit", error=ArtefactError),
     )
 
 

@@ -13,7 +13,7 @@ Shapes legend: ``L`` actions of a chunk, ``A`` numbers of an action, ``Y X`` pix
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.image_fit import Fit
 from worldrl.core.storage.typed import from_plain
 from worldrl.data.lerobot.external.gripper import Ends, in_robots_numbers
 from worldrl.data.lerobot.external.images import TURNS, fitted
@@ -49,6 +50,7 @@ class _Recorded:
     pictures: str
     image_sizes: tuple[tuple[int, int], ...]
     image_size: tuple[int, int]
+    fit: Fit = Fit.stretch
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,15 @@ class RobotSide:
     """How a robot's numbers and images become a policy's, and back.
 
     ``ends`` holds the robot's numbers for open and closed of each gripper, None where the policy's are the robot's.
-    ``pictures`` names the turn of images, ``image_size`` their rows and columns afterwards (pixels).
+    ``pictures`` names the turn of images, ``image_size`` their rows and columns afterwards (pixels), ``fit`` how they
+    get them.
     """
 
     actions: ActionSpec
     ends: Ends | None
     pictures: str
     image_size: tuple[int, int]
+    fit: Fit
 
     @classmethod
     def of(cls, folder: Path) -> Self:
@@ -88,6 +92,18 @@ class RobotSide:
         return sides[0]
 
     @classmethod
+    def served(cls, folder: Path, fit: Fit | None = None) -> Self:
+        """Of a policy that acts for a client: of its recordings, else in the policy's own numbers.
+
+        ``fit`` replaces how images get the policy's size; without any they are stretched. Raises as :meth:`of`.
+        """
+        facts = policy_facts(folder)
+        own = Fit.stretch if facts.fit is Fit.refuse else facts.fit
+        plain = cls(facts.actions, None, next(iter(TURNS)), facts.picture, own)
+        side = cls.of(folder) if (facts.trained_on or {}).get(RECORDED) else plain
+        return replace(side, image_size=facts.picture, fit=fit or side.fit)
+
+    @classmethod
     def _of(cls, actions: ActionSpec, entry: Any, folder: Path) -> Self:
         stored = from_plain(_Recorded, entry, where=f"{folder}: trained_on.{RECORDED}", error=ArtefactError)
         names = [actions.names[place] for place in actions.grippers]
@@ -97,11 +113,11 @@ class RobotSide:
             )
         found = stored.gripper
         ends = None if found is None else tuple((found[name].open, found[name].closed) for name in names)
-        return cls(actions, ends, stored.pictures, stored.image_size)
+        return cls(actions, ends, stored.pictures, stored.image_size, stored.fit)
 
     def image(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Turn and resize a camera's image ``[Y, X, 3]`` as in training."""
-        return fitted(image, turn=self.pictures, size=self.image_size)
+        return fitted(image, turn=self.pictures, size=self.image_size, fit=self.fit)
 
     def numbers(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Map measured or commanded numbers ``[..., A]`` of the robot to the policy's."""

@@ -38,7 +38,7 @@ def dataset_store(data: Path | str, model: AnyVideoModel, *, margin: int) -> tup
     ArtefactError (the dataset is missing or damaged). Raises SettingError (the dataset is empty, or its frames or its
     robot are not the model's).
     """
-    dataset = EpisodeDataset.open(data)
+    dataset = EpisodeDataset.open(data, images=model.config.codec.images)
     size = model.config.codec.image_size
     if not len(dataset) or dataset.image_size != (size, size) or dataset.embodiment != model.embodiment:
         raise SettingError(

@@ -33,9 +33,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.core.errors import ArtefactError, SettingError, nearest
-from worldrl.core.extras import require
 from worldrl.core.types import Episode
 from worldrl.data.offline.columns import column, fault
+from worldrl.data.offline.hdf5 import Hdf5
 from worldrl.rollout.real.specs import EpisodeSpec
 from worldrl.workers.libero import facts
 from worldrl.workers.libero.observation import command_vector, robot_observation, state_vector, turn
@@ -87,12 +87,15 @@ def find_demonstrations(folder: Path, suite: str, tasks: Sequence[str]) -> list[
 
 
 def _contents(file: Path, suite: str, tasks: Sequence[str]) -> tuple[str, list[int]]:
-    with _Opened(file) as content:
-        if "data" not in content:
+    with Hdf5(file) as opened:
+        if "data" not in opened.names(opened.content, "all"):
             raise fault(file, "all", "data", "is missing; LIBERO's files have one group of this name")
-        given = str(content["data"].attrs.get("bddl_file_name", ""))
-        names = list(content["data"])
-        convention = str(content["data"].attrs.get("macros_image_convention", "opengl"))
+        data = opened.group(opened.content, "data", "all")
+        names = opened.names(data, "all")
+        given, convention = (
+            opened.text(data, name, usual)
+            for name, usual in (("bddl_file_name", ""), ("macros_image_convention", "opengl"))
+        )
     task = Path(given).stem or file.stem.removesuffix("_demo")
     if task not in tasks:
         origin = "attribute bddl_file_name" if given else "its name"
@@ -102,25 +105,6 @@ def _contents(file: Path, suite: str, tasks: Sequence[str]) -> tuple[str, list[i
     if not names or not all(name.startswith("demo_") and name[5:].isdigit() for name in names):
         raise fault(file, "all", "data", f"must hold demo_0, demo_1, ..., got {names[:3]}")
     return task, sorted(int(name[5:]) for name in names)
-
-
-class _Opened:
-    """An HDF5 file whose errors name it."""
-
-    def __init__(self, file: Path) -> None:
-        self._file, self._h5py = file, require("h5py", extra="offline")
-
-    def __enter__(self) -> Any:
-        try:
-            self._content = self._h5py.File(self._file, "r")
-        except OSError as reason:
-            raise fault(
-                self._file, "all", "all", f"cannot be read ({reason}); it is damaged: copy it again"
-            ) from reason
-        return self._content
-
-    def __exit__(self, *_: object) -> None:
-        self._content.close()
 
 
 def read_demonstration(demonstration: Demonstration, *, cameras: Sequence[str], seed: int) -> Episode:
@@ -180,19 +164,14 @@ def follows_action(joints: NDArray[np.float32], states: NDArray[np.float64], whe
 def _fields(demonstration: Demonstration, where: str, cameras: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Read and check every field of an episode."""
     names = [*WIDTHS, "rewards", *(IMAGES[camera] for camera in cameras)]
-    raw, name = dict[str, NDArray[Any]](), "all"
-    with _Opened(demonstration.file) as content:
-        group = content[f"data/demo_{demonstration.number}"]
-        try:
-            for name in names:
-                if name not in group:
-                    raise fault(where, demonstration.number, name, f"is missing; needed are {', '.join(names)}")
-                raw[name] = group[name][()]
-        except (OSError, RuntimeError, TypeError) as reason:
-            raise fault(
-                where, demonstration.number, name, f"cannot be read ({reason}); copy the file again"
-            ) from reason
-    return _checked(raw, demonstration.number, where)
+    raw, number = dict[str, NDArray[Any]](), demonstration.number
+    with Hdf5(demonstration.file, source=Path(where)) as file:
+        for name in names:
+            found = file.numbers(file.content, f"data/demo_{number}/{name}", number, field=name)
+            if found is None:
+                raise fault(where, number, name, f"is missing; needed are {', '.join(names)}")
+            raw[name] = found
+    return _checked(raw, number, where)
 
 
 def _checked(raw: dict[str, NDArray[Any]], number: int, where: str) -> dict[str, NDArray[Any]]:

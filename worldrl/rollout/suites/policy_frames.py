@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.core.errors import WorldrlError
 from worldrl.core.extras import require
+from worldrl.core.image_fit import Image
 from worldrl.workers.link.wire import WireError, view
 from worldrl.workers.robotwin.facts import ARM_JOINTS, CLIENT_CAMERAS
 
@@ -167,19 +167,17 @@ def _floats(name: str, value: object) -> NDArray[np.float32]:
     return found
 
 
-def images_of(observation: Mapping[str, Any], size: tuple[int, int]) -> dict[str, NDArray[np.uint8]]:
-    """Images of an observation, named as those of a two-armed policy and scaled to ``size`` (rows, columns).
+def images_of(observation: Mapping[str, Any], fitted: Callable[[Image], Image]) -> dict[str, Image]:
+    """Images of an observation, named as those of a two-armed policy; ``fitted`` brings each to the policy's size.
 
     Raises FrameError (the head camera's is missing, or one is no image).
     """
-    vision, found, (rows, columns) = map_of(observation, "vision"), {}, size
+    vision, found = map_of(observation, "vision"), {}
     for camera, theirs in CLIENT_CAMERAS.items():
         image = map_of(vision, theirs).get("color")
         if image is None and camera != "head":
             continue
-        found["image" if camera == "head" else f"{camera}_image"] = cv2.resize(
-            _image(theirs, image), (columns, rows), interpolation=cv2.INTER_AREA
-        )
+        found["image" if camera == "head" else f"{camera}_image"] = fitted(_image(theirs, image))
     return found
 
 

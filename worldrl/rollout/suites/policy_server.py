@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from worldrl.core.errors import WorldrlError
 from worldrl.core.extras import require
 from worldrl.core.instructions import MAX_CHARACTERS
+from worldrl.rollout.agents.robot_side import RobotSide
 from worldrl.rollout.real.rows import Actor, Row
 from worldrl.rollout.real.specs import EpisodeSpec
 from worldrl.rollout.suites.policy_frames import (
@@ -80,12 +81,12 @@ class Turn:
 class Conversation:
     """One client's connection, which plays one episode after the other.
 
-    The actor decides for one connection at a time. ``picture`` is the rows and columns of the policy's images; ``turn``
-    is held while the actor decides.
+    The actor decides for one connection at a time. ``side`` maps the client's numbers and images to the policy's, and
+    back; ``turn`` is held while the actor decides.
     """
 
-    def __init__(self, actor: Actor, picture: tuple[int, int], turn: Turn) -> None:
-        self._actor, self._image, self._turn = actor, picture, turn
+    def __init__(self, actor: Actor, side: RobotSide, turn: Turn) -> None:
+        self._actor, self._side, self._turn = actor, side, turn
         self._row: Row | None = None
         self._command: NDArray[np.float32] | None = None
         self._episodes = 0
@@ -131,16 +132,16 @@ class Conversation:
         if self._row is None:
             raise FrameError("infer before reset")
         observation, began_s = map_of(payload, "observation"), time.monotonic()
-        state = state_of(observation)
+        state = self._side.numbers(state_of(observation))
         command = state if self._command is None else self._command
         self._row.instruction = text_of(observation, "instruction", "", MAX_CHARACTERS) or self._row.instruction
-        self._row.obs = {**images_of(observation, self._image), "state": state, "command": command}
+        self._row.obs = {**images_of(observation, self._side.image), "state": state, "command": command}
         with self._turn:
             chunk = self._actor.act([self._row])[0]
         if chunk.shape[1] != SIZE:
             raise FrameError(f"the policy's actions have {chunk.shape[1]} numbers, RoboTwin's {SIZE}")
         self._command = chunk[-1].astype(np.float32)  # the client executes the whole chunk
-        return {"actions": named_actions(chunk), "latency_ms": 1000 * (time.monotonic() - began_s)}
+        return {"actions": named_actions(self._side.targets(chunk)), "latency_ms": 1000 * (time.monotonic() - began_s)}
 
 
 def _refuse(request: Mapping[str, Any], kind: str, error: Exception) -> bytes:
@@ -158,12 +159,12 @@ def _line(what: object) -> str:
     return text if len(text) <= _LOGGED else f"{text[: _LOGGED - 3]}..."
 
 
-def make_handler(actor: Actor, picture: tuple[int, int], turn: Turn) -> Callable[[Any], None]:
+def make_handler(actor: Actor, side: RobotSide, turn: Turn) -> Callable[[Any], None]:
     """Return the handler of a websocket server's connections; arguments as of :class:`Conversation`."""
     left = require("websockets.exceptions", extra=EXTRA).ConnectionClosed
 
     def handle(connection: Any) -> None:
-        conversation = Conversation(actor, picture, turn)
+        conversation = Conversation(actor, side, turn)
         try:
             for message in connection:
                 reply = conversation.answer(message)
@@ -180,15 +181,15 @@ def make_handler(actor: Actor, picture: tuple[int, int], turn: Turn) -> Callable
 class PolicyServer:
     """Listens, and answers each connection in a thread of its own; a context manager.
 
-    ``picture`` is the rows and columns of the policy's images. The server closes ``listening``, a bound socket.
+    ``side`` is as of :class:`Conversation`. The server closes ``listening``, a bound socket.
     """
 
-    def __init__(self, actor: Actor, picture: tuple[int, int], listening: socket.socket) -> None:
+    def __init__(self, actor: Actor, side: RobotSide, listening: socket.socket) -> None:
         self.socket, self._turn, self._ended = listening, Turn(), threading.Event()
         self._open: dict[threading.Thread, Any] = {}
         self._websockets = require("websockets.sync.server", extra=EXTRA)
         self._server = self._websockets.serve(
-            make_handler(actor, picture, self._turn),
+            make_handler(actor, side, self._turn),
             sock=listening,
             max_size=LARGEST_FRAME,
             create_connection=self._connect,

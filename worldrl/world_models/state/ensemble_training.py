@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 
 from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.rng import initial_weights, stream
+from worldrl.core.storage.capacity import require_model_memory
 from worldrl.core.storage.log import MetricLog, Progress
 from worldrl.core.training.loop import Training, every, repeat
 from worldrl.core.transitions import Transitions
@@ -98,8 +99,10 @@ def fit_ensemble(
     """
     began = time.monotonic()
     train, held = split_rows(rows, training, seed, name)
+    sizes = rows.obs.shape[1], rows.action.shape[1]
+    require_model_memory(lambda: Ensemble(config, *sizes), torch.device(device), "ensemble")
     with initial_weights(seed, name, "weights"):
-        ensemble = Ensemble(config, rows.obs.shape[1], rows.action.shape[1])
+        ensemble = Ensemble(config, *sizes)
     ensemble.fit_statistics(train)
     ensemble.to(device)
     data = MemberRows(ensemble, train.to(device), held.to(device), training, seed, name)

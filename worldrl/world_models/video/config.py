@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from worldrl.core.errors import SettingError, nearest
+from worldrl.core.errors import SettingError, nearest, require_at_least_one
+from worldrl.core.image_fit import Fit, ImageFit
 from worldrl.core.renames import current_config
 from worldrl.core.storage.typed import from_plain
 from worldrl.world_models.video.unet_config import UNetConfig
@@ -42,6 +43,7 @@ class CodecConfig:
         kind: ``patch`` (latents), ``identity`` (pixels), or ``auto``: latents for the flow transformer, pixels for the
             U-Net.
         image_size: pixels of a square frame.
+        fit: how recorded images of another size get this one; refuse is an error.
         patch: pixels of a patch, also the spatial compression.
         channels: latent channels ``c``.
         width: token width.
@@ -53,6 +55,7 @@ class CodecConfig:
 
     kind: CodecKind = CodecKind.auto
     image_size: int = 64
+    fit: Fit = Fit.refuse
     patch: int = 8
     channels: int = 16
     width: int = 128
@@ -64,10 +67,16 @@ class CodecConfig:
     def __post_init__(self) -> None:
         """Reject sizes that do not divide."""
         self.kind = _kind("codec.kind", CodecKind, self.kind)
+        self.fit = _kind("codec.fit", Fit, self.fit)
         if self.image_size % self.patch:
             raise SettingError(f"codec.patch must divide image_size {self.image_size}, got {self.patch}")
         if self.width % self.heads:
             raise SettingError(f"codec.heads must divide width {self.width}, got {self.heads}")
+
+    @property
+    def images(self) -> ImageFit:
+        """Its images, and how others become them."""
+        return ImageFit(self.image_size, self.fit)
 
 
 @dataclass
@@ -128,6 +137,7 @@ class DynamicsConfig:
     def __post_init__(self) -> None:
         """Reject a chunk of incomplete frames, and switches of the other backend."""
         self.kind = _kind("dynamics.kind", DynamicsKind, self.kind)
+        require_at_least_one(self, ("chunk_length", "frame_stride"), of="dynamics")
         if self.chunk_length % self.frame_stride:
             raise SettingError(
                 f"dynamics.frame_stride must divide chunk_length {self.chunk_length}, got {self.frame_stride}"

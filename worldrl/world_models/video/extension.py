@@ -14,7 +14,7 @@ from worldrl.world_models.video.model import VideoWorldModel
 
 FREE = frozenset(
     {
-        "codec.latent_noise", "codec.salience",
+        "codec.latent_noise", "codec.salience", "codec.fit",
         "dynamics.memory_noise", "dynamics.motion_weight", "dynamics.pure_noise_share", "dynamics.shift",
         "dynamics.sampling_steps", "dynamics.refinement_steps", "dynamics.refinement_sigma", "dynamics.refinement_share",
         "dynamics.planning",

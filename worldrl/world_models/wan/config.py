@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from worldrl.core.errors import SettingError, nearest
+from worldrl.core.image_fit import Fit, ImageFit
 from worldrl.core.renames import current_config
 from worldrl.core.storage.typed import from_plain
 from worldrl.world_models.video.config import SuccessHeadConfig
@@ -22,11 +23,13 @@ class WanCodecConfig:
 
     Attributes:
         image_size: pixels of a square frame, those of the dataset.
+        fit: how recorded images of another size get this one; refuse is an error.
         dtype: number type it computes in; its authors recommend float32.
         rows: clips per pass, which bounds its memory.
     """
 
     image_size: int = 256
+    fit: Fit = Fit.refuse
     dtype: str = "float32"
     rows: int = 8
 
@@ -35,6 +38,11 @@ class WanCodecConfig:
         _one_of("codec.dtype", self.dtype, ("float32", "bfloat16"))
         if self.rows < 1:
             raise SettingError(f"codec.rows must be at least 1, got {self.rows}")
+
+    @property
+    def images(self) -> ImageFit:
+        """Its images, and how others become them."""
+        return ImageFit(self.image_size, self.fit)
 
 
 @dataclass

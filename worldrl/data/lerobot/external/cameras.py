@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from worldrl.core.errors import ArtefactError, SettingError, nearest
+from worldrl.core.image_fit import WAYS, Fit, keeps_aspect
 from worldrl.core.types import MAIN_CAMERAS
 from worldrl.data.lerobot.external.folder import WHOLE, ExternalFolder
 from worldrl.data.lerobot.external.info import MAX_SIDE
@@ -82,29 +83,46 @@ def main_first(cameras: Mapping[str, str]) -> dict[str, str]:
 
 def read_image_size(
     folder: ExternalFolder, stated: Mapping[str, Any], cameras: Mapping[str, str], draft: Draft
-) -> tuple[int, int]:
-    """Return rows and columns that images get; those of the folder where nothing is stated.
+) -> tuple[tuple[int, int], Fit]:
+    """Return rows and columns that images get, those of the folder where nothing is stated, and how they get them.
 
     Raises:
         SettingError: what is stated is impossible.
     """
     sizes = sorted({folder.features[name].image_size for name in cameras.values()})
-    given = stated.get("image_size")
-    if given is None:
-        square = len(sizes) == 1 and sizes[0][0] == sizes[0][1]
-        side = min(SIZE, sizes[0][0]) if square else SIZE
+    size, fit = _stated_size(folder, stated.get("image_size")), _stated_fit(folder, stated)
+    if size is None:
+        side = min(SIZE, sizes[0][0]) if len(sizes) == 1 and sizes[0][0] == sizes[0][1] else SIZE
         draft.entries["image_size"] = [side, side]
         if len(sizes) > 1:
             draft.ask(f"images have several sizes, {sizes}")
-            return side, side
-        return sizes[0]
-    if type(given) is int and 0 < given <= MAX_SIDE:
-        oblong = [size for size in sizes if size[0] != size[1]]
-        if oblong:
-            draft.ask(f"images of {oblong[0]} pixels would be distorted to a square")
-            draft.entries["image_size"] = [given, given]
-        return given, given
-    sides = given if isinstance(given, list) else []
+    distorted = [own for own in sizes if not keeps_aspect(own, size or (SIZE, SIZE))]
+    if distorted:
+        draft.entries["fit"] = (fit or Fit.letterbox).value
+    if distorted and size is not None and fit is None:
+        if type(stated["image_size"]) is int:
+            draft.ask(
+                f"images of {distorted[0]} pixels would be distorted to a square; fit must be one of {', '.join(WAYS)}"
+            )
+        draft.assume(f"images of {distorted[0]} pixels are stretched to {size} (fit: {Fit.stretch.value!r})")
+    return size or sizes[0], fit or Fit.stretch
+
+
+def _stated_size(folder: ExternalFolder, given: Any) -> tuple[int, int] | None:
+    if given is None:
+        return None
+    sides = [given, given] if type(given) is int else given if isinstance(given, list) else []
     if len(sides) == 2 and all(type(side) is int and 0 < side <= MAX_SIDE for side in sides):
         return sides[0], sides[1]
     raise wrong(folder, "image_size", f"a number of pixels up to {MAX_SIDE}, or [rows, columns]", given)
+
+
+def _stated_fit(folder: ExternalFolder, stated: Mapping[str, Any]) -> Fit | None:
+    given = stated.get("fit")
+    if given is None:
+        return None
+    if given not in WAYS:
+        raise wrong(folder, "fit", f"one of {', '.join(map(repr, WAYS))}", given)
+    if "image_size" not in stated:
+        raise wrong(folder, "fit", "beside image_size, to which images are brought", given)
+    return Fit(given)

@@ -47,6 +47,11 @@ def require_digest(folder: Path, file: Path) -> None:
             )
 
 
+def has_digest(folder: Path, file: Path) -> bool:
+    """Whether a SHA-256 of one of the dataset's files is stored; ArtefactError where a place of them is damaged."""
+    return next(_stored(folder, file.relative_to(folder)), None) is not None
+
+
 def _stored(folder: Path, name: Path) -> Iterator[tuple[Path, str]]:
     """Return each digest of a file, and where it is stored. The hub's digest of a small file is no SHA-256."""
     hub = folder / HUB / f"{name}.metadata"

@@ -20,7 +20,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,11 @@ from numpy.typing import NDArray
 
 from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import ArtefactError
+from worldrl.core.image_fit import ImageFit
 from worldrl.core.storage.log import console
 from worldrl.core.types import Episode
-from worldrl.data.lerobot.external.digest import require_digest
+from worldrl.data.lerobot.external.bounds import within_bounds
+from worldrl.data.lerobot.external.digest import has_digest, require_digest
 from worldrl.data.lerobot.external.folder import (
     WHOLE,
     ExternalEpisode,
@@ -54,6 +56,7 @@ from worldrl.data.lerobot.format import DatasetHeader, EpisodeRecord, check_epis
 from worldrl.workers.libero import facts as libero_facts
 from worldrl.workers.libero.observation import command_vector, robot_observation
 
+UNSEEN = "{bare} of {films} films are undamaged: without a stored SHA-256 damage can remain unseen (SHA256SUMS)"
 SOURCE = "lerobot"
 """Label of these episodes."""
 
@@ -98,8 +101,10 @@ class ExternalDataset:
         )
 
 
-def open_external(path: Path) -> ExternalDataset:
+def open_external(path: Path, wanted: ImageFit | None = None) -> ExternalDataset:
     """Open a folder, and say once per process what was assumed about it.
+
+    ``wanted`` replaces ``image_size`` and ``fit`` of ``worldrl.json`` where these give images of another size.
 
     Raises:
         ArtefactError: its metadata is incomplete or damaged.
@@ -108,7 +113,12 @@ def open_external(path: Path) -> ExternalDataset:
     folder = read_folder(path)
     require_rows(folder)
     meaning = read_meaning(folder)
+    if wanted is not None and wanted.size != meaning.image_size:
+        meaning = replace(meaning, image_size=wanted.size, fit=wanted.fit)
     folder, robot = with_films(folder, meaning.cameras.values()), meaning.robot
+    films = {clip.file for episode in folder.episodes for clip in episode.clips.values()}
+    if bare := sum(not has_digest(path, film) for film in films):
+        meaning = replace(meaning, assumed=(*meaning.assumed, UNSEEN.format(bare=bare, films=len(films))))
     header = DatasetHeader(round(robot.control_hz), tuple(meaning.cameras), meaning.image_size, robot)
     _tell(path.resolve(), meaning.assumed)
     return ExternalDataset(folder, meaning, header)
@@ -124,7 +134,6 @@ def _content(dataset: ExternalDataset, index: int) -> str:
     """Identity of an episode: metadata, file sizes, meaning. The files themselves carry no digest and are not read for it."""
     meaning = {
         **dataset.meaning.told(dataset.folder),
-        "image_size": dataset.header.image_size,
         "folder": "",
     }
     text = json.dumps([dataset.folder.identity, dataset.header.to_json(), meaning, repr(dataset.meaning), index])
@@ -191,7 +200,9 @@ def _decoded(
 ) -> Episode:
     meaning, where = dataset.meaning, f"{episode.file}: episode {episode.index}"
     state, action = (numbers(table, parts, where) for parts in (meaning.state, meaning.action))
-    action = in_robots_numbers(action, meaning.gripper, meaning.robot.actions)
+    spec, path = meaning.robot.actions, dataset.folder.path
+    action = in_robots_numbers(action, meaning.gripper, spec)
+    action = within_bounds(action, spec, clip=meaning.clip_actions, where=where, path=path)
     command = numbers(table, meaning.command, where) if meaning.command else _command(state, action, meaning)
     contact = scalars(table, meaning.contact, episode.file) if meaning.contact else np.zeros(episode.rows)
     if is_feature(meaning.success):
@@ -212,7 +223,7 @@ def _decoded(
         task=record.task,
         cameras=dataset.header.cameras,
         meta=dict(record.meta),
-        actions=meaning.robot.actions,
+        actions=spec,
     )
     check_episode(made, dataset.header, where)
     return made
@@ -249,7 +260,7 @@ def _rows(dataset: ExternalDataset, episode: ExternalEpisode) -> Any:
 def _frames(
     dataset: ExternalDataset, episode: ExternalEpisode, table: Any, times: NDArray[np.float64]
 ) -> NDArray[np.uint8]:
-    size, cameras = dataset.header.image_size, dataset.meaning.cameras
+    meaning, cameras, size = dataset.meaning, dataset.meaning.cameras, dataset.meaning.image_size
     frames = np.empty((episode.rows, len(cameras), *size, 3), np.uint8)
     for view, name in enumerate(cameras.values()):
         clip = episode.clips.get(name)
@@ -257,7 +268,7 @@ def _frames(
         pictures = film_images(clip, times, where) if clip else stored_images(table[name].to_pylist(), where)
         for row, picture in enumerate(pictures):
             _require_size(picture, dataset.folder.features[name].image_size, where)
-            frames[row, view] = fitted(picture, turn=dataset.meaning.pictures, size=size)
+            frames[row, view] = fitted(picture, turn=meaning.pictures, size=size, fit=meaning.fit)
     return frames
 
 

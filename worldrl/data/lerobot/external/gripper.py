@@ -22,6 +22,8 @@ SETTLED, APART_M = 5, 0.005
 """Rows after which the fingers have followed their command, and the least difference of their openings that tells (m)."""
 SLACK = 0.05
 """How far numbers of a gripper may lie outside [0, 1] and still be taken for 0 closed and 1 open."""
+BEYOND = 0.1
+"""How far a command may lie beyond its ends and still be one of them: clipping or noise, not another unit."""
 MOVING, IDLE = 0.02, 0.1
 """Least motion of a gripper, and least share of its numbers, that is not taken for noise."""
 
@@ -174,7 +176,7 @@ def measured_gripper(state: NDArray[np.float32], action: NDArray[np.float32]) ->
     """
     command, opening = action[:, 6], state[:, 6] - state[:, 7]
     ends = (0.0 if command.min() > -0.5 else -1.0), 1.0
-    if command.min() < ends[0] - 1e-3 or command.max() > ends[1] + 1e-3:
+    if command.min() < ends[0] - BEYOND or command.max() > ends[1] + BEYOND:
         return None
     high = command > sum(ends) / 2
     same = (

@@ -17,6 +17,7 @@ from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
 from worldrl.core.errors import ArtefactError
+from worldrl.core.image_fit import Fit, fit_image
 from worldrl.data.lerobot.external.folder import WHOLE, Clip
 from worldrl.data.lerobot.external.times import OFF, Film
 
@@ -135,15 +136,6 @@ def _undamaged(container: Any, stream: Any) -> Iterator[Any]:
             yield frame
 
 
-def fitted(picture: Picture, *, turn: str, size: tuple[int, int]) -> Picture:
-    """Turn a picture, and resize it by the mean over pixels.
-
-    Args:
-        picture: ``[Y, X, 3]``.
-        turn: a key of :data:`TURNS`.
-        size: rows and columns.
-    """
-    turned = np.ascontiguousarray(TURNS[turn](picture))
-    if turned.shape[:2] == size:
-        return turned
-    return np.asarray(cv2.resize(turned, size[::-1], interpolation=cv2.INTER_AREA), np.uint8)
+def fitted(picture: Picture, *, turn: str, size: tuple[int, int], fit: Fit) -> Picture:
+    """Turn an image ``[Y, X, 3]`` by a key of :data:`TURNS`, and bring it to rows and columns."""
+    return fit_image(np.ascontiguousarray(TURNS[turn](picture)), size, fit)

@@ -110,7 +110,10 @@ def joint_faults(robot: JointEmbodiment, sample: Sample, ends: Ends | None, *, d
     for i, (low, high) in enumerate(zip(robot.low, robot.high, strict=True)):
         name, least, greatest = robot.names[i], mapped[:, i].min(), mapped[:, i].max()
         if not low <= least <= greatest <= high:
-            return [f"robot says {name} lies in [{low:g}, {high:g}], its targets reach [{least:.6g}, {greatest:.6g}]"]
+            return [
+                f"robot says {name} lies in [{low:g}, {high:g}], its targets reach [{least:.6g}, {greatest:.6g}] "
+                "(clip_actions: true would move them to their bound)"
+            ]
         if ends and i in robot.actions.grippers and (low < -1 or high > 2):
             return [f"{name} is mapped to [0 closed, 1 open], robot says [{low:g}, {high:g}]"]
     needed = largest_changes(sample, ends, robot.names) * robot.control_hz if derived else np.zeros(len(robot.names))

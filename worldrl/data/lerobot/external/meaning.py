@@ -11,8 +11,10 @@ once on the terminal, and kept in every episode's ``meta``; what is unknown is o
     cameras     {"scene": feature, "wrist": feature}: names here to features there; the main camera is "scene", else "head",
                 and is camera 0 of an episode's frames wherever it stands here
     image_size  pixels that pictures are resized to: a number for square ones, else [rows, columns]
+    fit         how they get that size: "stretch", "crop" or "letterbox" (``core.image_fit``)
     pictures    "as they are", "turned" by 180 degrees, "flipped" (rows), "mirrored" (columns)
     gripper     {"open": -1, "closed": 1}: an action's number for either; or such pairs by the grippers' names
+    clip_actions  true moves actions beyond the robot's range to it; false, the default, refuses them
     observed    "before" the row's action, or "after" it
     success     a feature that is above 0 where the task is fulfilled, "meta/episodes:COLUMN" of the episode table,
                 "every episode", or "no episode"
@@ -33,7 +35,9 @@ from typing import Any
 
 from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import ArtefactError
+from worldrl.core.image_fit import Fit
 from worldrl.core.storage.jsonfile import read_json
+from worldrl.data.lerobot.external.bounds import clips
 from worldrl.data.lerobot.external.cameras import read_cameras, read_image_size
 from worldrl.data.lerobot.external.folder import ExternalFolder
 from worldrl.data.lerobot.external.gripper import Ends
@@ -58,8 +62,10 @@ class Meaning:
         command: features of the command; empty where it follows from state or actions.
         cameras: our name to feature, in the order of the episodes' cameras, the main one first.
         image_size: rows and columns (pixels).
+        fit: how images get that size.
         pictures: how they are turned.
         gripper: recorded numbers for open and for closed, of each gripper; None where they are the robot's own.
+        clip_actions: move actions beyond the robot's range to it.
         observed: ``before`` or ``after``.
         success: feature, column of the episode table, ``every episode`` or ``no episode``.
         contact: feature that says when the fingers touch a task object; empty where none does.
@@ -73,8 +79,10 @@ class Meaning:
     command: tuple[Columns, ...]
     cameras: Mapping[str, str]
     image_size: tuple[int, int]
+    fit: Fit
     pictures: str
     gripper: Ends | None
+    clip_actions: bool
     observed: str
     success: str
     contact: str
@@ -89,8 +97,11 @@ class Meaning:
             "fps": folder.fps,
             "cameras": dict(self.cameras),
             "image_sizes": [list(folder.features[name].image_size) for name in self.cameras.values()],
+            "image_size": list(self.image_size),
+            "fit": self.fit.value,
             "pictures": self.pictures,
             "gripper": (ends[0] if len(ends) == 1 else ends) or None,
+            "clip_actions": self.clip_actions,
             "observed": self.observed,
             "success": self.success,
             "assumed": list(self.assumed),
@@ -116,15 +127,18 @@ def read_meaning(folder: ExternalFolder) -> Meaning:
     cameras = read_cameras(folder, stated, draft)
     success = read_success(folder, stated, draft)
     draft.entries |= {"cameras": cameras, "success": success}
+    image_size, fit = read_image_size(folder, stated, cameras, draft)
     meaning = Meaning(
         robot=body.robot,
         state=body.state,
         action=body.action,
         command=body.command,
         cameras=cameras,
-        image_size=read_image_size(folder, stated, cameras, draft),
+        image_size=image_size,
+        fit=fit,
         pictures=choice(folder, stated, "pictures", tuple(TURNS), draft, "images are taken as they are"),
         gripper=body.gripper,
+        clip_actions=clips(folder, stated),
         observed=choice(
             folder, stated, "observed", (BEFORE, AFTER), draft, "a row shows what its action was decided on"
         ),

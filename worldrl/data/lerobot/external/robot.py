@@ -11,6 +11,7 @@ from typing import Any
 
 from worldrl.core.embodiment import AnyEmbodiment, JointEmbodiment, embodiment_from_json
 from worldrl.core.errors import SettingError
+from worldrl.data.lerobot.external.bounds import clipped, clips
 from worldrl.data.lerobot.external.folder import ExternalFolder
 from worldrl.data.lerobot.external.gripper import Ends, libero_ends, plain_ends, read_ends
 from worldrl.data.lerobot.external.joints import (
@@ -90,7 +91,7 @@ def read_body(folder: ExternalFolder, stated: Mapping[str, Any], draft: Draft) -
         return replace(body, command=command, gripper=ends)
     ends = read_ends(folder, stated["gripper"], robot.actions.names) if "gripper" in stated else None
     body = replace(body, command=command, gripper=ends)
-    return _held_against_rows(folder, body, draft) if own else body
+    return _held_against_rows(folder, stated, body, draft) if own else body
 
 
 def _stated_robot(folder: ExternalFolder, given: Any, draft: Draft) -> AnyEmbodiment:
@@ -111,12 +112,14 @@ def _stated_robot(folder: ExternalFolder, given: Any, draft: Draft) -> AnyEmbodi
     return robot
 
 
-def _held_against_rows(folder: ExternalFolder, body: Body, draft: Draft) -> Body:
+def _held_against_rows(folder: ExternalFolder, stated: Mapping[str, Any], body: Body, draft: Draft) -> Body:
     """Compare a stated robot of joints with all rows, and describe it by them where it contradicts them."""
     robot = body.robot
     if not isinstance(robot, JointEmbodiment):
         return body
     sample = Sample.read(folder, body.state, body.action)
+    if clips(folder, stated):
+        sample = clipped(sample, robot.actions, body.gripper)
     if looks_like_changes(sample):
         draft.assume("actions are joint targets, though they do not follow the measured numbers (robot.kind: 'joints')")
     about_ends = gripper_faults(robot, sample, body.gripper)

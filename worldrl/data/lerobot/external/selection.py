@@ -17,8 +17,8 @@ from worldrl.data.lerobot.external.files import WHOLE, require_file
 
 OURS = "worldrl.json"
 KEYS = (
-    "robot", "state", "action", "command", "cameras", "image_size", "pictures", "gripper", "observed", "success", "tasks",
-    "leave_out",
+    "robot", "state", "action", "command", "cameras", "image_size", "fit", "pictures", "gripper", "clip_actions",
+    "observed", "success", "tasks", "leave_out",
 )  # fmt: skip
 
 

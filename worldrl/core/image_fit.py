@@ -1,0 +1,88 @@
+"""How images of one size become those of another: three ways, and the refusal that is the default.
+
+Shapes legend: ``Y X`` pixels of the given image, ``H W`` of the wanted one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+Image = NDArray[np.uint8]
+
+
+class Fit(StrEnum):
+    """What happens to images of another size than a model's."""
+
+    refuse = "refuse"
+    stretch = "stretch"
+    crop = "crop"
+    letterbox = "letterbox"
+
+
+@dataclass(frozen=True)
+class ImageFit:
+    """A model's square images of ``side`` pixels, and how images of another size become them."""
+
+    side: int
+    fit: Fit
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.side, self.side
+
+
+WAYS = tuple(fit.value for fit in Fit if fit is not Fit.refuse)
+
+
+def fit_image(image: Image, size: tuple[int, int], fit: Fit) -> Image:
+    """Bring ``[Y, X, 3]`` to ``[H, W, 3]``; a pixel is the mean of the area that it covers.
+
+    ``stretch`` scales both sides on their own. ``crop`` keeps the aspect and the largest part around the centre.
+    ``letterbox`` keeps the aspect and the whole image, centred between black bars. An odd pixel is at the right and
+    at the bottom. Images of the wanted size, or in its aspect, are the same in all three.
+
+    Raises:
+        ValueError: the sizes differ and ``fit`` is ``refuse``.
+    """
+    if image.shape[:2] == size:
+        return image
+    if fit is Fit.stretch:
+        return _scaled(image, size)
+    if fit is Fit.crop:
+        return _scaled(_centre(image, _inside(size, (image.shape[0], image.shape[1]))), size)
+    if fit is Fit.letterbox:
+        rows, columns = _inside((image.shape[0], image.shape[1]), size)
+        made = np.zeros((*size, image.shape[2]), np.uint8)
+        _centre(made, (rows, columns))[:] = _scaled(image, (rows, columns))
+        return made
+    raise ValueError(f"an image of {image.shape[:2]} pixels is not one of {size}")
+
+
+def keeps_aspect(size: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether two sizes have the same aspect."""
+    return size[0] * other[1] == size[1] * other[0]
+
+
+def _inside(shape: tuple[int, int], frame: tuple[int, int]) -> tuple[int, int]:
+    """The largest rows and columns with the aspect of ``shape`` inside ``frame``; at least one pixel each."""
+    scale = min(frame[0] / shape[0], frame[1] / shape[1])
+    rows, columns = (min(side, max(1, round(scale * own))) for own, side in zip(shape, frame, strict=True))
+    return rows, columns
+
+
+def _centre(image: Image, size: tuple[int, int]) -> Image:
+    """A view of the middle ``size`` of an image."""
+    top, left = ((side - part) // 2 for side, part in zip(image.shape[:2], size, strict=True))
+    return image[top : top + size[0], left : left + size[1]]
+
+
+def _scaled(image: Image, size: tuple[int, int]) -> Image:
+    if image.shape[:2] == size:
+        return image
+    return np.asarray(cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA), np.uint8)
