@@ -40,6 +40,8 @@ DESCRIBED = {
     "packages": {"mujoco": "3.3.7"},
     "assets": "0123",
     "sources": SOURCES,
+    "stored_states": 50,
+    "control_hz": 20.0,
 }
 
 
