@@ -20,6 +20,7 @@ from worldrl.world_models.video.training import WindowLoss, latent_rollouts
 from worldrl.world_models.wan import fit as wan_fit
 from worldrl.world_models.wan.adapter import is_published, is_trained
 from worldrl.world_models.wan.fit import (
+    ClipDraws,
     TrainedParts,
     clip_sampler,
     finished_weights,
@@ -72,7 +73,7 @@ def window_loss(model, episodes, config, *, part=keep, process=0, processes=1):
         3,
         latent_rollouts(model, sampler, config),
         part,
-        names=lambda number: ("wan", *divmod(number, config.accumulate), process),
+        names=ClipDraws(config.accumulate, process),
     )
 
 

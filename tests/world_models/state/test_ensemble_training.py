@@ -75,7 +75,7 @@ def test_patience_waits_for_the_least_epochs_and_slows_down_once(pendulum: Trans
     fit_ensemble("toy", pendulum, TINY, replace(training, max_epochs=7), seed=1, folder=tmp_path)
     resumed, _ = fit_ensemble("toy", pendulum, TINY, training, seed=1, folder=tmp_path)
     assert same(whole, resumed)
-    state = _State("toy", training, whole, whole, make_optimizer(whole, training), None, None, epoch=3, dry=2)
+    state = _State("toy", training, whole, whole, make_optimizer(whole, training), None, epoch=3, dry=2)
     for _ in range(2):
         state.slow_down()
     assert {group["lr"] for group in state.optimizer.param_groups} == {0.3 * training.learning_rate}
@@ -106,7 +106,7 @@ def test_training_stops_after_dry_epochs(pendulum: Transitions) -> None:
 def test_snapshot_takes_improved_members_alone() -> None:
     with initial_weights(0, "a"):
         ensemble, best = Ensemble(TINY, 2, 1), Ensemble(TINY, 2, 1)
-    state = _State("toy", QUICK, ensemble, best, make_optimizer(ensemble, QUICK), None, None)
+    state = _State("toy", QUICK, ensemble, best, make_optimizer(ensemble, QUICK), None)
     state.errors = [1.0, 1.0, 1.0]
     old = best.layers[0].weight.detach().clone()
     assert state.keep_improved([0.995, 0.98, 2.0]) == [1]  # half a per cent is not an improvement

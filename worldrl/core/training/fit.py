@@ -83,9 +83,6 @@ def fit(
         on_step: called with the step's index after it is complete.
         processes: computes gradients and stores the state where several processes train together.
 
-    Returns:
-        What was done.
-
     Raises:
         NonFiniteError: the loss or the gradient norm is not finite; the weights are those before that step.
         ArtefactError: the checkpoints are damaged or belong to other modules, or the disk refuses.
@@ -96,26 +93,20 @@ def fit(
     saved = {**modules} if ema is None else {**modules, "ema": ema}
     spread = processes or OneProcess()
     training = spread.training(name, folder, log, saved, optimizer)
-    stepper = _Stepper(name, modules, optimizer, loss, schedule, clip_norm, ema, spread)
-    logs = dict[str, float]()
+    stepper = _Stepper(name, modules, optimizer, loss, schedule, clip_norm, ema, spread, log, every_log, steps)
 
     def take(step: int, progress: Progress) -> int:
-        scalars = stepper.step(step)
-        if (step + 1) % every_log == 0 or step + 1 == steps:
-            logs.clear()
-            logs.update(scalars.floats())
-            if log is not None:
-                log.write(name, step, logs)
+        loss = stepper.logged_step(step)
         if on_step is not None:
             on_step(step)
-        progress.advance(note=f"loss {scalars.loss:.4g}")
+        progress.advance(note=f"loss {loss:.4g}")
         return step + 1
 
     try:
         session = repeat(training, take, steps, due=every(every_checkpoint))
     finally:
         stepper.scale_rates(1)  # another training may begin with this optimizer
-    return FitReport(name, session.last, session.first, session.wall_s, logs, session.skipped)
+    return FitReport(name, session.last, session.first, session.wall_s, stepper.logs, session.skipped)
 
 
 def fit_module(
@@ -242,15 +233,29 @@ class _Stepper:
         clip_norm: float | None,
         ema: Ema | None,
         processes: OneProcess,
+        log: MetricLog | None,
+        every_log: int,
+        steps: int,
     ) -> None:
         self.name, self.modules, self.optimizer, self.loss = name, modules, optimizer, loss
         self.schedule, self.clip_norm, self.ema, self.processes = schedule, clip_norm, ema, processes
+        self.log, self.every_log, self.steps = log, every_log, steps
+        self.logs: dict[str, float] = {}
         self.rates = [group["lr"] for group in optimizer.param_groups]  # before a checkpoint brings scaled ones
 
     def scale_rates(self, factor: float) -> None:
         """Set each group's learning rate to ``factor`` of its base."""
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
+
+    def logged_step(self, step: int) -> float:
+        """Take a step and log it where that is due; return its loss."""
+        scalars = self.step(step)
+        if (step + 1) % self.every_log == 0 or step + 1 == self.steps:
+            self.logs = scalars.floats()
+            if self.log is not None:
+                self.log.write(self.name, step, self.logs)
+        return scalars.loss
 
     def step(self, step: int) -> _Scalars:
         """Take one; NonFiniteError before the weights change."""

@@ -144,8 +144,10 @@ def run(settings: EdgeSettings, cell: Cell, folder: Path) -> dict[str, Any]:
     real = int(settings.batch * settings.real_ratio)
     state = LoopState(generator, {"agent": agent, "buffer": buffer}, {"looks": [look(settings, agent, data, best, 0)]})
 
-    def due(done: int, _: int = 0) -> bool:
-        return done * settings.evaluations // settings.updates > (done - 1) * settings.evaluations // settings.updates
+    def due(update: int, _: int = 0) -> bool:
+        return (
+            update * settings.evaluations // settings.updates > (update - 1) * settings.evaluations // settings.updates
+        )
 
     def take(update: int, progress: Progress) -> int:
         if update % settings.refresh == 0:

@@ -113,10 +113,6 @@ def fit_ensemble(
         progress.advance(note=f"hold-out {min(state.errors):.4g}")
         return state.epoch
 
-    def over(epoch: int) -> bool:
-        state.epoch = epoch
-        return bool(state.stopped)
-
     modules, optimizers = {"ensemble": ensemble, "best": state.best}, {"optimizer": state.optimizer}
     session = repeat(
         Training(name, folder, log, modules, optimizers, state),
@@ -124,7 +120,7 @@ def fit_ensemble(
         training.max_epochs or 1,
         due=every(training.checkpoint_epochs),
         unit="epoch",
-        over=over,
+        over=state.over,
     )
     elites, errors, seconds = state.finish(), tuple(state.errors), time.monotonic() - began
     report = EnsembleReport(state.epoch, session.first, errors, elites, state.stopped, seconds, session.skipped)
@@ -275,6 +271,11 @@ class _State:
         if self.impatient and self.epoch > self.training.min_epochs:
             return "patience"
         return "max_epochs" if self.training.max_epochs and self.epoch >= self.training.max_epochs else ""
+
+    def over(self, epoch: int) -> bool:
+        """Whether training ends at ``epoch``."""
+        self.epoch = epoch
+        return bool(self.stopped)
 
     def take_epoch(self, data: MemberRows) -> None:
         loss = train_epoch(self.ensemble, self.optimizer, data, self.epoch)

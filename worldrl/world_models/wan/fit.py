@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,21 +99,13 @@ def fit_wan(
     sampler = clip_sampler(model, episodes, config, process=process, processes=accelerator.num_processes)
     rollouts = latent_rollouts(model, sampler, config)
     wrapped, optimizer = prepare(model, config, accelerator, rollouts is not None)
+    draws = ClipDraws(passes, process)
+    beside = {} if rollouts is None else {"rollouts": rollouts}
     report = fit(
         series,
         modules={"parts": wrapped},
         optimizer=optimizer,
-        loss=WindowLoss(
-            model,
-            sampler,
-            config,
-            instructions,
-            seed,
-            rollouts,
-            part=wrapped,
-            names=lambda number: ("wan", *divmod(number, passes), process),
-            split=True,
-        ),
+        loss=WindowLoss(model, sampler, config, instructions, seed, rollouts, wrapped, draws, split=True),
         steps=config.steps,
         folder=folder,
         every_checkpoint=config.checkpoint_every,
@@ -120,10 +113,22 @@ def fit_wan(
         clip_norm=config.clip_norm,
         log=log,
         every_log=10,
-        processes=LaunchedProcesses(accelerator, wrapped, passes, None if rollouts is None else {"rollouts": rollouts}),
+        processes=LaunchedProcesses(accelerator, wrapped, passes, beside),
     )
     finish(model, accelerator, wrapped)
     return report
+
+
+@dataclass(frozen=True)
+class ClipDraws:
+    """Names the random stream of a pass: by step, pass within the step, and process."""
+
+    passes: int
+    process: int = 0
+
+    def __call__(self, number: int) -> tuple[str | int, ...]:
+        """Return the names for the ``number``-th pass of the training."""
+        return ("wan", *divmod(number, self.passes), self.process)
 
 
 def clip_sampler(
