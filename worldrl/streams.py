@@ -93,7 +93,9 @@ def machine_fault(error: BaseException) -> str | None:
 
 def _lacks_memory(error: BaseException) -> bool:
     """Whether memory ended: Python's error, or one of torch, whose allocator on CPUs has a RuntimeError without class."""
-    of_torch = isinstance(error, RuntimeError) and ("allocate memory" in str(error) or "not enough memory" in str(error))
+    of_torch = isinstance(error, RuntimeError) and (
+        "allocate memory" in str(error) or "not enough memory" in str(error)
+    )
     return isinstance(error, MemoryError) or of_torch or type(error).__name__ == "OutOfMemoryError"
 
 

@@ -39,8 +39,8 @@ def test_numbers_with_many_digits_are_taken(number: float) -> None:
 
 def test_unknown_fields_are_refused_at_every_depth() -> None:
     assert from_plain(Outer, {"inner": {"number": 1}}, where="file").inner == Inner(1)
-    for value in ({"innr": {}}, {"inner": {"numbr": 1}}):
-        with pytest.raises(SettingError, match="unknown field '(innr|numbr)'"):
+    for value in ({"innr": {}}, {"inner": {"nummer": 1}}):
+        with pytest.raises(SettingError, match=r"unknown field '(innr|nummer)'"):
             from_plain(Outer, value, where="file")
 
 
@@ -59,7 +59,9 @@ def test_a_record_keeps_its_statistics_and_refuses_what_is_no_object() -> None:
         EpisodeRecord.from_json(RECORD | {"length": "2"})
 
 
-@pytest.mark.parametrize("wrong", [{}, {"a": 5}, {"a": {"min": [1]}}, {"a": {"count": ["x"]}}, {"a": {"count": [10**400]}}, {"b": {}}])
+@pytest.mark.parametrize(
+    "wrong", [{}, {"a": 5}, {"a": {"min": [1]}}, {"a": {"count": ["x"]}}, {"a": {"count": [10**400]}}, {"b": {}}]
+)
 def test_damaged_statistics_are_one_error_when_they_are_merged(wrong: dict[str, Any]) -> None:
     good = {"a": column_stats(np.ones((3, 1)))}
     assert merge_stats([good, good])["a"]["count"] == [6]

@@ -37,7 +37,9 @@ def from_plain(
     if not others:
         _refuse_unknown(hint, value, where, error)
     text = json.dumps(value)
-    if "0" * 20 in text.translate(_DIGITS).replace(".0", "."):  # every larger integer has as many; most values have none
+    if "0" * 20 in text.translate(_DIGITS).replace(
+        ".0", "."
+    ):  # every larger integer has as many; most values have none
         _refuse_huge(value, "", where, error)
     try:
         return cast("T", _adapter(hint).validate_json(text, strict=True))
