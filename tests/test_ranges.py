@@ -2,46 +2,21 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any, get_args, get_origin
+from pathlib import Path
 
 import pytest
 
 from worldrl.cli import COMMANDS, main
 from worldrl.core.errors import SettingError
 from worldrl.ranges import LARGE, RANGES, Range, check_range, range_of
-from worldrl.registry import ALGORITHMS
 from worldrl.settings import compose, compose_plain, presets_of
 from worldrl.text_items import text_items
-from worldrl.usage import REQUIRED, SettingRow, bare_hint, describe, value_at
+from worldrl.usage import value_at
+from worldrl.workers.link.boot import load_file
 
-VARIANTS: list[tuple[str, dict[str, str]]] = [
-    *((name, {}) for name in COMMANDS),
-    *(
-        ("train-offline", {"algorithm": name})
-        for name in ALGORITHMS.names()
-        if name not in ("grpo", "behaviour_cloning")
-    ),
-]
-"""Commands, and ``train-offline`` with each algorithm, whose settings it then has."""
+edges = load_file("setting_edges", Path(__file__).with_name("setting_edges.py"))
+VARIANTS, numeric, fill = edges.VARIANTS, edges.numeric, edges.fill
 IDS = [" ".join((name, *given.values())) for name, given in VARIANTS]
-
-
-def kind(row: SettingRow) -> Any:
-    """The type of a setting's number, or of its items."""
-    hint = bare_hint(row.hint)
-    while get_origin(hint) in (list, tuple, dict):
-        hint = next(a for a in reversed(get_args(hint)) if a is not Ellipsis)
-    return hint
-
-
-def numeric(name: str, given: dict[str, str]) -> Iterator[SettingRow]:
-    yield from (row for row in describe(COMMANDS[name].schema(given)) if kind(row) in (int, float))
-
-
-def fill(name: str, given: dict[str, str], preset: str) -> dict[str, str]:
-    """A whole command line: what has no default is some text."""
-    schema = COMMANDS[name].schema(given)
-    return {**{row.key: "x" for row in describe(schema) if row.default == REQUIRED}, **given, "preset": preset}
 
 
 @pytest.mark.parametrize(("name", "given"), VARIANTS, ids=IDS)

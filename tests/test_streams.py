@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from worldrl import cli
 from worldrl.cli import COMMANDS
@@ -135,7 +136,16 @@ def test_what_the_machine_refuses_is_one_line(number: int, monkeypatch, capsys) 
 def test_bugs_keep_their_traceback() -> None:
     assert machine_fault(OSError(errno.EBADF, "x")) is None
     assert machine_fault(ValueError("x")) is None
+    assert machine_fault(RuntimeError("shapes differ")) is None
     assert "too little memory" in str(machine_fault(MemoryError()))
+
+
+def test_torchs_own_words_for_lost_memory_are_one_line() -> None:
+    """``training.batch_size=1000000000`` ended in a traceback: torch's allocator on CPUs has a plain RuntimeError."""
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60)
+    assert "too little memory" in str(machine_fault(caught.value))
+    assert "too little memory" in str(machine_fault(torch.OutOfMemoryError("CUDA out of memory")))
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), OSError(errno.ENOSPC, "full"), RunDirectoryError("refused")])

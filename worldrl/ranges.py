@@ -46,6 +46,8 @@ class Range:
         return f"in {'(' if self.above else '['}{self.low:g}, {self.high:g}{')' if self.below else ']'}"
 
 
+CHANGE = "change"
+"""The setting of ``reproduce`` that holds an effect's numbers by name."""
 LARGE = 10**4
 """An upper end from here on is a guard against absurd requests; ``--help`` omits it."""
 SHARE, BELOW_ONE, POSITIVE_SHARE = Range(0, 1), Range(0, 1, below=True), Range(0, 1, above=True)
@@ -125,6 +127,21 @@ RANGES: dict[str, Range] = {name: range_ for range_, names in _NAMES for name in
 """Last word of a setting's name, or its last words with dots, to its range."""
 RANGES |= {"lora.alpha": POSITIVE, "agent.alpha": NON_NEGATIVE, "recurrent.updates_per_step": POSITIVE}
 
+_CHANGES: tuple[tuple[Range, str], ...] = (
+    (COUNT, "asked|behaviour_steps|buffer|chunk|critics|demonstrations|denoising|episodes|epochs|evaluations|idm_steps|judged|"
+            "keypoint_steps|look_every|memory|model_steps|prompts|refresh|rows|sampler_steps|seeds|starts|steps|stride|tests|"
+            "trajectories|updates"),
+    (FROM_ZERO, "behaviour_start|critic_steps|horizon|limit_plans|novelties"),
+    (SIZE, "behaviour_hidden|codec_width|idm_width|model_width|width"),
+    (SHARE, "centre|epsilon_end|epsilon_share|noisy_share|standardise|trajectory_share"),
+    (BELOW_ONE, "ema|limits_margin"),
+    (POSITIVE_SHARE, "kept|polyak"),
+    (POSITIVE, "radius|ratio_clip|updates_per_step"),
+    (RATE, "encoder_lr|head_lr|idm_rate|rate"),
+    (NON_NEGATIVE, "critic_weight|guidance|limits_weight"),
+)  # fmt: skip
+RANGES |= {f"{CHANGE}.{name}": range_ for range_, names in _CHANGES for name in names.split("|")}
+
 
 def range_of(key: str) -> Range | None:
     """Look up a setting's range by the longest known ending of its dotted name; None for an unknown name."""
@@ -138,8 +155,8 @@ def check_range(key: str, value: Any) -> None:
         for item in cast("Sequence[Any]", value):
             check_range(key, item)
     elif isinstance(value, dict):
-        for item in cast("dict[str, Any]", value).values():
-            check_range(key, item)
+        for name, item in cast("dict[str, Any]", value).items():
+            check_range(f"{key}.{name}" if key == CHANGE else key, item)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         allowed = range_of(key)
         if allowed is not None and value not in allowed:

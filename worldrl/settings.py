@@ -258,6 +258,7 @@ def _check_type(node: Any, key: str, text: str, hint: Any) -> None:
         OmegaConf.update(copy.deepcopy(node), key, value, force_add=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise SettingError(f"{key} must be {type_text(hint)}, got {text!r}{_as_list(key, text, hint)}") from error
+    check_range(key, value)  # before the whole command is composed
 
 
 def _as_list(key: str, text: str, hint: Any) -> str:

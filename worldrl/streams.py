@@ -83,12 +83,20 @@ def machine_fault(error: BaseException) -> str | None:
     if isinstance(error, BrokenPipeError):
         silence(sys.stdout)
         return "the reader of the output has closed it; the same command resumes the run"
-    if isinstance(error, MemoryError):
+    if _lacks_memory(error):
         return "the machine has too little memory for these settings; give smaller sizes or batches"
     if isinstance(error, OSError) and error.errno in MACHINE:
         return f"{error.filename or 'this machine'}: {error.strerror}; check path, permissions and free space"
     errors = sys.modules.get("worldrl_envs.errors")  # not imported for this check; its errors are no WorldrlError
     return str(error) if errors is not None and isinstance(error, errors.EnvsError) else None
+
+
+def _lacks_memory(error: BaseException) -> bool:
+    """Whether memory ended: Python's error, or one of torch, whose allocator on CPUs has a RuntimeError without class."""
+    of_torch = isinstance(error, RuntimeError) and (
+        "allocate memory" in str(error) or "not enough memory" in str(error)
+    )
+    return isinstance(error, MemoryError) or of_torch or type(error).__name__ == "OutOfMemoryError"
 
 
 def say(text: str) -> None:

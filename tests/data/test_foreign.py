@@ -295,6 +295,10 @@ def test_rows_that_the_episode_table_does_not_mean_are_an_error_not_a_wrong_fram
             lambda table: replaced(table, SCENE, [{**pictures[0], "bytes": b"x"}, *pictures[1:]]),
             "row 0 holds no readable image",
         ),
+        (
+            lambda table: replaced(table, SCENE, [{"bytes": None, "path": "images/0.png"}, *pictures[1:]]),
+            "row 0 holds no readable image; it names the file 'images/0.png'; write that file's bytes into the column",
+        ),
         (lambda table: replaced(table, "action", [[2.0] * 7, *action[1:]]), r"action leaves \[-1, 1\] at row 0"),
     ):
         rewrite(folder / DATA, change)

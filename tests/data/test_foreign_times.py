@@ -108,12 +108,18 @@ def test_frames_after_the_last_row_belong_to_nobody(publish, demos):
 
 
 WRONG = {
-    "a gap": ([0, 0.05, 0.10, 0.25, 0.30, 0.35, 0.40, 0.45], "row 3 is at 0.250 s, row 2 at 0.100 s"),
-    "reversed": (np.arange(8)[::-1] / FPS, "row 1 is at 0.300 s, row 0 at 0.350 s"),
+    "a gap": (
+        [0, 0.05, 0.10, 0.25, 0.30, 0.35, 0.40, 0.45],
+        "row 3 is at 0.250 s, row 2 at 0.100 s.*make two episodes of it, the second from row 3 on",
+    ),
+    "reversed": (np.arange(8)[::-1] / FPS, "row 1 is at 0.300 s, row 0 at 0.350 s.*write row / 20 as their timestamp"),
     "a time twice": ([0, 0.05, 0.10, 0.10, 0.15, 0.20, 0.25, 0.30], "row 3 is at 0.100 s, row 2 at 0.100 s"),
     "no number": ([0, 0.05, np.nan, *np.arange(3, 8) / FPS], "row 2 is at nan s"),
     "infinite": ([np.inf, *np.arange(1, 8) / FPS], "row 0 is at inf s; rows must"),
-    "seconds of a clock, in float32": (np.float64(np.float32(1.7e9 + np.arange(8) / FPS)), "row 1 is at 1700000000"),
+    "seconds of a clock, in float32": (
+        np.float64(np.float32(1.7e9 + np.arange(8) / FPS)),
+        "row 1 is at 1700000000.*write row / 20 as",
+    ),
     "another rate": (np.arange(8) / 30, r'1/20 s apart.*if each action lasts 1/30 s, write "fps": 30 to meta/info'),
     "a drift": (np.arange(8) / 18, "row 4 is at 0.222 s"),
     "every second row": (np.arange(8) / 10, r'if each action lasts 1/10 s, write "fps": 10 to meta/info.json'),

@@ -15,6 +15,7 @@ from worldrl.jobs.vla.loop import check_held_out, check_policy_fits
 from worldrl.jobs.vla.settings import CollectionSettings, Evaluation, Scratch, TrainVlaSettings
 from worldrl.jobs.vla.training_suite import tasks_of
 from worldrl.rollout.real.specs import spec_of
+from worldrl.rollout.suites.registry import find_suite
 from worldrl.settings import compose
 from worldrl.workers.libero import facts as libero_facts
 
@@ -129,7 +130,7 @@ def test_the_preset_asks_for_no_more_than_a_suite_stores(name, suite):
     assert (settings.suite, tasks_of(settings)) == (name, ("reach_right", "reach_up"))
     check_held_out(settings, tasks_of(settings))
     check_policy_fits(settings)
-    begun = training_states(settings)
+    begun = training_states(settings, find_suite(name))
     assert settings.collection.imagined_episodes == begun  # each state once
     measured = compose("benchmark", BenchmarkSettings, {"preset": "libero"})
     assert (measured.first_index, measured.episodes) == (begun, libero_facts.STORED_STATES - begun)

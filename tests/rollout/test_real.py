@@ -28,7 +28,7 @@ def assert_equal(first, second):
         assert getattr(first, name) == getattr(second, name)
 
 
-@pytest.mark.parametrize(("workers", "envs"), [(0, 3), (1, 4), (2, 1)])
+@pytest.mark.parametrize(("workers", "envs"), [(0, 3), (1, 4), (2, 1), (0, 10**9)])
 def test_an_episode_depends_on_its_spec_alone(specs, options, workers, envs):
     actor = ExpertActor(noise=0.2, goal_offset=0.01)
     alone = [run([spec], options, actor)[0] for spec in specs]

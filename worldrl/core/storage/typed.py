@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import UnionType
@@ -13,6 +14,7 @@ from worldrl.core.errors import SettingError, WorldrlError, nearest
 T = TypeVar("T")
 LARGEST = 2**64
 """Seeds are below 2^63; nothing else is near."""
+_DIGITS = str.maketrans("123456789", "0" * 9)
 
 
 def from_plain(
@@ -34,9 +36,13 @@ def from_plain(
 
     if not others:
         _refuse_unknown(hint, value, where, error)
-    _refuse_huge(value, "", where, error)
+    text = json.dumps(value)
+    if "0" * 20 in text.translate(_DIGITS).replace(
+        ".0", "."
+    ):  # every larger integer has as many; most values have none
+        _refuse_huge(value, "", where, error)
     try:
-        return cast("T", _adapter(hint).validate_json(json.dumps(value), strict=True))
+        return cast("T", _adapter(hint).validate_json(text, strict=True))
     except ValidationError as reason:
         first = reason.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
@@ -55,13 +61,20 @@ def _refuse_unknown(hint: Any, value: Any, where: str, error: type[WorldrlError]
     """Fields that no dataclass knows: pydantic would drop them, and with them what they ask for."""
     if not (is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict)):
         return
-    hints, given = get_type_hints(hint), cast("dict[str, Any]", value)
-    known = [item.name for item in fields(hint) if item.init]
-    for name, part in given.items():
+    known = _known(hint)
+    for name, part in cast("dict[str, Any]", value).items():
         if name not in known:
             raise error(f"{where}: unknown field {name!r}{nearest(name, known)}")
-        optional = get_args(hints[name]) if get_origin(hints[name]) in (Union, UnionType) else (hints[name],)
-        _refuse_unknown(next(iter(optional), None), part, f"{where}: {name}", error)
+        if isinstance(part, dict):
+            _refuse_unknown(known[name], part, f"{where}: {name}", error)
+
+
+@cache
+def _known(hint: Any) -> Mapping[str, Any]:
+    """The fields of a dataclass, and the type of each; of a union the first."""
+    hints = get_type_hints(hint)
+    firsts = {name: get_args(h)[0] if get_origin(h) in (Union, UnionType) else h for name, h in hints.items()}
+    return {item.name: firsts[item.name] for item in fields(hint) if item.init}
 
 
 def _refuse_huge(value: Any, name: str, where: str, error: type[WorldrlError]) -> None:

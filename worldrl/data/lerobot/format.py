@@ -21,9 +21,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -200,8 +200,15 @@ class EpisodeRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> EpisodeRecord:
-        """Rebuild from :meth:`to_json`; SettingError for an unknown field or another type."""
-        return from_plain(cls, dict(data), where="record")
+        """Rebuild from :meth:`to_json`; SettingError for an unknown field or another type.
+
+        The statistics are most of it and only merged: :func:`~worldrl.data.lerobot.stats.merge_stats` checks them.
+        """
+        rest = dict(data)
+        stats = rest.pop("stats", {})
+        if not isinstance(stats, dict):
+            raise SettingError(f"record: stats: must be an object, got {stats!r:.80}")
+        return replace(from_plain(cls, rest, where="record"), stats=cast("dict[str, Any]", stats))
 
 
 def data_path(index: int) -> Path:

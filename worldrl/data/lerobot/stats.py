@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from worldrl.core.errors import ArtefactError
+
 Stats = dict[str, Any]
 QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
 MAX_IMAGES = 16
@@ -62,8 +64,11 @@ def _channel_stats(pixels: NDArray[np.uint8]) -> dict[str, float]:
 
 
 def merge_stats(episodes: Sequence[Mapping[str, Stats]]) -> dict[str, Stats]:
-    """Merge the statistics of episodes that have the same columns; none for no episodes."""
-    return {name: _merge_column([stats[name] for stats in episodes]) for name in episodes[0]} if episodes else {}
+    """Merge the statistics of episodes that have the same columns; none for no episodes. Damaged ones are an ArtefactError."""
+    try:
+        return {name: _merge_column([stats[name] for stats in episodes]) for name in episodes[0]} if episodes else {}
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise ArtefactError(f"statistics of the episodes do not fit together ({error}); record them again") from error
 
 
 def _merge_column(parts: Sequence[Stats]) -> Stats:

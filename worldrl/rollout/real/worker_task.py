@@ -196,9 +196,8 @@ def run_share(share: WorkerTask, pulse: Pulse) -> Iterator[tuple[int, Episode | 
     pulse("load the actors", -1)
     actors = [actor.build() for actor in share.actors]
     with ExitStack() as stack:
-        slots = [
-            stack.enter_context(closing(EnvSlot(share.env_options, share.obs))) for _ in range(share.envs_per_worker)
-        ]
+        used = min(share.envs_per_worker, len(share.episodes))  # a slot beyond the episodes would stay empty
+        slots = [stack.enter_context(closing(EnvSlot(share.env_options, share.obs))) for _ in range(used)]
         yield from _rounds(share, actors, slots, pulse)
 
 

@@ -32,6 +32,12 @@ DAMAGE_IS_AN_ERROR = {"err_detect": "explode", "strict": "1"}
 """Options of FFmpeg's decoders. By default they conceal damaged parts of an image."""
 
 
+def _beside(entry: Any) -> str:
+    """What to do about an image that lies in a file of its own; empty where none is named."""
+    path = entry.get("path") if isinstance(entry, Mapping) and not entry.get("bytes") else None
+    return f"it names the file {path!r}; write that file's bytes into the column" if isinstance(path, str) else ""
+
+
 def stored_images(column: Sequence[Any], where: str) -> Iterator[Picture]:
     """Decode the rows of an image column, RGB.
 
@@ -46,7 +52,7 @@ def stored_images(column: Sequence[Any], where: str) -> Iterator[Picture]:
         content = entry.get("bytes") if isinstance(entry, Mapping) else None
         picture = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR) if content else None
         if picture is None:
-            raise ArtefactError(f"{where}: row {row} holds no readable image; {WHOLE}")
+            raise ArtefactError(f"{where}: row {row} holds no readable image; {_beside(entry) or WHOLE}")
         yield np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB), np.uint8)
 
 

@@ -43,7 +43,7 @@ def require_steps(times: NDArray[np.float64], fps: float, where: str) -> None:
         before = f", row {row - 1} at {times[row - 1]:.3f} s" if row else ""
         raise ArtefactError(
             f"{where}, field 'timestamp': row {row} is at {times[row]:.3f} s{before}; rows must be 1/{fps:g} s apart, as an "
-            f"action leads from its row to the next{_other_rate(steps / fps, fps)}"
+            f"action leads from its row to the next{_other_rate(steps / fps, fps) or _mend(steps, row, fps)}"
         )
 
 
@@ -54,6 +54,14 @@ def _other_rate(steps_s: NDArray[np.float64], fps: float) -> str:
     if not even or round(rate) == fps:
         return ""
     return f'; if each action lasts 1/{round(rate)} s, write "fps": {round(rate)} to meta/info.json'
+
+
+def _mend(steps: NDArray[np.float64], row: int, fps: float) -> str:
+    """Say what repairs a gap between rows that are otherwise one frame apart; or a clock that is none."""
+    others = np.delete(steps, row - 1) if row and len(steps) else steps
+    if len(others) and steps[row - 1] > 1 and (np.abs(others - 1) <= STEP).all():
+        return f"; rows are missing there: make two episodes of it, the second from row {row} on"
+    return f"; if the rows were recorded evenly, write row / {fps:g} as their timestamp"
 
 
 @dataclass(frozen=True)
