@@ -121,7 +121,8 @@ def test_pictures_are_turned_and_states_put_together_in_one_place():
 TURNS = re.compile(r"\b(flip|fliplr|flipud|rot90|hflip|vflip|rotate)\(|::-1|\b(FLIP|ROTATE)_")
 TURNING = {
     "workers/libero/observation.py": 1,  # LIBERO's pictures: the one place
-    "data/lerobot/external/images.py": 4,  # datasets of others say how theirs stand; a size given to OpenCV
+    "core/image_fit.py": 1,
+    "data/lerobot/external/images.py": 3,  # datasets of others say how theirs stand; a size given to OpenCV
     "evaluation/conventions/conventions.py": 6,  # what demonstrations are tried under, and the lines that are told
     "rewards/execution_critic.py": 1,  # two halves of the plans
     "rewards/motion/acceptance.py": 1,  # clips in the order of time, reversed

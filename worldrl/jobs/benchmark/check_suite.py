@@ -22,7 +22,7 @@ from worldrl.core.rng import numpy_stream
 from worldrl.core.storage.log import console
 from worldrl.recipes.run import open_run
 from worldrl.recipes.suites.opening import choose_suite_tasks, open_suite
-from worldrl.rollout.suites.names import SUITE_PYTHON, require_suite_name
+from worldrl.rollout.suites.names import SUITE_PYTHON
 from worldrl.rollout.suites.registry import find_suite
 from worldrl.rollout.suites.suite import Suite
 from worldrl.settings import non_negative, positive, required, setting
@@ -56,7 +56,6 @@ class CheckSuiteSettings:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        require_suite_name("suite", self.suite)
         non_negative("episodes", self.episodes)
         for name in ("steps", "image_size", "timeout_s"):
             positive(name, getattr(self, name))
@@ -159,7 +158,7 @@ def random_actions(
     spec = suite_actions(pool.suite)
     low, high = spec.bounds
     drawn = generator.uniform(low, high, (-(-steps // HELD), spec.size)).astype(np.float32)
-    near = spec.within(command + 0.2 * (drawn - command))
+    near = spec.within((command + 0.2 * (drawn - command)).astype(np.float32))
     return np.repeat(np.where(spec.targets, near, drawn), HELD, axis=0)[:steps]
 
 

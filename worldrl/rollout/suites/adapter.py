@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from worldrl.core.actions import suite_actions
 from worldrl.core.embodiment import embodiment_from_json
 from worldrl.core.errors import SettingError, WorkerError
 from worldrl.rollout.suites.suite import UNKNOWN, Conventions, Suite, SuiteSpec, WorkerConfig, Workers, robot_meaning
@@ -35,10 +34,10 @@ class AdapterSuite(Suite):
         self.described = _described(setting, target, python)
         super().__init__(str(self.described["suite"]))
         self._tasks = {task["name"]: int(task["horizon"]) for task in self.described["tasks"]}
-        self.spec = SuiteSpec(suite_actions(self.described), tuple(self.described["cameras"]))
         self.stored_states = int(self.described["stored_states"])
         try:
             self.embodiment = self._robot = embodiment_from_json(self.described["robot"])
+            self.spec = SuiteSpec(self._robot.actions, tuple(self.described["cameras"]))
         except SettingError as error:
             raise SettingError(f"{setting}: robot: {error}") from error
 
