@@ -167,6 +167,13 @@ def test_names_that_select_nothing_are_refused(capsys, tmp_path):
         find_suite(SUITE, "/no/such")
 
 
+def test_the_guide_shows_this_adapter_and_it_is_short():
+    guide = (FILE.parents[2] / "docs" / "guide" / "your-own-environment.md").read_text()
+    shown = re.search(r"```python\n(.*?)```", guide, re.S).group(1)
+    assert FILE.read_text().partition('"""\n')[2].strip() == shown.strip()
+    assert len(FILE.read_text().splitlines()) <= 40
+
+
 def test_installed_packages_bring_suites(monkeypatch):
     entry = type("Entry", (), {"name": "lab", "value": f"{FILE}:Reach"})
     monkeypatch.setattr(names, "entry_points", lambda group: [entry] if group == names.GROUP else [])

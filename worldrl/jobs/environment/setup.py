@@ -1,6 +1,6 @@
 """``worldrl setup NAME``: builds a foreign package's own Python environment in the user's cache, and checks it at the end.
 
-LIBERO's, ManiSkill's and lerobot's are built. RoboTwin and Isaac Lab come by their vendors' own installers: their setup looks where
+LIBERO's, ManiSkill's, Meta-World's and lerobot's are built. RoboTwin and Isaac Lab come by their vendors' own installers: their setup looks where
 ``python=`` and ``checkout=`` point, says what is missing, and remembers them. Nothing is asked: what cannot be done is an
 error that says what to do. Running it again checks a finished environment and repairs an unfinished one; ``assets=`` may
 be given later. Of lerobot there are two locks, 0.4.4 for Python 3.11 and 0.6.1 for 3.12: the interpreter decides which is built,
@@ -26,6 +26,9 @@ from worldrl.policies.lerobot.worker import OFFLINE
 from worldrl.recipes.run import open_run
 from worldrl.rollout.suites.libero import libero_launch
 from worldrl.rollout.suites.maniskill import maniskill_launch
+from worldrl.rollout.suites.names import ADAPTERS
+from worldrl.rollout.suites.registry import find_suite
+from worldrl.rollout.suites.suite import Workers
 from worldrl.settings import one_of, positive, setting
 from worldrl.simulators.environments import (
     CHECKED,
@@ -40,7 +43,7 @@ from worldrl.simulators.environments import (
     interpreter,
     use_lock,
 )
-from worldrl.simulators.pool import SimulatorPool
+from worldrl.simulators.pool import SimulatorPool, Start
 from worldrl.simulators.process import Launch, SimulatorProcess, WorkerDied
 from worldrl.workers.libero import facts
 from worldrl.workers.libero.package import assets_digest
@@ -113,7 +116,8 @@ def ready(settings: SetupSettings, lock: Lock | None, folder: Path) -> dict[str,
     remember(settings, folder)
     note_checked(folder, False)  # until this check has passed, whatever an earlier one found
     lerobot = partial(check_lerobot, python=str(interpreter(folder)))  # it is not in use before it has passed
-    found = {"libero": check_libero, "maniskill": check_maniskill, LEROBOT: lerobot}[settings.name](settings)
+    checks = {"libero": check_libero, "maniskill": check_maniskill, "metaworld": check_adapter, LEROBOT: lerobot}
+    found = checks[settings.name](settings)
     note_checked(folder, True)
     use_lock(settings.name, lock)
     return found
@@ -179,6 +183,21 @@ def check_maniskill(settings: SetupSettings) -> dict[str, Any]:
         probe = pool.probe()
     say(f"check: a scene at rest moves by {probe['distance_mm']:.1f} mm")
     return {"render": launch.options["device"], "settle_mm": probe["distance_mm"]}
+
+
+def check_adapter(settings: SetupSettings) -> dict[str, Any]:
+    """Start a worker of the environment's adapter, draw an image, and begin one episode twice.
+
+    Raises WorkerError (the worker cannot serve).
+    """
+    name = next(name for name, (environment, _) in ADAPTERS.items() if environment == settings.name)
+    suite = find_suite(name)
+    config = suite.worker_config(Workers(suite.spec.cameras, 64, workers=1, slots=1, restarts=0, recycle_after=None))
+    with SimulatorPool(config.launch, timeout_s=settings.timeout_s, **config.pool) as pool:
+        say(f"check: {len(pool.suite['tasks'])} tasks of {name}, packages {pool.suite['packages']}")
+        pool.probe()
+        pool.reset({0: Start(suite.tasks()[0], 0, 0)}, render=True)
+    return {"suite": name, "packages": pool.suite["packages"]}
 
 
 def check_lerobot(settings: SetupSettings, python: str) -> dict[str, Any]:

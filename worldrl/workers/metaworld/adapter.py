@@ -8,9 +8,6 @@ import importlib
 
 import numpy as np
 
-OPENING_M = 0.1
-"""Distance of the fingers where Meta-World's normalised opening is 1."""
-
 
 class MetaWorldMt10:
     """One environment of one task; draws are made by Meta-World from a seed of task, index and seed."""
@@ -19,10 +16,8 @@ class MetaWorldMt10:
     robot = {
         "position_scale": 0.01,
         "rotation_scale": 0.01,
-        "workspace_low": [-0.5, 0.4, 0.05],
-        "workspace_high": [0.5, 1.0, 0.5],
-        "max_rotation": 0.1,
-        "control_hz": 80.0,
+        **{"workspace_low": [-0.5, 0.4, 0.05], "workspace_high": [0.5, 1.0, 0.5]},
+        **{"max_rotation": 0.1, "control_hz": 80.0},
     }
     tasks = {
         "reach-v3": "reach the target",
@@ -41,8 +36,8 @@ class MetaWorldMt10:
 
     def __init__(self, task, cameras, image_size):
         environments = importlib.import_module("metaworld.env_dict").ALL_V3_ENVIRONMENTS
-        size = {"width": image_size, "height": image_size}
-        self.env = environments[task](render_mode="rgb_array", camera_name="corner2", **size)
+        drawn = {"render_mode": "rgb_array", "camera_name": "corner2", "width": image_size, "height": image_size}
+        self.env = environments[task](**drawn)
         self.env._partially_observable = False  # the expert sees the goal
         self.env._set_task_called, self.env._freeze_rand_vec, self.env.seeded_rand_vec = True, False, True
         self.task, self.policy = task, importlib.import_module("metaworld.policies").ENV_POLICY_MAP[task]
@@ -59,7 +54,7 @@ class MetaWorldMt10:
         self.solved = bool(info["success"])
 
     def state(self):
-        finger = OPENING_M / 2 * self.obs[3]
+        finger = 0.05 * self.obs[3]  # the normalised opening is 1 at 0.1 m
         return [*self.obs[:3], 0.0, 0.0, 0.0, finger, -finger]
 
     def command(self):
