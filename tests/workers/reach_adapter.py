@@ -1,17 +1,9 @@
-"""An adapter as a user writes one: a point robot that reaches a mark; standard library and numpy only."""
-
 import numpy as np
 
 
 class Reach:
-    robot = {
-        "kind": "joints",
-        "names": ["x", "y"],
-        "low": [0, 0],
-        "high": [1, 1],
-        "max_speed": [2, 2],
-        "control_hz": 10,
-    }
+    limits = {"low": [0, 0], "high": [1, 1], "max_speed": [2, 2]}
+    robot = {"kind": "joints", "names": ["x", "y"], **limits, "control_hz": 10}
     tasks = {"reach-red": "move to the red mark", "reach-blue": {"instruction": "move to the blue mark", "horizon": 40}}
     horizon = 30
 
@@ -34,8 +26,8 @@ class Reach:
     def images(self):
         image = np.full((self.side, self.side, 3), 255, np.uint8)
         for place, colour in ((self.goal, self.colour), (self.at, 1)):
-            row, column = (place * (self.side - 6)).astype(int) + 3
-            image[row - 3 : row + 3, column - 3 : column + 3] = 60 * np.eye(3, dtype=np.uint8)[colour]
+            row, column = (place * (self.side - 6)).astype(int)
+            image[row : row + 6, column : column + 6] = 60 * np.eye(3, dtype=np.uint8)[colour]
         return {"scene": image}
 
     def expert(self):

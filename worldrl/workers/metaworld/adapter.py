@@ -10,15 +10,12 @@ import numpy as np
 
 
 class MetaWorldMt10:
-    """One environment of one task; draws are made by Meta-World from a seed of task, index and seed."""
+    """One environment of one task; Meta-World draws from a seed of task, index and seed."""
 
     name = "metaworld_mt10"
-    robot = {
-        "position_scale": 0.01,
-        "rotation_scale": 0.01,
-        **{"workspace_low": [-0.5, 0.4, 0.05], "workspace_high": [0.5, 1.0, 0.5]},
-        **{"max_rotation": 0.1, "control_hz": 80.0},
-    }
+    workspace = {"workspace_low": [-0.5, 0.4, 0.05], "workspace_high": [0.5, 1.0, 0.5]}
+    scales = {"position_scale": 0.01, "rotation_scale": 0.01, "max_rotation": 0.1}
+    robot = {**scales, **workspace, "control_hz": 80.0}
     tasks = {
         "reach-v3": "reach the target",
         "push-v3": "push the puck to the target",
