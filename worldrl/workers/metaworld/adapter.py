@@ -32,9 +32,10 @@ class MetaWorldMt10:
     packages = ("metaworld", "mujoco")
 
     def __init__(self, task, cameras, image_size):
-        environments = importlib.import_module("metaworld.env_dict").ALL_V3_ENVIRONMENTS
+        kind = importlib.import_module("metaworld.env_dict").ALL_V3_ENVIRONMENTS[task]
         drawn = {"render_mode": "rgb_array", "camera_name": "corner2", "width": image_size, "height": image_size}
-        self.env = environments[task](**drawn)
+        self.env = kind(**drawn)
+        self.env.model.cam("corner2").pos[:] = 0.75, 0.075, 0.7  # nearer, as lerobot's environment has it
         self.env.model.vis.quality.shadowsize = self.env.model.vis.quality.offsamples = 0  # a CPU draws 10 times faster
         self.env._partially_observable = False  # the expert sees the goal, and the cached bounds hide it
         self.env.__dict__.pop("sawyer_observation_space", None)
@@ -42,8 +43,7 @@ class MetaWorldMt10:
         self.task, self.policy = task, importlib.import_module("metaworld.policies").ENV_POLICY_MAP[task]
 
     def reset(self, index, seed):
-        digest = hashlib.sha256(f"{self.task}/{index}/{seed}".encode()).digest()
-        self.env.seed(int.from_bytes(digest[:4], "little") >> 1)
+        self.env.seed(int(hashlib.sha256(f"{self.task}/{index}/{seed}".encode()).hexdigest()[:7], 16))
         self.obs, _ = self.env.reset()
         self.expert_policy, self.solved, self.gripper = self.policy(), False, -1.0
 
@@ -63,7 +63,7 @@ class MetaWorldMt10:
         return self.solved
 
     def images(self):
-        return {"scene": self.env.render()}
+        return {"scene": np.flip(self.env.render(), (0, 1))}  # this camera hangs upside down
 
     def expert(self):
         x, y, z, gripper = np.clip(self.expert_policy.get_action(self.obs), -1, 1)
