@@ -204,6 +204,7 @@ def child(arguments: list[str], output: Path) -> NoReturn:
     file = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
     os.dup2(file, 1)
     os.dup2(file, 2)
+    sys.stdout = sys.stderr = os.fdopen(file, "w")  # pytest puts objects of its own there
     try:
         code = cli.main(arguments)
     except BaseException:

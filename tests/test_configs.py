@@ -249,7 +249,7 @@ def test_instances_share_no_default() -> None:
         (["rl.steps=-1"], "^rl.steps must be at least 0, got -1; give rl.steps=... in that range$"),
         (["rl.steps=13"], "^rl.steps: must not be thirteen$"),  # a record that does not know where it stands
         (["rl.sizes=[]"], "^rl.sizes must not be empty$"),  # and one that does
-        (["rate=2"], r"rate must be in \[0, 1\], got 2.0"),
+        (["rate=2"], r"rate must be in \[0, 1\], got 2;"),
         (["rate=nan"], r"rate must be in \[0, 1\], got nan"),
         (["rate=1", "rate=0"], "rate is given twice: '1' and '0'"),
         (["+rate=1"], r"cannot read '\+rate=1'; settings are written key=value"),

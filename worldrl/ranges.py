@@ -57,7 +57,7 @@ SIZE, SIZE_OR_NONE = (Range(low, 65_536, unit="width") for low in (1, 0))
 MODULES, MODULES_OR_NONE = (Range(low, 10_000, unit="modules") for low in (1, 0))
 POSITIVE, NON_NEGATIVE, FINITE = Range(0, 1e9, above=True), Range(0, 1e9), Range(-1e9, 1e9)
 RATE = Range(0, 1e4, above=True)
-SECONDS = Range(0, 1e7, above=True)
+SECONDS = Range(0, 1e6, above=True)
 PROCESSES = Range(0, 10_000, unit="processes")
 
 YEAR = 365.25 * 86_400

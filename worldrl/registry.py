@@ -125,8 +125,8 @@ ALGORITHMS.register_all(
     mobile="mobile:Mobile", ro2o="ro2o:Ro2o", f_dvl="dual_rl:FDvl", recoil="dual_rl:Recoil", neubay="neubay.neubay:Neubay",
 )
 BENCHMARKS.register_all(
-    "evaluation.policy", embedded="protocol:embedded_protocol", libero="suites:libero_protocol",
-    maniskill="suites:described_protocol", robotwin="suites:described_protocol", isaac="suites:described_protocol",
+    "rollout.suites", libero="libero:LiberoSuite", maniskill="maniskill:ManiSkillSuite",
+    robotwin="robotwin:RoboTwinSuite", isaac="isaac:IsaacSuite",
 )
 TERMINATIONS.register_all(
     "world_models.state", never="terminations:never", hopper="terminations:hopper", walker2d="terminations:walker2d",

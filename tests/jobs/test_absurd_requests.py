@@ -8,6 +8,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.storage import capacity
 from worldrl.core.transitions import Transitions
 from worldrl.jobs.data import collect_suite
+from worldrl.rollout.suites import libero
 from worldrl.world_models.state.config import EnsembleConfig, EnsembleTraining
 from worldrl.world_models.state.ensemble_training import fit_ensemble
 
@@ -17,7 +18,7 @@ def no_room(monkeypatch):
     """100 bytes of disk and of memory."""
     monkeypatch.setattr(capacity, "free_bytes", lambda _folder: 100)
     monkeypatch.setattr(capacity, "available_memory", lambda: 100)
-    monkeypatch.setattr(collect_suite, "libero_tasks", lambda _suite: ("one", "two"))
+    monkeypatch.setattr(libero, "libero_tasks", lambda _suite: ("one", "two"))
     monkeypatch.setattr(collect_suite, "require_expert", lambda *_: None)
 
 

@@ -50,7 +50,7 @@ def test_unwritable_run_dir_still_prints_every_line(tmp_path: Path, capsys: pyte
     with pytest.raises(WorldrlError, match="run_dir"):
         main(DoctorSettings(run_dir=str(tmp_path / "file" / "run")))
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 15
+    assert len(lines) == 16
     assert any(line.startswith("FAIL run_dir") and "run_dir=/a/writable/folder" in line for line in lines)
 
 

@@ -91,9 +91,9 @@ def test_every_effect_has_all_scales(name: str) -> None:
         (["eva", "change.tests=many"], "change.tests: must be a number, got many"),
         (["eva", "change.tasks=BimanualOpenDrawr"], "did you mean 'BimanualOpenDrawer'?"),
         (["offline-video", "change.task=PickRedCub"], "did you mean 'PickRedCube'?"),
-        (["offline-video", "change.trajectory_share=1.5"], "change.trajectory_share must be between 0 and 1"),
+        (["offline-video", "change.trajectory_share=1.5"], "change.trajectory_share must be in [0, 1], got 1.5"),
         (["neubay-bandit", "scale=big"], "scale: unknown value 'big'"),
-        (["neubay-bandit", "change.width=0.5"], "change.width: must be a whole number"),
+        (["neubay-bandit", "change.width=0.5"], "change.width must be at least 1, got 0.5"),
     ],
 )
 def test_mistake_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,14 +26,14 @@ from worldrl.rollout.suites.policy_frames import (
     state_of,
 )
 from worldrl.rollout.suites.policy_server import Conversation, Turn, make_handler
-from worldrl.rollout.suites.registry import suite_spec
+from worldrl.rollout.suites.robotwin import RoboTwinSuite
 from worldrl.simulators.process import Launch
 from worldrl.workers.link.boot import load_file
 
 FAKE = Path(__file__).parents[1] / "policies" / "fake_network.py"
 fake = load_file("fake_network", FAKE)
 msgpack = pytest.importorskip("msgpack", reason="the extra robotwin brings it")
-SIDE = RobotSide(suite_spec("robotwin_clean").actions, None, "as they are", (8, 8), Fit.stretch)
+SIDE = RobotSide(RoboTwinSuite.spec.actions, None, "as they are", (8, 8), Fit.stretch)
 LEFT, RIGHT = np.arange(6, dtype=np.float32), np.arange(6, dtype=np.float32) + 10
 
 

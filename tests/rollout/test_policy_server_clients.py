@@ -27,11 +27,11 @@ from worldrl.nn.text import instruction_pieces
 from worldrl.rollout.agents.robot_side import RobotSide
 from worldrl.rollout.suites.policy_frames import MAX_ITEMS, FrameError, decode_frame
 from worldrl.rollout.suites.policy_server import Conversation, PolicyServer, Turn
-from worldrl.rollout.suites.registry import suite_spec
+from worldrl.rollout.suites.robotwin import RoboTwinSuite
 from worldrl.workers.link.boot import load_file
 
 hostile = load_file("hostile", Path(__file__).parents[1] / "hostile.py")
-SIDE = RobotSide(suite_spec("robotwin_clean").actions, None, "as they are", (8, 8), Fit.stretch)
+SIDE = RobotSide(RoboTwinSuite.spec.actions, None, "as they are", (8, 8), Fit.stretch)
 msgpack = pytest.importorskip("msgpack", reason="the extra robotwin brings it")
 connect = pytest.importorskip("websockets.sync.client").connect
 HANDSHAKE = (

@@ -102,7 +102,8 @@ def test_sigkill_from_outside(specs, options):
 
 
 def test_an_abandoned_iterator_leaves_nobody(specs, options):
-    episodes = rollout_episodes(specs, actor=ExpertActor(), env_options=options, workers=2)
+    many = [dataclasses.replace(specs[0], index=index) for index in range(24)]  # no worker ends before the question
+    episodes = rollout_episodes(many, actor=ExpertActor(), env_options=options, workers=2)
     next(episodes)
     assert len(multiprocessing.active_children()) == 2
     episodes.close()

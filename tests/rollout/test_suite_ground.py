@@ -28,7 +28,7 @@ def pool():
 
 @pytest.fixture
 def simulator_backend(pool):
-    return ExternalBackend(lambda: pool, horizon=HORIZON, states=STATES)
+    return ExternalBackend(lambda: pool, horizons={TASK: HORIZON}, states=STATES)
 
 
 def play(pool, actor, specs):
