@@ -1,4 +1,5 @@
 import contextlib
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -80,3 +81,8 @@ def test_on_the_cpu_the_generator_is_the_same_one():
 def test_numpy_stream_is_named_too():
     assert numpy_stream(1, "a").random() == numpy_stream(1, "a").random()
     assert numpy_stream(1, "a").random() != numpy_stream(1, "b").random()
+
+
+def test_a_generator_that_draws_there_already_is_kept():
+    there = SimpleNamespace(device=torch.device("cuda"))
+    assert on_device(there, torch.device("cuda")) is there

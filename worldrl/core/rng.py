@@ -45,12 +45,12 @@ def numpy_stream(seed: int, *names: Name) -> np.random.Generator:
 
 
 def on_device(generator: torch.Generator, device: torch.device) -> torch.Generator:
-    """Return a generator that draws on ``device``: the CPU generator itself, or one seeded by a single draw of it.
+    """Return a generator that draws on ``device``: the given one if it does, else one seeded by a single draw of it.
 
     For training, where drawing millions of normal numbers on the CPU would cost more than the step; the numbers
     then depend on the kind of device.
     """
-    if device.type == "cpu":
+    if generator.device.type == device.type:
         return generator
     seed = int(torch.randint(2**62, (), generator=generator))
     return torch.Generator(device=device).manual_seed(seed)

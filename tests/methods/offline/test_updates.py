@@ -1,4 +1,4 @@
-"""Unit under test: ``worldrl.methods.offline.updates``. CUDA graphs themselves need a GPU; all around them is tested here."""
+"""Unit under test: ``worldrl.methods.offline.updates``. CUDA graphs themselves are in ``test_cuda.py``; all around them is here."""
 
 from collections.abc import Callable
 from typing import Any

@@ -220,7 +220,7 @@ class Agent:
 
     def draws(self, generator: torch.Generator) -> torch.Generator:
         """Return a generator that draws where the weights are."""
-        return generator if generator.device.type == self.device.type else on_device(generator, self.device)
+        return on_device(generator, self.device)
 
     def to(self, device: torch.device | str) -> Self:
         """Move the weights; call it before the first update, while the optimizers are empty."""

@@ -6,8 +6,7 @@ update on the GPU once per :attr:`~worldrl.methods.offline.agent.Agent.phase` an
 are the eager ones, up to rounding where kernels are compiled.
 
 A graph reads and writes fixed memory. So rows are copied into one batch, the generator's state into one generator, and
-learning rates into tensors; counters and schedules stay on the host. The recording itself has not run on a GPU; tests use
-a recorder that replays by calling.
+learning rates into tensors; counters and schedules stay on the host.
 """
 
 from __future__ import annotations

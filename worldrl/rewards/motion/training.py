@@ -197,4 +197,4 @@ def scale_deviations(idm: InverseDynamics, scores: Tensor) -> None:
     ``scores`` are errors over predicted deviations ``[R, D]`` of held-out episodes.
     """
     factor = scores.abs().double().quantile(COVERED, dim=0) / WITHIN
-    idm.trust.mul_(factor.clamp_min(1e-3).to(scores.dtype))
+    idm.trust.mul_(factor.clamp_min(1e-3).to(idm.trust))
