@@ -196,6 +196,8 @@ class TrainVlaSettings:
         for name in ("rounds", "demonstrations", "threads", "workers", "envs_per_worker", "timeout_s"):
             positive(name, getattr(self, name))
         non_negative("styles", self.styles)
+        if self.kind not in (None, KIND) and self.suite != EMBEDDED:
+            raise SettingError(f"kind: {self.kind!r} is of the embedded suite; with suite={self.suite} give tasks")
         if self.styles and self.suite != EMBEDDED:
             raise SettingError(
                 f"styles={self.styles}: visual styles are the embedded suite's, suite={self.suite} has one; give styles=0"
