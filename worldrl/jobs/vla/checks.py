@@ -47,8 +47,7 @@ def gates(
 ) -> dict[str, Any]:
     """Measure the gates on held-out practice and on the policy's own imagination; stop or warn when one fails.
 
-    Raises:
-        GateError: a gate failed and ``gates=stop``.
+    Raises GateError (a gate failed and ``gates=stop``).
     """
     from worldrl.evaluation.world_model.gates import confirmed_gate, measure_gates, require
 

@@ -36,8 +36,7 @@ def round_filter(
 ) -> RolloutFilter | None:
     """Return what judges the round's imagined rollouts; None where all are believed.
 
-    Raises:
-        SettingError: the agreement of jurors was asked for, and the world model has fewer than two.
+    Raises SettingError (the agreement of jurors was asked for, and the world model has fewer than two).
     """
     config = loop.plan.improvement.trust
     if config.confidence_score == OFF:

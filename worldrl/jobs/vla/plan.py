@@ -236,9 +236,8 @@ def check_near_goal(share: float, suite: str, tasks: Sequence[str]) -> None:
 def check_policy_fits(settings: TrainVlaSettings) -> None:
     """Refuse a policy whose chunks or images are not the world model's, or that cannot be improved in imagination.
 
-    Raises:
-        ArtefactError: no world model in ``start``, or no policy in ``supervised``.
-        SettingError: they differ, or the given policy looks at what imagination does not show or learns otherwise.
+    Raises ArtefactError (no world model in ``start``, or no policy in ``supervised``). Raises SettingError (they
+    differ, or the given policy looks at what imagination does not show or learns otherwise).
     """
     if settings.supervised:
         require_imaginable(Path(settings.supervised))
