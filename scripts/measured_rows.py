@@ -31,8 +31,7 @@ def run(folder: Path, command: str, *overrides: str) -> dict[str, Any]:
     The processor time of the command and its workers is kept beside its result. A command that was killed told none, so
     what it had spent until then is missing.
 
-    Raises:
-        SystemExit: another command has finished there.
+    Raises SystemExit (another command has finished there).
     """
     settled = {override.split("=", 1)[0]: override for override in overrides}
     asked, file = [command, *settled.values()], folder / MEASURED
@@ -104,8 +103,7 @@ def rate(found: dict[str, Any] | None) -> str:
 def earlier(file: Path, options: dict[str, str]) -> dict[str, dict[str, Any]]:
     """Read the rows that earlier calls have left in a table.
 
-    Raises:
-        SystemExit: they were measured under other settings, or nobody knows under which.
+    Raises SystemExit (they were measured under other settings, or nobody knows under which).
     """
     table = {row["row"]: row for row in (current_results(json.loads(file.read_text())) if file.exists() else [])}
     if untold := [name for name, row in table.items() if "options" not in row]:

@@ -9,6 +9,8 @@ import pytest
 
 from worldrl.cli import main
 from worldrl.commands import COMMANDS
+from worldrl.core.errors import SettingError
+from worldrl.settings import compose
 from worldrl.usage import MOST_ROWS, fold
 
 
@@ -46,3 +48,36 @@ def test_a_group_that_is_not_there_is_one_line(
 ) -> None:
     assert main(["train-vla", "--help", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_group_without_effect_at_the_defaults_is_one_line_that_says_what_it_needs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["align-world-model", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "methods.sol_rl.*" in text
+    assert "only with method=sol_rl" in text
+    assert "methods.sol_rl.nft" not in text
+    assert "methods.flow_grpo.denoising" in text
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "needed"),
+    [
+        ("train-vla", {"wan.training.batch": "2"}, {"backbone": "wan"}),
+        ("train-vla", {"improvement.grpo.groups": "4"}, {"improvement.algorithm": "grpo"}),
+        ("train-vla", {"scratch.training.steps": "7"}, {"start": "scratch"}),
+        ("train-vla", {"improvement.trust.idm.training.steps": "7"}, {"improvement.trust.confidence_score": "motion_agreement"}),
+        ("train-policy", {"fine_tuning.batch_size": "7"}, {"start": "folder"}),
+        ("train-offline", {"data": "d", "diffusion.training.steps": "7"}, {"world": "diffusion"}),
+    ],
+)  # fmt: skip
+def test_a_setting_without_effect_is_refused_and_taken_where_it_has_one(
+    command: str, given: dict[str, str], needed: dict[str, str]
+) -> None:
+    key, (name, value) = list(given)[-1], *needed.items()
+    schema = COMMANDS[command].schema(given)
+    wanted = f"another {name}" if value == "folder" else f"{name}={value}"
+    with pytest.raises(SettingError, match=rf"^{key} has no effect with {name}=.*; leave it out, or give {wanted}$"):
+        compose(command, schema, given)
+    compose(command, COMMANDS[command].schema({**given, **needed}), {**given, **needed})

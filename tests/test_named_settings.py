@@ -22,8 +22,9 @@ def schema(command):
 
 def composes(command, key):
     """Give a setting its own default on the command line; KeyError where there is none of that name."""
-    default = {row.key: as_plain(row.default) for row in describe(schema(command))}[key]
-    compose(command, schema(command), {key: str(default)})
+    row = {row.key: row for row in describe(schema(command))}[key]
+    needed = {condition.key: condition.values[0] for condition in row.conditions}  # or it would have no effect
+    compose(command, schema(command), {key: str(as_plain(row.default)), **needed})
 
 
 @pytest.mark.parametrize("gate", list(ADVICE))

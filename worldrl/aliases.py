@@ -81,8 +81,7 @@ def current_command(name: str) -> tuple[str, list[str]]:
 def current_tokens(command: str, tokens: Sequence[str]) -> tuple[list[str], list[str]]:
     """Write ``key=value`` tokens in present names; tokens of another form stay. Also returns one note per old name or value.
 
-    Raises:
-        SettingError: a setting is given by its old and its new name.
+    Raises SettingError (a setting is given by its old and its new name).
     """
     current, notes, typed = list[str](), list[str](), dict[str, str]()
     for token in tokens:

@@ -29,7 +29,7 @@ from worldrl.core.errors import SettingError, nearest
 from worldrl.paths import config_dir
 from worldrl.ranges import check_range
 from worldrl.text_items import is_text_list, takes_text, text_hint, text_items
-from worldrl.usage import REQUIRED, bare_hint, describe, type_text, value_at
+from worldrl.usage import REQUIRED, bare_hint, describe, show, type_text, value_at
 
 T = TypeVar("T")
 COMMAND_LINE: ContextVar[tuple[str, ...]] = ContextVar("COMMAND_LINE", default=())
@@ -141,6 +141,12 @@ def compose(command: str, schema: type[T], given: Mapping[str, str]) -> T:
         raise SettingError(f"run_dir must name a folder, got ''; leave it out for runs/{command}")
     for row in describe(schema):
         check_range(row.key, value_at(plain, row.key))
+        if row.key in given and (condition := row.unmet(plain)):
+            held = show(value_at(plain, condition.key))
+            raise SettingError(
+                f"{row.key} has no effect with {condition.key}={held}; leave it out, or give "
+                f"{f'another {condition.key}' if condition.other else condition}"
+            )
     return cast("T", _build(schema, plain))
 
 

@@ -65,8 +65,7 @@ def flush_streams() -> None:
 def show(text: str) -> None:
     """Write a command's output to stdout; a closed reader, such as ``head``, is no error.
 
-    Raises:
-        OSError: writing failed for another reason.
+    Raises OSError (writing failed for another reason).
     """
     try:
         sys.stdout.write(text)

@@ -16,8 +16,7 @@ _ITEM = r"""(?:'[^']*'|"[^"]*"|[^,'"\s](?:[^,]*[^,\s])?)"""
 def text_items(key: str, text: str) -> list[str]:
     """Split ``[a,b]`` into its items as typed; an item with a comma or a final bracket must be quoted.
 
-    Raises:
-        SettingError: no list, an empty item, or a quote that is not closed.
+    Raises SettingError (no list, an empty item, or a quote that is not closed).
     """
     if not (text.startswith("[") and text.endswith("]")):
         raise SettingError(f"{key} must be list of str, got {text!r}; a list is written '{key}=[{text or 'a'}]'")

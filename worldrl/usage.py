@@ -25,13 +25,35 @@ REQUIRED = "???"
 
 
 @dataclass(frozen=True)
+class Condition:
+    """``group`` has an effect where ``key`` is one of ``values``, or where it is none of them if ``other``."""
+
+    group: str
+    key: str
+    values: tuple[str, ...]
+    other: bool
+
+    def holds(self, plain: Any) -> bool:
+        """Whether plain settings meet it."""
+        return (show(value_at(plain, self.key)) in self.values) != self.other
+
+    def __str__(self) -> str:
+        return f"{self.key}{'!=' if self.other else '='}{'|'.join(self.values)}"
+
+
+@dataclass(frozen=True)
 class SettingRow:
-    """One setting: dotted key, annotation, default (or ``REQUIRED``) and meaning."""
+    """One setting: dotted key, annotation, default (or ``REQUIRED``), meaning, and what must hold for it to have an effect."""
 
     key: str
     hint: Any
     default: Any
     meaning: str
+    conditions: tuple[Condition, ...] = ()
+
+    def unmet(self, plain: Any) -> Condition | None:
+        """Return the outermost condition that plain settings do not meet."""
+        return next((condition for condition in self.conditions if not condition.holds(plain)), None)
 
     @property
     def type_text(self) -> str:
@@ -39,8 +61,14 @@ class SettingRow:
         return type_text(self.hint)
 
 
-def describe(schema: type[Any], prefix: str = "", default: Any = None) -> list[SettingRow]:
-    """List every setting of a dataclass, nested ones with dotted keys after ``prefix``; ``default``: an instance with defaults."""
+def describe(
+    schema: type[Any], prefix: str = "", default: Any = None, conditions: tuple[Condition, ...] = ()
+) -> list[SettingRow]:
+    """List every setting of a dataclass, nested ones with dotted keys after ``prefix``; ``default``: an instance with defaults.
+
+    A field's metadata ``only_with`` says when its group has an effect: ``"key=a|b"`` or ``"key!=a"``. The key is a
+    sibling's, or, where it begins with a dot, one of the command.
+    """
     hints = get_type_hints(schema)
     written = _written_meanings(schema)
     rows: list[SettingRow] = []
@@ -49,11 +77,19 @@ def describe(schema: type[Any], prefix: str = "", default: Any = None) -> list[S
         value = getattr(default, item.name) if default is not None else _default(item)
         inner = bare_hint(hints[item.name])
         if is_dataclass(inner) and isinstance(inner, type):
-            rows += describe(inner, f"{key}.", None if value == REQUIRED else value)
+            own = (_condition(key, prefix, rule),) if (rule := item.metadata.get("only_with")) else ()
+            rows += describe(inner, f"{key}.", None if value == REQUIRED else value, conditions + own)
         else:
             meaning = _bare_words(item.metadata.get("meaning") or written.get(item.name, ""))
-            rows.append(SettingRow(key, hints[item.name], value, meaning))
+            rows.append(SettingRow(key, hints[item.name], value, meaning, conditions))
     return rows
+
+
+def _condition(group: str, prefix: str, rule: str) -> Condition:
+    name, _, values = rule.partition("=")
+    other = name.endswith("!")
+    name = name.removesuffix("!")
+    return Condition(group, name[1:] if name.startswith(".") else prefix + name, tuple(values.split("|")), other)
 
 
 def type_text(hint: Any) -> str:
@@ -154,21 +190,25 @@ def fold(keys: Sequence[str], most: int = MOST_ROWS) -> dict[str, int]:
     return folded
 
 
-def chosen(rows: Sequence[SettingRow], part: str) -> tuple[list[SettingRow], dict[str, int]]:
-    """Return the settings that a help page lists, and the groups that it folds.
+def chosen(rows: Sequence[SettingRow], part: str, defaults: Any) -> tuple[list[SettingRow], dict[str, str]]:
+    """Return the settings that a help page lists, and what it says of the groups that it folds.
 
-    Args:
-        rows: all settings.
-        part: empty for a short page, :data:`ALL`, or a group, for example ``"improvement.trust"``.
-
-    Raises:
-        SettingError: there is no such group.
+    A short page folds groups without effect under ``defaults``, then the largest. ``part`` is empty for it,
+    :data:`ALL`, or a group, for example ``"improvement.trust"``. Raises SettingError: there is no such group.
     """
     if part == ALL:
         return list(rows), {}
     if not part:
-        folded = fold([row.key for row in rows])
-        return [row for row in rows if row.key.partition(".")[0] not in folded], folded
+        without = Counter(condition for row in rows if (condition := row.unmet(defaults)))
+        rows = [row for row in rows if row.unmet(defaults) is None]
+        large = fold([row.key for row in rows], MOST_ROWS - len(without))
+        folded = {group: f"{size} settings" for group, size in large.items()}
+        folded |= {
+            condition.group: f"{size} settings, only with {condition}"
+            for condition, size in without.items()
+            if condition.group.partition(".")[0] not in large
+        }
+        return [row for row in rows if row.key.partition(".")[0] not in large], folded
     found = [row for row in rows if row.key.startswith(f"{part}.") or row.key == part]
     if not found:
         groups = {row.key.rpartition(".")[0] for row in rows if "." in row.key}
@@ -186,14 +226,12 @@ def command_help(
     part: str = "",
 ) -> str:
     """Write ``worldrl COMMAND --help``; ``defaults`` are plain values under preset=cpu, ``part`` as in :func:`chosen`."""
-    rows, folded = chosen(describe(schema), part)
-    cells = [(row.key, _type_and_range(row), _show(value_at(defaults, row.key)), row.meaning) for row in rows]
+    rows, folded = chosen(describe(schema), part, defaults)
+    cells = [(row.key, _type_and_range(row), show(value_at(defaults, row.key)), row.meaning) for row in rows]
     if part in ("", ALL):
         cells = [row for row in cells if row[0] != "preset"]
         cells.insert(0, ("preset", "|".join(presets), "cpu", "size or kind of the run"))
-    cells += [
-        (f"{group}.*", f"{size} settings", "", f"worldrl {command} --help {group}") for group, size in folded.items()
-    ]
+    cells += [(f"{group}.*", "", "", f"{said}: worldrl {command} --help {group}") for group, said in folded.items()]
     widths = [max(len(row[column]) for row in cells) for column in range(3)]
     lines = [
         f"worldrl {command}: {summary}",
@@ -223,9 +261,10 @@ def value_at(plain: Any, key: str) -> Any:
     return plain
 
 
-def _show(value: Any) -> str:
+def show(value: Any) -> str:
+    """Write a plain value as the command line takes it."""
     if value == REQUIRED:
         return "(required)"
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
-    return f"[{','.join(_show(item) for item in value)}]" if isinstance(value, list) else str(value) or "''"
+    return f"[{','.join(show(item) for item in value)}]" if isinstance(value, list) else str(value) or "''"

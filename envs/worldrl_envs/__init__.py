@@ -28,8 +28,7 @@ if sys.platform == "linux" and GIVEN_BACKEND is None and not {"DISPLAY", "WAYLAN
 def env_id(task: str) -> str:
     """Gymnasium id of a task, such as "worldrl/PickRedCube-v0".
 
-    Raises:
-        UnknownNameError: no such task; names the nearest.
+    Raises UnknownNameError: no such task; names the nearest.
     """
     return f"worldrl/{get_task(task).name}-v0"
 

@@ -128,9 +128,8 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; see the class for `options`.
 
-        Raises:
-            UnknownNameError: an unknown option; names the nearest.
-            OptionError: a seed's or an option's value cannot be used; nothing has changed.
+        Raises UnknownNameError: an unknown option; names the nearest. Raises OptionError: a seed's or an option's
+        value cannot be used; nothing has changed.
         """
         seed = check_seed(seed)
         options = check_options(options, seed, self.task)
@@ -172,9 +171,8 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
     def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """One control step of 0.05 s.
 
-        Raises:
-            ActionError: the action is not one of the action space; nothing has changed.
-            ResetNeeded: no episode was started.
+        Raises ActionError: the action is not one of the action space; nothing has changed. Raises ResetNeeded (no
+        episode was started).
         """
         if not self._started:
             raise gymnasium.error.ResetNeeded("step: call reset first")
@@ -220,9 +218,8 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore `get_state()`.
 
-        Raises:
-            OptionError: the state was taken in another task or domain, or a part of it cannot be used; nothing has
-                changed.
+        Raises OptionError: the state was taken in another task or domain, or a part of it cannot be used; nothing has
+        changed.
         """
         self._restore(check_state(state, self.get_state(), self.task))
 

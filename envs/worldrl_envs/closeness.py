@@ -17,8 +17,7 @@ from worldrl_envs.task_spec import TaskSpec
 def goal_distance(sim: Simulation, task: TaskSpec) -> float:
     """Sum of what is missing to the ends of a one-armed task's plan, metres; 0 is where its objects belong, not yet success.
 
-    Raises:
-        KeyError: the plan is of two arms.
+    Raises KeyError (the plan is of two arms).
     """
     placed = {step[1] for step in task.plan if step[0] == "place"}
     ends = (step for step in task.plan if not (step[0] == "pick" and step[1] in placed))

@@ -124,8 +124,7 @@ def quat_to_rotvec(quat: NDArray[np.float64]) -> NDArray[np.float64]:
 def check_action(action: object) -> NDArray[np.float64]:
     """Validate one action and return it as float64[7] inside [-1, 1].
 
-    Raises:
-        ActionError: wrong dtype, wrong shape, a number that is not finite, or out of range.
+    Raises ActionError (wrong dtype, wrong shape, a number that is not finite, or out of range).
     """
     return check_numbers(action, ACTION_NAMES, -np.ones(ACTION_SIZE), np.ones(ACTION_SIZE))
 

@@ -25,13 +25,7 @@ class RenderingError(EnvsError, RuntimeError):
 
 
 def unknown_name(field: str, received: object, valid: Iterable[str]) -> UnknownNameError:
-    """Build the error for an unknown name, with the nearest valid ones first.
-
-    Args:
-        field: What was being named, such as "task".
-        received: The value the caller gave.
-        valid: Every name that would have worked.
-    """
+    """Build the error for an unknown name, with the nearest valid ones first."""
     names = sorted(valid)
     near = get_close_matches(str(received), names, n=1, cutoff=0.4)
     hint = f"nearest is {near[0]!r}; " if near else ""

@@ -22,8 +22,7 @@ _SPACE = InstructionSpace()
 def whole_number(name: str, value: object, low: int, high: int | None = None) -> int:
     """Return `value` if it is an integer in `low`..`high`.
 
-    Raises:
-        OptionError: it has another type, or lies outside.
+    Raises OptionError (it has another type, or lies outside).
     """
     rule = f"of at least {low}" if high is None else f"in {low}..{high}"
     try:
@@ -50,9 +49,8 @@ def check_seed(seed: object) -> int | None:
 def check_options(options: object, seed: int | None, task: TaskSpec) -> dict[str, Any]:
     """Return options whose values can be used; `state` is checked by the environment.
 
-    Raises:
-        UnknownNameError: an unknown option; names the nearest.
-        OptionError: an option has another type, lies outside its range, or excludes another one.
+    Raises UnknownNameError: an unknown option; names the nearest. Raises OptionError (an option has another type,
+    lies outside its range, or excludes another one).
     """
     if options is None:
         return {}

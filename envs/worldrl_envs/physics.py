@@ -119,8 +119,7 @@ class Physics(ABC):
     def set_state(self, state: dict[str, NDArray[np.float64]]) -> None:
         """Restore `get_state()`; the next control step then gives the same bits.
 
-        Raises:
-            ValueError: the state belongs to a model of another size.
+        Raises ValueError (the state belongs to a model of another size).
         """
         expected = mujoco.mj_stateSize(self.model, FULL_STATE)
         if len(state["physics"]) != expected:

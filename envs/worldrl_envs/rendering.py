@@ -39,8 +39,7 @@ class Camera:
     def draw(self, data: mujoco.MjData, camera: str) -> NDArray[np.uint8]:
         """Picture from the named camera, uint8[size, size, 3].
 
-        Raises:
-            RenderingError: no OpenGL context can be made, or this process was forked from one that had drawn.
+        Raises RenderingError (no OpenGL context can be made, or this process was forked from one that had drawn).
         """
         if _past.forked_after_drawing:
             raise RenderingError(FORKED)

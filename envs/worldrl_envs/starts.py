@@ -22,8 +22,7 @@ def start_generator(task: str, index: int, seed: int) -> np.random.Generator:
 def load_placements(task: str) -> dict[str, np.ndarray]:
     """Arrays qpos[50, nq], mocap_pos[50, m, 3] and mocap_quat[50, m, 4] of a task.
 
-    Raises:
-        FileNotFoundError: the task's file is missing; says which script writes it.
+    Raises FileNotFoundError: the task's file is missing; says which script writes it.
     """
     path = initial_states(task)
     if not path.is_file():
@@ -42,8 +41,7 @@ def check_stored(task: str, init_id: int) -> None:
 def load_placement(task: str, init_id: int, sim: Physics) -> Placement:
     """One stored initial state.
 
-    Raises:
-        OptionError: `init_id` is not in 0..49, or the file was made for another model.
+    Raises OptionError (`init_id` is not in 0..49, or the file was made for another model).
     """
     check_stored(task, init_id)
     stored = load_placements(task)

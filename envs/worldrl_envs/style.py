@@ -65,9 +65,8 @@ class Style:
     def __post_init__(self) -> None:
         """Check the ranges.
 
-        Raises:
-            UnknownNameError: no such texture.
-            ValueError: too many distractors, or a light that is not positive.
+        Raises UnknownNameError (no such texture). Raises ValueError (too many distractors, or a light that is not
+        positive).
         """
         check_name("style.texture", self.texture, TEXTURES)
         if not 0 <= self.distractors <= N_PROPS:
@@ -99,8 +98,7 @@ TEST_STYLES = tuple(name for name in STYLES if name != "default")
 def get_style(style: "Style | str | None") -> Style:
     """A style from itself, its preset's name, ``sampled-<number>`` (see `sample_style`), or None for the default.
 
-    Raises:
-        UnknownNameError: no such preset; names the nearest.
+    Raises UnknownNameError: no such preset; names the nearest.
     """
     if isinstance(style, Style):
         return style

@@ -183,8 +183,7 @@ def kinds() -> tuple[str, ...]:
 def task_names(kind: str | None = None) -> tuple[str, ...]:
     """Names of every one-armed task, or of the tasks of one kind; "bimanual" gives the two-armed ones.
 
-    Raises:
-        UnknownNameError: no such kind; names the nearest.
+    Raises UnknownNameError: no such kind; names the nearest.
     """
     if kind is None:
         return tuple(TASKS)
@@ -195,8 +194,7 @@ def task_names(kind: str | None = None) -> tuple[str, ...]:
 def get_task(name: str) -> TaskSpec:
     """The task called `name`, of either suite.
 
-    Raises:
-        UnknownNameError: no such task; names the nearest.
+    Raises UnknownNameError: no such task; names the nearest.
     """
     if name not in ALL_TASKS:
         raise unknown_name("task", name, ALL_TASKS)

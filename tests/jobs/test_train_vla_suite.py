@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 import worldrl.rollout.suites.libero as libero
 from worldrl.cli import main
@@ -11,9 +12,8 @@ from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.jobs.benchmark.benchmark import BenchmarkSettings
 from worldrl.jobs.data.collect import CollectSettings
 from worldrl.jobs.vla.external_suite import training_states
-from worldrl.jobs.vla.loop import check_held_out, check_policy_fits
+from worldrl.jobs.vla.plan import check_held_out, check_policy_fits, planned
 from worldrl.jobs.vla.settings import CollectionSettings, Evaluation, Scratch, TrainVlaSettings
-from worldrl.jobs.vla.training_suite import tasks_of
 from worldrl.rollout.real.specs import spec_of
 from worldrl.rollout.suites.registry import find_suite
 from worldrl.settings import compose
@@ -32,6 +32,10 @@ SMALL = (
 def suite(fake_libero, monkeypatch):
     monkeypatch.setitem(libero_facts.SUITES, "libero_goal", libero_facts.SuiteFacts(2, 24))  # the mark is 20 steps away
     return fake_libero
+
+
+def tasks_of(settings):
+    return planned(settings, torch.device("cpu")).tasks
 
 
 def states_in(folder):
@@ -119,18 +123,17 @@ def test_what_the_suite_cannot_give_is_refused_before_it_is_started(over, messag
         "start": "scratch",
         "rounds": 1,
     }
-    settings = TrainVlaSettings(suite="libero_goal", **{**fits, "evaluation": Evaluation(10), **over})
     with pytest.raises(SettingError, match=message):
-        tasks_of(settings)
+        tasks_of(TrainVlaSettings(suite="libero_goal", **{**fits, "evaluation": Evaluation(10), **over}))
 
 
 @pytest.mark.parametrize("name", ["libero_goal", "libero_spatial"])
 def test_the_preset_asks_for_no_more_than_a_suite_stores(name, suite):
     settings = compose("train-vla", TrainVlaSettings, {"preset": "libero", "suite": name})
     assert (settings.suite, tasks_of(settings)) == (name, ("reach_right", "reach_up"))
-    check_held_out(settings, tasks_of(settings))
+    check_held_out(settings, len(tasks_of(settings)))
     check_policy_fits(settings)
-    begun = training_states(settings, find_suite(name))
+    begun = training_states(find_suite(name), settings.evaluation.episodes)
     assert settings.collection.imagined_episodes == begun  # each state once
     measured = compose("benchmark", BenchmarkSettings, {"preset": "libero"})
     assert (measured.first_index, measured.episodes) == (begun, libero_facts.STORED_STATES - begun)

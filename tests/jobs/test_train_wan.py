@@ -10,7 +10,7 @@ import torch
 from worldrl.cli import main
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import row_streams
-from worldrl.jobs.vla.stages import backbone
+from worldrl.jobs.vla.plan import planned
 from worldrl.jobs.vla.train_vla import TrainVlaSettings
 from worldrl.jobs.world_model import imagine, train_world_model
 from worldrl.jobs.world_model.imagine import ImagineSettings
@@ -189,12 +189,12 @@ def test_words_choose_the_backbone_in_both_jobs():
     chosen = compose("train-world-model", TrainWorldModelSettings, {"preset": "wan", "wan.training.batch": "3"})
     assert (chosen.backbone, chosen.start, chosen.wan.training.batch) == ("wan", "scratch", 3)
     loop = compose("train-vla", TrainVlaSettings, {"preset": "wan", "wan.model.dynamics.adapter": "full"})
-    config, training = backbone(loop, scratch=True)
-    assert isinstance(config, WanSettings)
-    assert isinstance(training, WanTraining)
-    assert config.model.dynamics.adapter == "full"
-    assert loop.policy.image_size == config.model.codec.image_size
+    plan = planned(loop, torch.device("cpu"))
+    assert isinstance(plan.world_model, WanSettings)
+    assert isinstance(plan.first_training, WanTraining)
+    assert plan.world_model.model.dynamics.adapter == "full"
+    assert loop.policy.image_size == plan.world_model.model.codec.image_size
     plain = compose("train-vla", TrainVlaSettings, {})
-    assert isinstance(backbone(plain, scratch=False)[0], VideoWorldModelConfig)
+    assert isinstance(planned(plain, torch.device("cpu")).world_model, VideoWorldModelConfig)
     with pytest.raises(SettingError, match="did you mean 'wan'"):
         compose("train-vla", TrainVlaSettings, {"backbone": "wann"})

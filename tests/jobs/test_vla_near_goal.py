@@ -12,8 +12,9 @@ from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.jobs.data import collect
 from worldrl.jobs.data.collect import CollectSettings
 from worldrl.jobs.vla import near_goal as vla_near_goal
-from worldrl.jobs.vla.near_goal import check_near_goal, near_failures
-from worldrl.jobs.vla.settings import CollectionSettings, TrainVlaSettings
+from worldrl.jobs.vla.near_goal import near_failures
+from worldrl.jobs.vla.plan import check_near_goal
+from worldrl.jobs.vla.settings import CollectionSettings
 from worldrl.rollout.real.goal_distance import nearest_to_goal
 
 
@@ -86,12 +87,11 @@ def test_the_nearest_share_of_each_tasks_failures_of_the_policy_is_repeated(monk
 
 
 def test_the_rooms_that_do_not_measure_distances_are_refused():
-    near = CollectionSettings(near_goal_share=0.3)
-    check_near_goal(TrainVlaSettings(collection=near), ["PickRedCube"])
-    check_near_goal(TrainVlaSettings(suite="libero_goal"), ["turn_on_the_stove"])
+    check_near_goal(0.3, "embedded", ["PickRedCube"])
+    check_near_goal(0.0, "libero_goal", ["turn_on_the_stove"])
     for suite, tasks in (("libero_goal", ["turn_on_the_stove"]), ("embedded", ["BimanualLiftPot"])):
         with pytest.raises(SettingError, match=r"near_goal_share=0.3: .* tasks of one arm only"):
-            check_near_goal(TrainVlaSettings(collection=near, suite=suite), tasks)
+            check_near_goal(0.3, suite, tasks)
     for name, value in {"share": 1.5, "weight": 1}.items():
         with pytest.raises(SettingError, match=f"collection.near_goal_{name}"):
             CollectionSettings(**{f"near_goal_{name}": value})

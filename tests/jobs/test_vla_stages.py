@@ -21,12 +21,13 @@ from worldrl.jobs.data.restyle import RestyleSettings
 from worldrl.jobs.vla import filtering, near_goal, train_vla
 from worldrl.jobs.vla import stages as vla_stages
 from worldrl.jobs.vla import training_suite as training_suite
+from worldrl.jobs.vla.artefacts import Recording
 from worldrl.jobs.vla.checks import confirmed_line
-from worldrl.jobs.vla.loop import Loop, check_policy_fits, collection_split
+from worldrl.jobs.vla.loop import Loop, collection_split
 from worldrl.jobs.vla.near_goal import NearGoal
+from worldrl.jobs.vla.plan import check_policy_fits, planned, resolve
 from worldrl.jobs.vla.settings import CollectionSettings, TrainVlaSettings
 from worldrl.jobs.vla.stages import supervised_policy
-from worldrl.jobs.vla.training_suite import EmbeddedTrainingSuite
 from worldrl.methods.rl.advantages import mean_only
 from worldrl.methods.rl.config import GrpoConfig, PartNames, Parts
 from worldrl.methods.rl.improve import Improvement
@@ -53,15 +54,18 @@ def policy_folder(tmp_path):
     return tmp_path / "policy"
 
 
+CPU = torch.device("cpu")
+
+
 def take(run_dir: Path, folder: Path, **sizes):
     settings = TrainVlaSettings(
-        run_dir=str(run_dir), supervised=str(folder), policy=TokenPolicyConfig(**{**SIZES, **sizes})
+        run_dir=str(run_dir),
+        supervised=str(folder),
+        policy=TokenPolicyConfig(**{**SIZES, **sizes}),
+        tasks=["PickRedCube"],
     )
     with open_run("train-vla", settings) as run, MetricLog(run.path) as log:
-        return supervised_policy(
-            Loop(settings, run, log, torch.device("cpu"), EmbeddedTrainingSuite(settings, ("PickRedCube",))),
-            Path("unused"),
-        )
+        return supervised_policy(Loop(planned(settings, CPU), run, log), Recording(Path("unused"))).folder
 
 
 @pytest.mark.parametrize(
@@ -92,7 +96,7 @@ def test_workers_of_the_embedded_suite_may_be_silent_as_long_as_the_settings_say
     patience = []
     monkeypatch.setattr(training_suite, "collect_dataset", lambda *_, timeout_s, **__: patience.append(timeout_s) or [])
     monkeypatch.setattr(training_suite, "evaluate_policy", lambda *_, timeout_s, **__: patience.append(timeout_s))
-    suite = EmbeddedTrainingSuite(TrainVlaSettings(timeout_s=7.0), ("PickRedCube",))
+    suite = planned(TrainVlaSettings(timeout_s=7.0, tasks=["PickRedCube"]), CPU).suite
     suite.record(tmp_path, [])
     suite.evaluate(tmp_path, out=tmp_path, videos=0, on_recording=lambda episode: None)
     assert patience == [7.0, 7.0]
@@ -101,7 +105,7 @@ def test_workers_of_the_embedded_suite_may_be_silent_as_long_as_the_settings_say
 def test_one_domain_is_recorded_dreamt_of_and_measured(tmp_path, monkeypatch):
     """Demonstrations and practice, the dreams' initial states, their check in the simulator, and both evaluations."""
     settings, seen = TrainVlaSettings(kind="bimanual", domain="randomised", start="scratch"), []
-    suite = EmbeddedTrainingSuite(settings, training_suite.tasks_of(settings))
+    suite = planned(settings, CPU).suite
     monkeypatch.setattr(
         training_suite, "collect_dataset", lambda *_, env_options, **__: seen.append(env_options.domain) or []
     )
@@ -119,7 +123,7 @@ def test_one_domain_is_recorded_dreamt_of_and_measured(tmp_path, monkeypatch):
         with pytest.raises(SettingError, match=words):
             TrainVlaSettings(**over)
     with pytest.raises(SettingError, match="domain: randomised is of bimanual tasks"):
-        training_suite.tasks_of(TrainVlaSettings(domain="randomised"))
+        resolve(TrainVlaSettings(domain="randomised"))
 
 
 def test_demonstrations_of_another_domain_are_refused(tmp_path):
@@ -127,18 +131,18 @@ def test_demonstrations_of_another_domain_are_refused(tmp_path):
     records = [SimpleNamespace(meta=meta, source="expert", success=True) for meta in ({}, {"domain": "randomised"})]
 
     def given(settings, *rows):
-        suite = EmbeddedTrainingSuite(settings, ("BimanualLiftPot",))
+        plan = planned(settings, CPU)
         data = SimpleNamespace(
-            embodiment=suite.embodiment,
+            embodiment=plan.suite.embodiment,
             image_size=(64, 64),
             records=[records[k] for k in rows],
-            tasks=lambda: suite.tasks,
+            tasks=lambda: plan.tasks,
         )
-        loop = SimpleNamespace(settings=settings, training_suite=suite, tasks=suite.tasks)
-        return vla_stages.given_demonstrations(loop, data)
+        return vla_stages.given_demonstrations(plan, data)
 
     clean, drawn = (
-        TrainVlaSettings(kind="bimanual", start="scratch", domain=d, data="shown") for d in ("clean", "randomised")
+        TrainVlaSettings(tasks=["BimanualLiftPot"], start="scratch", domain=d, data="shown")
+        for d in ("clean", "randomised")
     )
     assert given(clean, 0) == given(drawn, 1)
     for settings, rows, told in (
@@ -171,20 +175,20 @@ def test_each_round_improves_the_policy_that_is_asked_for_and_practises_with_the
     learners, actors = [], []
 
     def practice(loop, number, policy, world):
-        actors.append(policy.name)
-        return Path(f"practice-{number}")
+        actors.append(policy)
+        return f"practice-{number}"
 
     def improved(loop, number, demos, learner, world, practices):
-        learners.append(learner.name)
-        return Path(f"improved-{number}")
+        learners.append(learner)
+        return f"improved-{number}"
 
     monkeypatch.setattr(train_vla.stages, "practice", practice)
-    monkeypatch.setattr(train_vla.stages, "world_model", lambda loop, number, *_: Path(f"world-{number}"))
+    monkeypatch.setattr(train_vla.stages, "world_model", lambda loop, number, *_: f"world-{number}")
     monkeypatch.setattr(train_vla.stages, "improved_policy", improved)
     monkeypatch.setattr(train_vla.checks, "gates", lambda *_: None)
-    loop = SimpleNamespace(settings=TrainVlaSettings(rounds=3, improve_from=improve_from, start="scratch"))
-    last = train_vla.run_rounds(loop, Path("demos"), Path("supervised"))
-    assert last == (Path("improved-3"), Path("world-3"))
+    plan = planned(TrainVlaSettings(rounds=3, improve_from=improve_from, start="scratch"), CPU)
+    last = train_vla.run_rounds(SimpleNamespace(plan=plan), "demos", "supervised")
+    assert last == ("improved-3", "world-3")
     assert learners == begun
     assert actors == ["supervised", "improved-1", "improved-2"]
 
@@ -199,14 +203,16 @@ def test_a_rounds_world_model_remembers_demonstrations_practice_and_its_weights(
     practice = tmp_path / "practice" / "dataset"
     model = make_world_model()
     for name, value in {
-        "starting_world_model": model, "learn_world_model": {}, "collection_split": ([], [], []), "load_policy": None,
+        "starting_world_model": model, "learn_world_model": {}, "collection_split": ([], [], []),
         "fresh_rollouts": None, "keyframe_rollouts": None, "join_rollouts": None, "calibrate": SuccessRule(0.5, 1),
     }.items():  # fmt: skip
         monkeypatch.setattr(vla_stages, name, lambda *_, value=value, **__: value)
     settings = TrainVlaSettings(run_dir=str(tmp_path / "run"), dtype="float32")
     with open_run("train-vla", settings) as run, MetricLog(run.path) as log:
-        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedTrainingSuite(settings, ("PickRedCube",)))
-        folder = vla_stages.world_model(loop, 1, push_dataset, [practice], Path("p"), tmp_path / "before")
+        loop = Loop(planned(settings, CPU), run, log)
+        recorded = Recording(push_dataset), [Recording(practice)]
+        begun = loop.world(tmp_path / "before")
+        folder = vla_stages.world_model(loop, 1, *recorded, SimpleNamespace(network=None), begun).folder
     assert Learned.read(folder) == before | learned_from(
         [EpisodeDataset.open(push_dataset), EpisodeDataset.open(practice)]
     )
@@ -221,7 +227,7 @@ def test_keyframes_are_scheduled_by_what_the_gates_measured(keyframe, expected):
     summary = {"policy": {"precision": wilson(5, 10)}, "keyframes": midway}
     improvement = Improvement(p_keyframe=0.8, keyframe_schedule="hallucination")
     loop = SimpleNamespace(
-        settings=TrainVlaSettings(improvement=improvement),
+        plan=planned(TrainVlaSettings(improvement=improvement), CPU),
         run=SimpleNamespace(stage=lambda name: SimpleNamespace(summary={"round-2-3-gates": summary}[name])),
     )
     found = vla_stages.scheduled(loop, 2)
@@ -243,7 +249,7 @@ def learn(monkeypatch, run_dir, recorded, model, **over):
     """Run a round's world-model stage on a recording; return the episodes that it would learn from, and its folder."""
     seen = []
     stubs = {
-        "starting_world_model": model, "load_policy": None, "fresh_rollouts": None, "keyframe_rollouts": None,
+        "starting_world_model": model, "fresh_rollouts": None, "keyframe_rollouts": None,
         "join_rollouts": None, "calibrate": SuccessRule(0.5, 1),
     }  # fmt: skip
     for name, value in stubs.items():
@@ -253,9 +259,10 @@ def learn(monkeypatch, run_dir, recorded, model, **over):
     )
     settings = TrainVlaSettings(run_dir=str(run_dir), dtype="float32", start="scratch", held_out=0.5, workers=1, **over)
     with open_run("train-vla", settings) as run, MetricLog(run.path) as log:
-        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedTrainingSuite(settings, ("PickRedCube",)))
-        folder = vla_stages.world_model(loop, 1, recorded[0], [recorded[1]], Path("p"), None)
-        _, calibration, gates = collection_split(loop, [recorded[1]])
+        loop = Loop(planned(settings, CPU), run, log)
+        demos, practice = map(Recording, recorded)
+        folder = vla_stages.world_model(loop, 1, demos, [practice], SimpleNamespace(network=None), None).folder
+        _, calibration, gates = collection_split(loop, [practice])
     return seen, folder, [*calibration, *gates]
 
 
@@ -323,13 +330,10 @@ def test_what_became_of_imagined_successes_is_said_in_words():
 def test_improvement_is_made_of_the_parts_that_settings_name(monkeypatch, tmp_path):
     config, given = Improvement("grpo", grpo=GrpoConfig(parts=PartNames(advantage="mean_only"))), {}
     replaced = {
-        "load_world_model": lambda *a: (None, None),
-        "load_policy": lambda *a: SimpleNamespace(save=lambda *a, **k: None, chunk_length=4),
         "scheduled": lambda *a: config,
         "reset_store": lambda *a: [],
         "imagined_env": lambda *a, **k: None,
         "imagined_success": lambda *a, **k: {},
-        "load": lambda *a: [],
         "make_samples": lambda *a: None,
         "training_instructions_or_known": lambda *a: {},
         "policy_parent": lambda *a: {},
@@ -341,12 +345,14 @@ def test_improvement_is_made_of_the_parts_that_settings_name(monkeypatch, tmp_pa
         monkeypatch.setattr(vla_stages, name, value)
     stage = SimpleNamespace(finished=False, folder=tmp_path)
     loop = SimpleNamespace(
+        plan=SimpleNamespace(horizons={}, seed_of=lambda *a: 0),
         run=SimpleNamespace(stage=lambda name: stage),
-        device="cpu",
-        horizons={},
         log=None,
-        seed=lambda *a: 0,
+        policy=lambda folder: None,
         finish=lambda *a: None,
     )
-    vla_stages.improved_policy(loop, 1, tmp_path, tmp_path, tmp_path, [])
+    learner = SimpleNamespace(save=lambda *a, **k: None, chunk_length=4)
+    world = SimpleNamespace(folder=tmp_path, model=None, rule=None)
+    policy = SimpleNamespace(folder=tmp_path, copy=lambda: learner)
+    vla_stages.improved_policy(loop, 1, SimpleNamespace(episodes=[]), policy, world, [])
     assert given["parts"] == Parts(advantage=mean_only)

@@ -12,10 +12,11 @@ from worldrl.core.storage.log import MetricLog, read_metrics
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.data.lerobot.writer import LeRobotWriter
 from worldrl.jobs.vla import filtering as vla_trust
+from worldrl.jobs.vla.artefacts import Recording
 from worldrl.jobs.vla.filtering import round_filter
-from worldrl.jobs.vla.loop import Loop, load
+from worldrl.jobs.vla.loop import Loop
+from worldrl.jobs.vla.plan import planned
 from worldrl.jobs.vla.settings import TrainVlaSettings
-from worldrl.jobs.vla.training_suite import EmbeddedTrainingSuite
 from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.rl.config import FilteredCloning, GrpoConfig
 from worldrl.methods.rl.imagination import imagined_env
@@ -43,23 +44,25 @@ GRASP = GraspConfig(width=8, blocks=1, keypoints=2, text_width=8, hidden=8, step
 def settings_in(folder, **trust):
     improvement = Improvement(trust=Trust(idm=MotionUncertainty(**IDM), grasp=GraspUncertainty(model=GRASP), **trust))
     policy = TokenPolicyConfig(image_size=16, chunk_length=4)
-    return TrainVlaSettings(run_dir=str(folder), policy=policy, improvement=improvement, held_out=0.5)
+    return TrainVlaSettings(
+        run_dir=str(folder), policy=policy, tasks=["PickRedCube"], improvement=improvement, held_out=0.5
+    )
 
 
 def test_it_is_off_by_default(push_dataset, world_model, tmp_path):
     settings = settings_in(tmp_path)
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
-        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedTrainingSuite(settings, ("PickRedCube",)))
-        assert round_filter(loop, 1, world_model, push_dataset, [push_dataset]) is None
+        loop = Loop(planned(settings, torch.device("cpu")), run, log)
+        assert round_filter(loop, 1, world_model, Recording(push_dataset), [Recording(push_dataset)]) is None
         assert not (tmp_path / "stages" / "round-1-4-idm").exists()
 
 
 def test_one_juror_cannot_disagree(push_dataset, world_model, tmp_path):
     settings = settings_in(tmp_path, confidence_score="member_agreement", limit=0.1)
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
-        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedTrainingSuite(settings, ("PickRedCube",)))
+        loop = Loop(planned(settings, torch.device("cpu")), run, log)
         with pytest.raises(SettingError, match="has 1 member"):
-            round_filter(loop, 1, world_model, push_dataset, [push_dataset])
+            round_filter(loop, 1, world_model, Recording(push_dataset), [Recording(push_dataset)])
 
 
 def test_a_held_out_share_without_a_closing_is_reported_on_in_no_line(push_dataset, world_model, tmp_path, monkeypatch):
@@ -73,8 +76,8 @@ def test_a_held_out_share_without_a_closing_is_reported_on_in_no_line(push_datas
     monkeypatch.setattr(vla_trust, "collection_split", without)
     settings = settings_in(tmp_path, confidence_score="grasp_agreement")
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
-        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedTrainingSuite(settings, ("PickRedCube",)))
-        assert round_filter(loop, 1, world_model, push_dataset, [push_dataset]).reader.bound > 0
+        loop = Loop(planned(settings, torch.device("cpu")), run, log)
+        assert round_filter(loop, 1, world_model, Recording(push_dataset), [Recording(push_dataset)]).reader.bound > 0
         assert run.stage("round-1-4-grasp").summary["errors"] is None
     grasp = tmp_path / "stages/round-1-4-grasp/grasp"
     dataset = EpisodeDataset.open(push_dataset)
@@ -99,12 +102,12 @@ def test_the_grasp_is_learned_from_demonstrations_too(push_dataset, world_model,
     monkeypatch.setattr(vla_trust, "learn_grasp", spied)
     settings = settings_in(tmp_path, confidence_score="grasp_agreement")
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
-        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedTrainingSuite(settings, ("PickRedCube",)))
-        round_filter(loop, 1, world_model, demos, [push_dataset])
-        collected, calibrating, _ = vla_trust.collection_split(loop, [push_dataset])
+        loop = Loop(planned(settings, torch.device("cpu")), run, log)
+        round_filter(loop, 1, world_model, Recording(demos), [Recording(push_dataset)])
+        collected, calibrating, _ = vla_trust.collection_split(loop, [Recording(push_dataset)])
     # What measures its error and bound is the practice alone: dreams are of its hands.
-    assert seen == {"learned": closings(load(demos)) + closings(collected), "kept": closings(calibrating)}
-    assert closings(load(demos)) > 0
+    assert seen == {"learned": closings(Recording(demos).episodes) + closings(collected), "kept": closings(calibrating)}
+    assert closings(Recording(demos).episodes) > 0
     assert Learned.read(tmp_path / "stages/round-1-4-grasp/grasp") == learned_from(
         [EpisodeDataset.open(demos), dataset]
     )
@@ -122,10 +125,10 @@ def test_a_learned_judge_weighs_what_is_imagined(
 ):
     settings = settings_in(tmp_path, confidence_score=sign)
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
-        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedTrainingSuite(settings, ("PickRedCube",)))
-        judge = round_filter(loop, 1, world_model, push_dataset, [push_dataset])
+        loop = Loop(planned(settings, torch.device("cpu")), run, log)
+        judge = round_filter(loop, 1, world_model, Recording(push_dataset), [Recording(push_dataset)])
         assert judge.reader.bound > 0
-        found = round_filter(loop, 1, world_model, push_dataset, [push_dataset])  # learned once
+        found = round_filter(loop, 1, world_model, Recording(push_dataset), [Recording(push_dataset)])  # learned once
         heads = [getattr(one.reader, part).head[0].weight for one in (judge, found)]
         assert torch.equal(*heads)
         assert (tmp_path / "stages" / f"round-1-4-{part}" / part).is_dir()
@@ -141,7 +144,7 @@ def test_a_learned_judge_weighs_what_is_imagined(
             tiny_policy(),
             env,
             config,
-            demonstrations=make_samples(load(push_dataset)[:1], 4),
+            demonstrations=make_samples(Recording(push_dataset).episodes[:1], 4),
             paraphrases={"PickRedCube": ["pick up the red cube"]},
             seed=0,
             folder=tmp_path / "improve",

@@ -29,9 +29,6 @@ def resolve_device(name: str) -> torch.device:
         name: ``"cpu"``, ``"cuda"`` (the current one), ``"cuda:N"``, or ``"auto"`` (a CUDA device if there is
             one, else the CPU).
 
-    Returns:
-        The device.
-
     Raises:
         SettingError: unknown name, or a device this machine does not have.
     """
@@ -149,8 +146,7 @@ def cpu_has_bfloat16() -> bool:
 def set_threads(count: int) -> None:
     """Set how many CPU threads torch's operators use; results are only bit-equal at the same count.
 
-    Raises:
-        SettingError: fewer than one.
+    Raises SettingError (fewer than one).
     """
     import torch
 

@@ -74,10 +74,6 @@ def require_at_least_one(settings: object, names: Iterable[str], *, of: str = ""
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Return a hint such as ``"; did you mean 'seed'?"``, or the list of valid names.
 
-    Args:
-        name: what was given.
-        valid: every accepted name.
-
     Returns:
         A clause to append to an error message.
     """

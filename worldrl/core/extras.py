@@ -14,10 +14,6 @@ REINSTALL = "pip install -c constraints.txt -e ."
 def require(module: str, *, extra: str) -> Any:
     """Import an optional module.
 
-    Args:
-        module: dotted name, for example ``"diffusers"``.
-        extra: the extra of worldrl that brings it.
-
     Returns:
         The module; ``Any``, since type checkers may run without it.
 

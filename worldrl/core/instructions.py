@@ -40,8 +40,7 @@ def words(instruction: str) -> list[str]:
 def instruction_words(instruction: str) -> list[str]:
     """Return the words of an instruction.
 
-    Raises:
-        SettingError: it holds no word, more than ``MAX_WORDS``, or more than ``MAX_CHARACTERS`` characters.
+    Raises SettingError (it holds no word, more than ``MAX_WORDS``, or more than ``MAX_CHARACTERS`` characters).
     """
     if len(instruction) > MAX_CHARACTERS:
         raise SettingError(f"instruction: at most {MAX_CHARACTERS} characters, got {len(instruction)}; shorten it")
@@ -54,14 +53,7 @@ def instruction_words(instruction: str) -> list[str]:
 
 
 def check_text(name: str, value: object, where: str, error: type[WorldrlError]) -> str:
-    """Return a value that is text and not empty, and can be stored as UTF-8; else raise ``error``.
-
-    Args:
-        name: of the field, for the message.
-        value: what was given.
-        where: the file or episode, for the message.
-        error: class of the error raised.
-    """
+    """Return a value that is text and not empty, and can be stored as UTF-8; else raise ``error``."""
     if not isinstance(value, str) or not value.strip():
         raise error(f"{where}: {name} must be text that is not empty, got {value!r}; give {name}='...'")
     try:

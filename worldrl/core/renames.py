@@ -113,12 +113,7 @@ def current_config(plain: Mapping[str, Any], command: str = "", *, within: str =
 
 
 def current_results(plain: Any, command: str = "") -> Any:
-    """Return results of an earlier version with the present keys.
-
-    Args:
-        plain: of JSON: dictionaries, lists and plain values.
-        command: whose results they are.
-    """
+    """Return results of an earlier version with the present keys."""
     names = {**RESULTS, **RESULTS_OF.get(command, {})}
     if isinstance(plain, Mapping):
         items = cast("Mapping[str, Any]", plain).items()

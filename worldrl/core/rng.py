@@ -93,11 +93,6 @@ def row_noise(
 ) -> torch.Tensor:
     """Draw standard normal noise, each row from its own generator.
 
-    Args:
-        generators: one per row.
-        shape: the shape of one row.
-        device: where the result goes.
-
     Returns:
         float32 ``[len(generators), *shape]``.
     """

@@ -209,8 +209,7 @@ class Schedule:
 def make_schedule(config: Denoising, shift: float = 1.0) -> Schedule:
     """Make the steps of a sampler; the last one, and those outside the noisy window, are the ODE's.
 
-    Raises:
-        SettingError: the window contains no step or the last one, although noise is set.
+    Raises SettingError (the window contains no step or the last one, although noise is set).
     """
     sigma = sigma_grid(config.steps, shift)
     first, last = config.noisy_from, config.noisy_from + config.noisy_steps if config.noisy_steps else config.steps - 1

@@ -82,8 +82,7 @@ class BackboneEncoder(nn.Module):
     def load_weights(self, file: Path) -> None:
         """Load the trunk's weights from timm's ``.safetensors`` file; its classifier is ignored.
 
-        Raises:
-            ArtefactError: no such file, damaged, or of another model; the trunk is unchanged.
+        Raises ArtefactError: no such file, damaged, or of another model; the trunk is unchanged.
         """
         try:
             tensors = {_plain(name): value for name, value in load_file(file).items()}
@@ -104,9 +103,8 @@ class BackboneEncoder(nn.Module):
 def make_trunk(name: str, stride: int) -> tuple[nn.Module, list[int]]:
     """Return timm's model without classifier, random weights, from level ``stride`` on; and its levels' channels.
 
-    Raises:
-        MissingExtraError: timm is not installed.
-        SettingError: timm has no such model, or the model no level of that stride.
+    Raises MissingExtraError (timm is not installed). Raises SettingError (timm has no such model, or the model no
+    level of that stride).
     """
     timm: Any = require("timm", extra=EXTRA)
     if not timm.is_model(name):

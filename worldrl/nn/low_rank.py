@@ -58,8 +58,7 @@ def add_low_rank(network: nn.Module, within: nn.Module, config: LowRankConfig, *
 
     No output changes. Rank 0 changes nothing. ``seed`` initialises the additions.
 
-    Raises:
-        SettingError: the rank is above a layer's smaller side, where it would save nothing.
+    Raises SettingError (the rank is above a layer's smaller side, where it would save nothing).
     """
     if not config.rank:
         return

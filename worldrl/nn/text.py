@@ -38,8 +38,7 @@ def word_pieces(word: str, buckets: int) -> list[int]:
 def instruction_pieces(instruction: str, buckets: int) -> tuple[tuple[int, ...], ...]:
     """Hash an instruction into ``MAX_WORDS`` tuples of ``MAX_PIECES`` buckets, padded with 0.
 
-    Raises:
-        SettingError: no word, more than ``MAX_WORDS``, or more than ``MAX_CHARACTERS`` characters.
+    Raises SettingError (no word, more than ``MAX_WORDS``, or more than ``MAX_CHARACTERS`` characters).
     """
     rows = [word_pieces(word, buckets) for word in instruction_words(instruction)]
     rows += [[]] * (MAX_WORDS - len(rows))
@@ -88,8 +87,7 @@ class InstructionEncoder(nn.Module):
     def forward(self, instructions: Sequence[str]) -> Tensor:
         """Encode ``B`` instructions to float ``[B, width]``.
 
-        Raises:
-            SettingError: an instruction is empty or too long.
+        Raises SettingError (an instruction is empty or too long).
         """
         distinct, rows = unique_instructions(instructions)
         pieces = torch.tensor(

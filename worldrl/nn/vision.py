@@ -126,8 +126,7 @@ class ImageEncoder(nn.Module):
     def forward(self, image: Tensor, text: Tensor) -> Tensor:
         """Encode uint8 ``[B, Y, X, 3]`` under ``[B, text_width]``: the points' (x, y) in [-1, 1], then their features.
 
-        Raises:
-            SettingError: a side is not a multiple of 8.
+        Raises SettingError (a side is not a multiple of 8).
         """
         if image.shape[1] % SIDES or image.shape[2] % SIDES:
             raise SettingError(f"image: sides must be multiples of {SIDES}, got {tuple(image.shape[1:3])}; resize it")

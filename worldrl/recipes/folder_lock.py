@@ -20,8 +20,7 @@ def exclusive_folder(folder: Path) -> Generator[Path]:
 
     The lock ends with its process, so after a kill the next process resumes from the files in the folder.
 
-    Raises:
-        RunDirectoryError: it cannot be made or written to.
+    Raises RunDirectoryError (it cannot be made or written to).
     """
     with disk_errors(folder, needed=0, error=RunDirectoryError):
         folder.mkdir(parents=True, exist_ok=True)

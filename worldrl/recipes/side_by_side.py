@@ -45,8 +45,7 @@ def run_tasks(
 
     ``on_result`` is called in this process with each folder and its result, as soon as it is there.
 
-    Raises:
-        WorkerError: a process died; the others are stopped.
+    Raises WorkerError: a process died; the others are stopped.
     """
     queue, running = list(tasks.items()), dict[int, tuple[str, SpawnProcess]]()
     with Progress(name, total=len(tasks), unit="stages") as progress:

@@ -92,8 +92,7 @@ def learn_world_model(
 ) -> dict[str, Any]:
     """Train all parts that have steps in place; return the last logged numbers.
 
-    Raises:
-        SettingError: the settings are for another backbone than the model.
+    Raises SettingError (the settings are for another backbone than the model).
     """
     if model.backbone != training.backbone:
         raise SettingError(

@@ -122,8 +122,7 @@ def reached(path: Tensor) -> Tensor:
 def held_to(read: Tensor, frames: int) -> Tensor:
     """Hold the last targets of ``[N, T, D]`` until there are ``frames``, ``[N, frames, D]``.
 
-    Raises:
-        SettingError: there are more already.
+    Raises SettingError (there are more already).
     """
     missing = frames - read.shape[1]
     if missing < 0:
@@ -284,8 +283,7 @@ class ExecutionReward:
     def score(self, videos: ImaginedVideos) -> Tensor:
         """R ``[N, 1]`` of the motion after the recorded first frame.
 
-        Raises:
-            SettingError: longer videos than the critic's plans, or another time between frames.
+        Raises SettingError (longer videos than the critic's plans, or another time between frames).
         """
         check_frame_time(self.idm.basis, videos.frame_s)
         read = read_once(self.idm, videos)[:, 1:]
@@ -298,9 +296,8 @@ def execution_reward(folder: str, terms: Sequence[str], device: torch.device) ->
     Equation: R = the probability that an executed plan succeeds
     Paper: none
 
-    Raises:
-        ArtefactError: the folder holds no inverse dynamics (``idm``) or no critic (``critic``).
-        SettingError: no folder is given, or a term is unknown.
+    Raises ArtefactError: the folder holds no inverse dynamics (``idm``) or no critic (``critic``). Raises
+    SettingError (no folder is given, or a term is unknown).
     """
     if not folder:
         raise SettingError(

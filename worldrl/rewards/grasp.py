@@ -78,8 +78,7 @@ class Closings:
     def of(cls, episodes: Sequence[Episode], *, camera: str, first_only: bool = False) -> Closings:
         """Collect them from recorded episodes that close the hand and then succeed.
 
-        Raises:
-            SettingError: no episode does.
+        Raises SettingError (no episode does).
         """
         found = [(episode, step) for episode in episodes if (step := closing_of(episode)) >= 0]
         if not found:

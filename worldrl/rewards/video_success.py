@@ -42,8 +42,7 @@ class SuccessReward:
     def score(self, videos: ImaginedVideos) -> Tensor:
         """R ``[N, 1]`` in [0, 1] of every video from its recorded first frame on.
 
-        Raises:
-            SettingError: conditioning, time between frames, frame size or length do not fit the world model.
+        Raises SettingError (conditioning, time between frames, frame size or length do not fit the world model).
         """
         self._check(videos)
         command = None if videos.command is None else videos.command[:, 0]
@@ -72,9 +71,8 @@ def success_reward(folder: str, terms: Sequence[str], device: torch.device) -> S
     Equation: R = the largest debounced probability of success
     Paper: World-VLA-Loop
 
-    Raises:
-        ArtefactError: there is no world model in the folder.
-        SettingError: no folder is given, or a term is unknown.
+    Raises ArtefactError (there is no world model in the folder). Raises SettingError (no folder is given, or a term
+    is unknown).
     """
     if not folder:
         raise SettingError(

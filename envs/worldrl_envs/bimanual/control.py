@@ -86,7 +86,6 @@ def next_command(
 def check_action(action: object) -> NDArray[np.float64]:
     """Validate one action and return it as float64[14] inside the joint limits.
 
-    Raises:
-        ActionError: wrong dtype, wrong shape, a number that is not finite, or outside its joint's limits.
+    Raises ActionError (wrong dtype, wrong shape, a number that is not finite, or outside its joint's limits).
     """
     return check_numbers(action, NAMES, np.array(SIXAXIS_PAIR.low), np.array(SIXAXIS_PAIR.high))

@@ -114,8 +114,7 @@ class Boundary:
 def check_maximum(rule: str, n_max: int, largest: int, alpha: float) -> None:
     """Refuse what a rule cannot be calibrated for.
 
-    Raises:
-        SettingError: out of range.
+    Raises SettingError (out of range).
     """
     if not 1 <= n_max <= largest or not 0 < alpha < 1:
         raise SettingError(f"{rule}: needs 1 <= n_max <= {largest} and 0 < alpha < 1, got {n_max} and {alpha}")
@@ -248,8 +247,7 @@ def paired_power(n: int, share: float, diff: float, *, alpha: float = 0.05) -> f
 def paired_episodes(share: float, diff: float, *, alpha: float = 0.05, power: float = 0.8) -> int:
     """Fewest pairs at which exact McNemar has the power wanted; it then keeps it up to steps of the binomial.
 
-    Raises:
-        SettingError: ``share`` is smaller than ``diff``, or more than ``LARGEST`` pairs are needed.
+    Raises SettingError (``share`` is smaller than ``diff``, or more than ``LARGEST`` pairs are needed).
     """
     if not 0 < diff <= share <= 1:
         raise SettingError(f"plan: needs 0 < diff <= discordant share <= 1, got diff={diff} and {share}")

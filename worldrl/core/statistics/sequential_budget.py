@@ -94,9 +94,6 @@ def held_below(
     Args:
         alpha: the error allowed, and the first budget.
         spending: makes of a budget what stops, and P(stopped by the end | successes of the null's binomial).
-
-    Returns:
-        What stops, and the bound.
     """
     budget = alpha
     while True:

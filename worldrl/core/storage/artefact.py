@@ -90,8 +90,7 @@ class Artefact:
     def file(self, name: str) -> bytes:
         """Return the content of an extra file.
 
-        Raises:
-            ArtefactError: the manifest does not list it, or it changed since it was verified.
+        Raises ArtefactError (the manifest does not list it, or it changed since it was verified).
         """
         return _listed_file(self.folder, name, self.manifest["files"])
 
@@ -116,9 +115,6 @@ def write_artefact(
         files: extra files by relative name.
         parents: what it was made from: ``{"path": ..., "hash": ...}`` each, see :func:`parent`.
         store_dtype: store float32 tensors in this smaller type; reading restores float32.
-
-    Returns:
-        The artefact's hash.
 
     Raises:
         ArtefactError: a name or value is not allowed, a tensor does not fit ``store_dtype``, or the disk refuses.
@@ -170,9 +166,6 @@ def read_config(folder: Path, *, kind: str | None = None) -> dict[str, Any]:
         folder: the artefact.
         kind: what it must be; None accepts any kind.
 
-    Returns:
-        Plain JSON values.
-
     Raises:
         ArtefactError: as :func:`read_artefact`, as far as manifest and config tell.
     """
@@ -191,9 +184,6 @@ def read_manifest(folder: Path, *, kind: str | None = None, wanted: str = "") ->
         folder: the artefact.
         kind: what it must be; None accepts any kind.
         wanted: the usual kind where several are accepted; a missing folder's error says how to make one.
-
-    Returns:
-        The manifest.
 
     Raises:
         ArtefactError: as :func:`read_artefact`, as far as the manifest and the folder's listing tell.

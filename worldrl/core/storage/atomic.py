@@ -50,13 +50,7 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 def write_file(path: Path, data: bytes, *, error: type[WorldrlError] = RunDirectoryError) -> None:
     """Write a file so that readers see the old content or the new, never a part.
 
-    Args:
-        path: the file; missing parent folders are made.
-        data: its whole content.
-        error: class raised when the disk refuses.
-
-    Raises:
-        WorldrlError: full disk, read-only or forbidden place; what was there is untouched.
+    Raises WorldrlError: full disk, read-only or forbidden place; what was there is untouched.
     """
     with disk_errors(path, needed=len(data), error=error):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,15 +71,7 @@ def write_file(path: Path, data: bytes, *, error: type[WorldrlError] = RunDirect
 def open_regular(path: Path, flags: int) -> int:
     """Open a file to write into it, and never what a link, a pipe or a device leads to.
 
-    Args:
-        path: the file.
-        flags: of ``os.open``, for example ``os.O_WRONLY | os.O_CREAT``.
-
-    Returns:
-        The descriptor.
-
-    Raises:
-        OSError: as ``os.open``; ELOOP for a link, EEXIST for what is no regular file.
+    Raises OSError: as ``os.open``; ELOOP for a link, EEXIST for what is no regular file.
     """
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

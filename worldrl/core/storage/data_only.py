@@ -13,12 +13,7 @@ CODE_KEYS = frozenset({"_target_", "_partial_", "_args_", "_recursive_", "_conve
 def refuse_code(config: Any, *, where: str) -> None:
     """Refuse a config that could call or read something when it is composed: it is data only.
 
-    Args:
-        config: plain JSON.
-        where: its name in the message.
-
-    Raises:
-        ArtefactError: a Hydra call key such as ``_target_``, or an interpolation ``${...}``.
+    Raises ArtefactError (a Hydra call key such as ``_target_``, or an interpolation ``${...}``).
     """
     if isinstance(config, dict):
         for key, value in config.items():  # pyright: ignore[reportUnknownVariableType]

@@ -108,15 +108,7 @@ def parse_json(data: bytes, *, path: Path, error: type[WorldrlError]) -> Any:
 def read_json(path: Path, *, error: type[WorldrlError] = RunDirectoryError) -> dict[str, Any]:
     """Read a JSON object.
 
-    Args:
-        path: the file.
-        error: class of the error raised.
-
-    Returns:
-        The object.
-
-    Raises:
-        WorldrlError: the file is missing, unreadable, too large, not JSON or not an object.
+    Raises WorldrlError (the file is missing, unreadable, too large, not JSON or not an object).
     """
     try:
         there = path.stat()

@@ -59,8 +59,7 @@ class Learned:
 
         Where its folder does not say, the hashes of its direct parents are all that is known.
 
-        Raises:
-            ArtefactError: no artefact there, or a damaged one.
+        Raises ArtefactError (no artefact there, or a damaged one).
         """
         manifest = read_manifest(folder)
         if LEARNED not in manifest["files"]:

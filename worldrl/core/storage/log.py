@@ -142,8 +142,7 @@ class MetricLog:
 def read_metrics(run_folder: Path) -> list[dict[str, Any]]:
     """Return the lines of ``metrics.jsonl`` in file order; an empty list when there is no file.
 
-    Raises:
-        RunDirectoryError: a line is damaged.
+    Raises RunDirectoryError (a line is damaged).
     """
     path = run_folder / "metrics.jsonl"
     if not path.exists():

@@ -62,8 +62,7 @@ class Stage:
     def summary(self) -> dict[str, Any]:
         """What :meth:`finish` was given.
 
-        Raises:
-            RunDirectoryError: the stage is not finished, or its file is damaged.
+        Raises RunDirectoryError (the stage is not finished, or its file is damaged).
         """
         if not self.finished:
             raise RunDirectoryError(f"stage {self.name!r} in {self.folder} is not finished; run it first")
@@ -146,9 +145,6 @@ class RunDirectory:
             free: keys of the config that a later open may give other values, since nothing that is computed depends on them.
             clock: seconds that only go forward, for the wall time.
 
-        Returns:
-            The open run directory.
-
         Raises:
             RunDirectoryError: it cannot be written, another process has it, or it belongs to another command
                 or config (the message shows what differs and what to do).
@@ -226,9 +222,6 @@ class RunDirectory:
             device: where it ran.
             wall_s: None takes :attr:`wall_s`.
             protocol_hash: of the evaluation protocol, where one was used.
-
-        Returns:
-            What was written.
 
         Raises:
             RunDirectoryError: a value is not JSON-ready, or the disk refuses.
@@ -312,8 +305,7 @@ def _claim_config(path: Path, command: str, config: dict[str, Any], free: Collec
 def stored_config(file: Path) -> dict[str, Any]:
     """Read ``config.yaml``.
 
-    Raises:
-        RunDirectoryError: it is missing, unreadable or no mapping.
+    Raises RunDirectoryError (it is missing, unreadable or no mapping).
     """
     try:
         stored: Any = yaml.safe_load(file.read_text(encoding="utf-8"))

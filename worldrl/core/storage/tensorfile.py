@@ -51,9 +51,6 @@ def load_tensors(path: Path, restore_float32: Collection[str] = ()) -> dict[str,
         path: the file.
         restore_float32: names to cast back to float32.
 
-    Returns:
-        Name to tensor.
-
     Raises:
         ArtefactError: the file is not safetensors.
     """

@@ -55,15 +55,7 @@ def _flatten_mapping(value: Mapping[Any, Any], name: str, tensors: dict[str, Ten
 def unflatten(spec: Any, tensors: Mapping[str, Tensor]) -> Any:
     """Rebuild what :func:`flatten` took apart.
 
-    Args:
-        spec: its result.
-        tensors: the tensors it named.
-
-    Returns:
-        The nested state.
-
-    Raises:
-        ArtefactError: a named tensor is missing.
+    Raises ArtefactError (a named tensor is missing).
     """
     if isinstance(spec, list):
         return [unflatten(item, tensors) for item in cast("list[Any]", spec)]

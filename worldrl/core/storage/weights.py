@@ -72,8 +72,7 @@ def load_weights(module: nn.Module, artefact: Artefact, tensors: Mapping[str, Te
 def check_finite(where: str, tensor: Tensor) -> None:
     """Refuse NaN and infinity in weights: an argmax over them is an action all the same.
 
-    Raises:
-        ArtefactError: naming how many there are.
+    Raises ArtefactError (naming how many there are).
     """
     if tensor.is_floating_point() and (bad := int((~tensor.isfinite()).sum())):
         raise ArtefactError(
@@ -84,8 +83,7 @@ def check_finite(where: str, tensor: Tensor) -> None:
 def check_sizes(artefact: Artefact) -> None:
     """Refuse a config that asks for far larger modules than its weights fill, before any is made.
 
-    Raises:
-        ArtefactError: naming the field.
+    Raises ArtefactError (naming the field).
     """
     if not artefact.tensors:
         return

@@ -99,9 +99,8 @@ def repeat(
 
     ``over`` replaces the end at ``total``. Where ``may_stop`` is false, no checkpoint may be saved, and Ctrl-C waits.
 
-    Raises:
-        ArtefactError: the checkpoints are damaged or belong to another training, or the disk refuses.
-        KeyboardInterrupt: after Ctrl-C, once the running ``uncut`` (by default the ``unit``) is complete and saved.
+    Raises ArtefactError (the checkpoints are damaged or belong to another training, or the disk refuses). Raises
+    KeyboardInterrupt: after Ctrl-C, once the running ``uncut`` (by default the ``unit``) is complete and saved.
     """
     ended: Callable[[int], bool] = over or total.__le__
     first, skipped = training.resume()

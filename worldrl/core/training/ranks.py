@@ -34,8 +34,7 @@ def rank_device(device: torch.device) -> torch.device:
 def refuse_many(what: str) -> None:
     """Refuse to run in several processes.
 
-    Raises:
-        SettingError: there are several.
+    Raises SettingError (there are several).
     """
     if world_size() > 1:
         raise SettingError(

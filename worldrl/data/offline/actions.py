@@ -34,8 +34,7 @@ class ActionRange:
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return the bounds of ``size`` numbers: the user's where given, else ``low`` and ``high``.
 
-        Raises:
-            SettingError: a number of bounds that is neither one nor ``size``, or one alone.
+        Raises SettingError (a number of bounds that is neither one nor ``size``, or one alone).
         """
         if not self.low and not self.high:
             return tuple(map(float, low)), tuple(map(float, high))
@@ -64,8 +63,7 @@ def check_actions(
 ) -> None:
     """Require finite bounds, low below high, and every action within them.
 
-    Raises:
-        ArtefactError: naming the number, or the first action that lies beyond.
+    Raises ArtefactError (naming the number, or the first action that lies beyond).
     """
     below, above = np.asarray(low, np.float32), np.asarray(high, np.float32)
     bad = ~(np.isfinite(below) & np.isfinite(above) & (below < above))

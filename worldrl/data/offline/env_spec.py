@@ -85,8 +85,7 @@ def registered_spec(info: DatasetInfo) -> Any:
 
     A class that was registered as an object is written as ``module:name``; nothing here ever imports it from there.
 
-    Raises:
-        SettingError: the environment is not registered, or an argument is no JSON value.
+    Raises SettingError (the environment is not registered, or an argument is no JSON value).
     """
     if info.env_id is None:
         return None

@@ -61,8 +61,7 @@ class Hdf5:
     def names(self, at: Any, episode: int | str) -> list[str]:
         """Return the names of a group's members, links among them, sorted.
 
-        Raises:
-            ArtefactError: damage.
+        Raises ArtefactError (damage).
         """
         try:
             return sorted(at.keys())
@@ -72,8 +71,7 @@ class Hdf5:
     def group(self, at: Any, name: str, episode: int | str) -> Any:
         """Return a group below ``at``.
 
-        Raises:
-            ArtefactError: it is missing, a link, no group or damaged.
+        Raises ArtefactError (it is missing, a link, no group or damaged).
         """
         try:
             return self._group(at, name, episode)
@@ -114,8 +112,7 @@ class Hdf5:
     def text(self, at: Any, name: str, missing: str) -> str:
         """Return a text attribute of a group, ``missing`` where there is none.
 
-        Raises:
-            ArtefactError: damage.
+        Raises ArtefactError (damage).
         """
         try:
             return str(at.attrs.get(name, missing))

@@ -22,8 +22,7 @@ Layout = tuple[tuple[tuple[str, ...], int], ...]
 def layout_of(space: spaces.Space[Any]) -> Layout | None:
     """Return the parts of a Dict or Tuple space in its own order; None of any other space.
 
-    Raises:
-        ValueError: a part has no fixed number of values.
+    Raises ValueError (a part has no fixed number of values).
     """
     return tuple(_parts(space, ())) if isinstance(space, spaces.Dict | spaces.Tuple) else None
 
@@ -51,8 +50,7 @@ def name(path: Sequence[str]) -> str:
 def ordered_by(layout: Layout, keys: Sequence[str], source: str) -> Layout:
     """Return an environment's parts in the order that the user names.
 
-    Raises:
-        SettingError: other keys than the environment's.
+    Raises SettingError (other keys than the environment's).
     """
     known = {name(path): (path, size) for path, size in layout}
     if sorted(keys) != sorted(known):
@@ -89,8 +87,7 @@ def to_json(layout: Layout) -> list[list[Any]]:
 def from_json(value: object) -> Layout | None:
     """Read what :func:`to_json` wrote.
 
-    Raises:
-        ValueError: it is no layout.
+    Raises ValueError (it is no layout).
     """
     if value is None:
         return None

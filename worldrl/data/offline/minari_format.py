@@ -227,9 +227,6 @@ def write_minari(
         description: one sentence.
         score_episodes: over how many episodes the reference scores were averaged.
 
-    Returns:
-        The dataset's folder.
-
     Raises:
         SettingError: the id is not one, or the environment cannot be written down.
         ArtefactError: an episode has a gap, or the disk refuses.

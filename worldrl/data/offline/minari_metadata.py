@@ -57,9 +57,6 @@ class _Metadata:
 def read_metadata(data: Path) -> tuple[dict[str, Any], dict[str, spaces.Space[Any]]]:
     """Read and check the metadata.
 
-    Args:
-        data: the folder in which they lie.
-
     Returns:
         The metadata, and the spaces of ``observations`` and ``actions``.
 
@@ -92,8 +89,7 @@ def read_metadata(data: Path) -> tuple[dict[str, Any], dict[str, spaces.Space[An
 def stored_parts(metadata: Mapping[str, Any], file: Path, width: int) -> Layout | None:
     """Return the parts that flattened observations of ``width`` numbers were written with; None where none are named.
 
-    Raises:
-        ArtefactError: no parts, or not of that many numbers.
+    Raises ArtefactError (no parts, or not of that many numbers).
     """
     try:
         found = from_json(metadata.get(PARTS))
@@ -128,8 +124,7 @@ def _leaves(space: Any) -> Iterator[dict[str, Any]]:
 def check_vectors(space: spaces.Space[Any], source: Path, name: str) -> None:
     """Require vectors of numbers: observations may be a Dict or Tuple of them, actions are fractions.
 
-    Raises:
-        ArtefactError: naming the part.
+    Raises ArtefactError (naming the part).
     """
     if name.startswith("observations") and isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)

@@ -55,8 +55,7 @@ def d4rl_reference(name: str | None) -> Reference | None:
 def normalised_score(value: float, reference: Reference) -> float:
     """Return ``100 (value - min) / (max - min)``.
 
-    Raises:
-        SettingError: the reference is not finite, or its maximum is not above its minimum.
+    Raises SettingError (the reference is not finite, or its maximum is not above its minimum).
     """
     if not (math.isfinite(reference.min) and math.isfinite(reference.max) and reference.max > reference.min):
         raise SettingError(f"reference: needs finite min < max, got {reference.min} and {reference.max}")

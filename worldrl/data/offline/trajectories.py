@@ -163,8 +163,7 @@ class Trajectories:
     def head(self, rows: int) -> Trajectories:
         """Return the first rows; an episode that is cut in two ends truncated.
 
-        Raises:
-            SettingError: fewer than one row, or more than there are.
+        Raises SettingError (fewer than one row, or more than there are).
         """
         if not 1 <= rows <= len(self):
             raise SettingError(f"rows: {self.info.source} has {len(self)} rows, got {rows}; ask for 1 to {len(self)}")
@@ -177,9 +176,8 @@ class Trajectories:
     def split(self) -> Iterator[VectorEpisode]:
         """Give the episodes one after the other.
 
-        Raises:
-            ArtefactError: a next observation is not the next row's observation, so ``T + 1`` observations cannot
-                hold the episode.
+        Raises ArtefactError (a next observation is not the next row's observation, so ``T + 1`` observations cannot
+        hold the episode).
         """
         bounds = self.bounds()
         for number, (begin, end) in enumerate(itertools.pairwise(bounds)):

@@ -56,11 +56,7 @@ def contact_onsets(contact: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def keyframes(episode: Episode) -> list[Keyframe]:
-    """Return an episode's keyframes in order of time; both kinds may share a frame.
-
-    Args:
-        episode: the recording.
-    """
+    """Return an episode's keyframes in order of time; both kinds may share a frame."""
     gripper = [Keyframe(int(step), "gripper") for step in gripper_changes(episode.command, episode.actions)]
     contact = [Keyframe(int(step), "contact") for step in contact_onsets(episode.contact)]
     return sorted(gripper + contact)

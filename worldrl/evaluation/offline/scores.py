@@ -91,9 +91,8 @@ def evaluate_offline(
     ``policy`` is ``memoryless(agent)`` for an agent; ``value`` the critic (of a pessimistic ensemble, the value in its targets) with its
     discount ``gamma``. Both receive observations on ``device``.
 
-    Raises:
-        SettingError: there is no episode.
-        ActionError: an action of the policy is not finite or of another size.
+    Raises SettingError (there is no episode). Raises ActionError (an action of the policy is not finite or of another
+    size).
     """
     index = list(range(episodes)) if isinstance(episodes, int) else list(episodes)
     if not index:
@@ -177,8 +176,7 @@ def score_over_seeds(runs: ArrayLike, *, generator: np.random.Generator) -> Boot
 
     With one seed both ends are NaN; with three to five the interval is narrower than 95 % (:mod:`worldrl.core.statistics.bootstrap`).
 
-    Raises:
-        SettingError: there is no run, or a score is not finite.
+    Raises SettingError (there is no run, or a score is not finite).
     """
     table = np.asarray(runs, np.float64)
     if not np.isfinite(table).all():

@@ -112,8 +112,7 @@ class _Metrics:
 def read_run(folder: Path, data: str | None = None) -> OfflineRun:
     """Read a finished run; ``data`` is a short name of the dataset, None takes the end of its stored name.
 
-    Raises:
-        ArtefactError: not finished, of another command, or never evaluated.
+    Raises ArtefactError (not finished, of another command, or never evaluated).
     """
     file = folder / RESULT
     result = read_record(file, _Result, error=ArtefactError, mend="train again")
@@ -160,8 +159,7 @@ def short_name(name: str) -> str:
 def rows_of(runs: Sequence[OfflineRun]) -> dict[tuple[str, str], list[OfflineRun]]:
     """Group runs by dataset and algorithm, both in order of appearance, each row ordered by seed.
 
-    Raises:
-        SettingError: a seed appears twice, or runs of one row were trained with different settings.
+    Raises SettingError (a seed appears twice, or runs of one row were trained with different settings).
     """
     datasets, algorithms = (list(dict.fromkeys(getattr(run, name) for run in runs)) for name in ("data", "algorithm"))
     rows: dict[tuple[str, str], list[OfflineRun]] = {}

@@ -73,8 +73,7 @@ class Comparison:
 def compare(a: EvalResult, b: EvalResult, *, at_end: bool = False) -> Comparison:
     """Compare an earlier evaluation ``a`` with a later one ``b``, episode by episode.
 
-    Raises:
-        ProtocolError: the protocols differ (each field is named), or ``at_end`` was not measured.
+    Raises ProtocolError: the protocols differ (each field is named), or ``at_end`` was not measured.
     """
     require_same(a.protocol, b.protocol)
     if at_end:

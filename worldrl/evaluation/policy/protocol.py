@@ -203,8 +203,7 @@ def require_same(a: EvalProtocol, b: EvalProtocol) -> None:
 def require_other_states(a: EvalProtocol, b: EvalProtocol) -> None:
     """Refuse to treat results as independent unless they differ in their initial states alone.
 
-    Raises:
-        ProtocolError: another field than ``seed`` and ``first_index`` differs, or an initial state is in both.
+    Raises ProtocolError (another field than ``seed`` and ``first_index`` differs, or an initial state is in both).
     """
     _require_alike(a, b, ("seed", "first_index"))
     shared = _initial_states(a) & _initial_states(b)
@@ -246,9 +245,8 @@ def embedded_protocol(
 
     ``fields`` are further fields of :class:`EvalProtocol`; the default of ``replan`` is the whole chunk.
 
-    Raises:
-        SettingError: a field is out of range, too many stored states, one- and two-armed tasks together, or the randomised domain for
-            one-armed tasks.
+    Raises SettingError (a field is out of range, too many stored states, one- and two-armed tasks together, or the
+    randomised domain for one-armed tasks).
     """
     from worldrl_envs.starts import N_STORED
     from worldrl_envs.tasks import get_task

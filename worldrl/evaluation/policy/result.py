@@ -131,9 +131,8 @@ class EvalResult:
     def load(cls, path: Path) -> EvalResult:
         """Read a finished evaluation from its folder, or from a file in it such as ``result.json``.
 
-        Raises:
-            ArtefactError: there is no evaluation, or a damaged one.
-            ProtocolError: episodes are missing or repeated: it was not finished.
+        Raises ArtefactError (there is no evaluation, or a damaged one). Raises ProtocolError (episodes are missing or
+        repeated: it was not finished).
         """
         folder = path.parent if path.is_file() else path
         if not (folder / HEADER).is_file():
@@ -155,8 +154,7 @@ class EvalResult:
 def mean_score(results: Sequence[EvalResult], *, generator: np.random.Generator) -> Bootstrap:
     """Mean over tasks of the success rates of policies with different training seeds, with its interval over seeds and episodes.
 
-    Raises:
-        ProtocolError: different protocols, or the same policy twice.
+    Raises ProtocolError (different protocols, or the same policy twice).
     """
     first = results[0]
     for other in results[1:]:

@@ -88,9 +88,8 @@ def sequential_against(
 ) -> SequentialComparison:
     """Prepare a comparison with a finished result; ``alpha`` is the probability of a verdict where neither policy is better.
 
-    Raises:
-        ProtocolError: the protocols differ; for STEP, in more than their initial states, or they share some.
-        SettingError: more episodes than a sequential test is calibrated for; for STEP, more tasks than one.
+    Raises ProtocolError: the protocols differ; for STEP, in more than their initial states, or they share some.
+    Raises SettingError: more episodes than a sequential test is calibrated for; for STEP, more tasks than one.
     """
     if rule == StepRule.name:
         _require_one_task(protocol)

@@ -182,8 +182,7 @@ def differing_conventions(
 ) -> tuple[dict[str, list[Any]], list[str]]:
     """Fields in which a protocol's suite differs from the nearest one of the training, ``[there, here]``; and unknown fields.
 
-    Raises:
-        SettingError: the embodiment differs from all of them.
+    Raises SettingError (the embodiment differs from all of them).
     """
     here = protocol_conventions(protocol)
     tables = [_compared(there, here, same=suite == protocol.suite) for suite, there in known.items()]

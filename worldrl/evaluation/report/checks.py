@@ -29,8 +29,7 @@ def is_number(value: Any) -> bool:
 def check_rate(owner: str, rate: Rate | None) -> None:
     """Refuse a success rate of ``owner`` that lacks a key or contradicts itself; None was not measured.
 
-    Raises:
-        ArtefactError: naming the rule and the received value.
+    Raises ArtefactError (naming the rule and the received value).
     """
     if rate is None:
         return
@@ -43,8 +42,7 @@ def check_rate(owner: str, rate: Rate | None) -> None:
 def check_paired(owner: str, paired: Paired, before: Rate | None, after: Rate | None) -> None:
     """Refuse a paired comparison of ``owner`` that contradicts itself or the rates it compares, where measured.
 
-    Raises:
-        ArtefactError: naming the rule and the received values; a swapped ``a`` and ``b`` is caught here.
+    Raises ArtefactError: naming the rule and the received values; a swapped ``a`` and ``b`` is caught here.
     """
     _check_keys(owner, paired, PAIRED_KEYS)
     n, gain = paired["n"], paired["only_b"] - paired["only_a"]

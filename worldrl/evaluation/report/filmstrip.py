@@ -56,8 +56,7 @@ def encode_png(image: NDArray[np.uint8]) -> bytes:
 def decode_png(data: bytes, name: str) -> NDArray[np.uint8]:
     """Decode a PNG to RGB uint8 ``[Y, X, 3]``.
 
-    Raises:
-        ArtefactError: if ``data`` (called ``name`` in the message) is no readable image.
+    Raises ArtefactError: if ``data`` (called ``name`` in the message) is no readable image.
     """
     image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) if data else None
     if image is None:

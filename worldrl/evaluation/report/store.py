@@ -59,9 +59,6 @@ def publish(run: RunDirectory, data: ReportData) -> Path:
         run: where; its command and the hash of its configuration precede the page's own provenance.
         data: what was measured.
 
-    Returns:
-        The path of ``report.html``.
-
     Raises:
         ArtefactError: as :func:`save_report_data`, or the page cannot be written.
     """
@@ -79,8 +76,7 @@ def publish(run: RunDirectory, data: ReportData) -> Path:
 def save_report_data(data: ReportData, folder: Path) -> None:
     """Write a report's data to a run directory, which is made if missing.
 
-    Raises:
-        ArtefactError: if the folder cannot be written, or the configuration holds what JSON cannot.
+    Raises ArtefactError (if the folder cannot be written, or the configuration holds what JSON cannot).
     """
     content = {name: _plain(getattr(data, name)) for name in FIELDS if name not in BINARY}
     content["filmstrips"] = [_save_strip(folder, index, strip) for index, strip in enumerate(data.filmstrips, 1)]
@@ -92,8 +88,7 @@ def save_report_data(data: ReportData, folder: Path) -> None:
 def load_report_data(folder: Path) -> ReportData:
     """Read what :func:`save_report_data` wrote to a run directory.
 
-    Raises:
-        ArtefactError: if a file is missing, damaged, of another schema, or of another write than the rest.
+    Raises ArtefactError (if a file is missing, damaged, of another schema, or of another write than the rest).
     """
     content = _content(folder / FILE)
     try:
@@ -112,8 +107,7 @@ def load_report_data(folder: Path) -> ReportData:
 def from_run_dir(run_dir: Path) -> ReportData:
     """Read a run directory's report data.
 
-    Raises:
-        ArtefactError: if the directory or its ``report.json`` is missing or damaged, with what to do.
+    Raises ArtefactError (if the directory or its ``report.json`` is missing or damaged, with what to do).
     """
     if not run_dir.is_dir():
         raise ArtefactError(f"run_dir: {run_dir} is not a directory; give the run directory of a finished command")

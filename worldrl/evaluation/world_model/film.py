@@ -31,9 +31,8 @@ def enlarge(frames: NDArray[np.uint8], least: int) -> NDArray[np.uint8]:
 def encode_mp4(frames: NDArray[np.uint8], fps: float, *, least: int = 256) -> bytes:
     """Encode frames uint8 ``[T, Y, X, 3]`` (T at least 1) as an mp4 file; ``least`` as in :func:`enlarge`.
 
-    Raises:
-        SettingError: another shape or dtype, or a rate that is not positive.
-        MissingExtraError: PyAV was built without x264.
+    Raises SettingError (another shape or dtype, or a rate that is not positive). Raises MissingExtraError (PyAV was
+    built without x264).
     """
     if frames.ndim != 4 or frames.shape[-1] != 3 or frames.dtype != np.uint8 or not len(frames):
         raise SettingError(f"frames: must be uint8 [T, Y, X, 3] with T >= 1, got {frames.dtype} {frames.shape}")

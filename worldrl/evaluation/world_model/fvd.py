@@ -65,8 +65,7 @@ def prepared(clips: Tensor) -> Tensor:
 def check_videos(episodes: int, frames: int) -> None:
     """Refuse too small sets: episodes of ``frames`` predicted frames each.
 
-    Raises:
-        SettingError: there are fewer than ``LEAST_VIDEOS`` clips.
+    Raises SettingError (there are fewer than ``LEAST_VIDEOS`` clips).
     """
     each = frames // CLIP_FRAMES
     if episodes * each < LEAST_VIDEOS:
@@ -81,8 +80,7 @@ def frechet_distance(a: NDArray[np.floating[Any]], b: NDArray[np.floating[Any]])
 
     ``tr((Σ Γ)^½)`` is the sum of the singular values of ``Σ^½ Γ^½``, which exists for singular covariances, too.
 
-    Raises:
-        SettingError: fewer than two rows, or different numbers of features.
+    Raises SettingError (fewer than two rows, or different numbers of features).
     """
     if min(len(a), len(b)) < 2 or a.shape[1:] != b.shape[1:]:
         raise SettingError(

@@ -96,8 +96,7 @@ def fit_rule(
 ) -> GraspRule:
     """Fit weights and threshold to real outcomes ``actual``, debounced scores and agreements (minus d²), each ``[E]``.
 
-    Raises:
-        SettingError: all episodes succeeded, or none did with the required closing.
+    Raises SettingError (all episodes succeeded, or none did with the required closing).
     """
     held = ~unheld(agreement)
     if not actual[held].any() or actual.all():

@@ -65,8 +65,7 @@ class Lpips:
     def distance(self, a: NDArray[np.uint8], b: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Distance ``[B]`` of each pair of images uint8 ``[B, Y, X, 3]``; 0 for identical ones.
 
-        Raises:
-            SettingError: different shapes, or images smaller than the network needs.
+        Raises SettingError (different shapes, or images smaller than the network needs).
         """
         if a.shape != b.shape or min(a.shape[1:3]) < LEAST_SIDE:
             raise SettingError(

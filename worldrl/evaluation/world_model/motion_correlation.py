@@ -39,8 +39,7 @@ class MotionRatio(TypedDict):
 def motion_ratio(before: Sequence[float], after: Sequence[float], *, generator: np.random.Generator) -> MotionRatio:
     """Verdict on the motion of plans ``[N]`` before and after, paired by prompt and noise; a single plan decides nothing.
 
-    Raises:
-        SettingError: different numbers of plans, or none.
+    Raises SettingError (different numbers of plans, or none).
     """
     if len(before) != len(after):
         raise SettingError(f"motion: {len(before)} plans before and {len(after)} after; pair them by prompt first")

@@ -48,8 +48,7 @@ def local_mean(image: NDArray[np.float64]) -> NDArray[np.float64]:
 def ssim(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> NDArray[np.float64]:
     """Mean structural similarity float64 ``[...]`` in [-1, 1] of pairs of images uint8 ``[..., Y, X, 3]``; 1 only for identical images.
 
-    Raises:
-        SettingError: different shapes, or sides below 11 pixels.
+    Raises SettingError (different shapes, or sides below 11 pixels).
     """
     if a.shape != b.shape or min(a.shape[-3:-1]) < WINDOW:
         raise SettingError(f"ssim: needs two images of one size from {WINDOW} pixels on, got {a.shape} and {b.shape}")

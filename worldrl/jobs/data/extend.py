@@ -44,14 +44,7 @@ class ExtendSettings:
 def main(settings: ExtendSettings) -> dict[str, Any]:
     """Execute what is missing, write ``result.json`` and print what came of it.
 
-    Args:
-        settings: which recording, and how far.
-
-    Returns:
-        The metrics: episodes and frames.
-
-    Raises:
-        ArtefactError: an episode's initial state is unknown, or the simulator did not repeat it.
+    Raises ArtefactError (an episode's initial state is unknown, or the simulator did not repeat it).
     """
     recorded = open_recorded(Path(settings.data))
     with open_run("extend", settings) as run:
@@ -66,8 +59,7 @@ def main(settings: ExtendSettings) -> dict[str, Any]:
 def extend(recorded: EpisodeDataset, folder: Path, settings: ExtendSettings) -> int:
     """Record the extended episodes that ``folder`` does not hold yet; return how many it holds in the end.
 
-    Raises:
-        SettingError: they take more than the free disk.
+    Raises SettingError (they take more than the free disk).
     """
     robot = one_arm(recorded.embodiment)
     drawn, size = draw(recorded, settings.episodes, seed=settings.seed), recorded.image_size
@@ -115,8 +107,7 @@ def draw(recorded: EpisodeDataset, count: int, *, seed: int) -> list[int]:
 def checked(run: TrueRun) -> TrueRun:
     """Return the run, with what it is noted in its provenance.
 
-    Raises:
-        ArtefactError: the simulator did not repeat what was recorded.
+    Raises ArtefactError (the simulator did not repeat what was recorded).
     """
     meta = run.episode.meta
     if not run.repeated:

@@ -114,9 +114,6 @@ class Choice:
 def main(settings: MakeDatasetSettings) -> dict[str, Any]:
     """Train, choose, record, write; every finished stage is skipped when the command is given again.
 
-    Args:
-        settings: which environment, which sets.
-
     Returns:
         The metrics: the choice, and per set id, folder, rows, episodes and returns.
 

@@ -56,9 +56,6 @@ class RestyleSettings:
 def main(settings: RestyleSettings) -> dict[str, Any]:
     """Restyle what is missing, write ``result.json`` and print how many episodes each look got.
 
-    Args:
-        settings: which recording, and how.
-
     Returns:
         The metrics: episodes, frames and episodes per look.
     """

@@ -91,7 +91,9 @@ class AlignWorldModelSettings:
         "plans per task that the embedded simulator executes before the alignment, in the data's domain; a critic learns which "
         "succeed, for the reward execution; kept in run_dir/execution",
     )
-    execution: ExecutionConfig = field(default_factory=lambda: ExecutionConfig(distance_penalty=1.0))
+    execution: ExecutionConfig = field(
+        default_factory=lambda: ExecutionConfig(distance_penalty=1.0), metadata={"only_with": "executed_plans!=0"}
+    )
     mixing: str = setting("gdpo", "how terms become one number: gdpo (each normalised in its group first) or mean")
     method: str = setting("flow_grpo", f"one of {', '.join(ALIGNMENTS.names())}")
     alignment: AlignmentConfig = field(default_factory=AlignmentConfig)

@@ -113,9 +113,6 @@ class TrainIdmSettings:
 def main(settings: TrainIdmSettings) -> dict[str, Any]:
     """Learn, calibrate, measure, save.
 
-    Args:
-        settings: what to learn.
-
     Returns:
         The metrics: errors and coverage per column, noise floor, acceptance probe.
 
@@ -174,8 +171,7 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
 def check_images(settings: TrainIdmSettings, dataset: EpisodeDataset) -> None:
     """Refuse images that the inverse dynamics or the codec before it cannot take, before any is decoded.
 
-    Raises:
-        SettingError: naming the sizes and what to do.
+    Raises SettingError (naming the sizes and what to do).
     """
     if settings.world_model is not None:
         require_image_size(

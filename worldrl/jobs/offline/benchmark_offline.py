@@ -110,11 +110,7 @@ class Training:
     def settings(self, where: Mapping[str, str]) -> TrainOfflineSettings:
         """Compose its settings.
 
-        Args:
-            where: further words, which say where it lies.
-
-        Raises:
-            SettingError: a word of another form, or a value that the algorithm does not take.
+        Raises SettingError (a word of another form, or a value that the algorithm does not take).
         """
         given = {**where, **self.given}
         return compose("train-offline", offline_settings.settings_for(given), given)
@@ -138,9 +134,6 @@ class Training:
 
 def main(settings: BenchmarkOfflineSettings) -> dict[str, Any]:
     """Train what is missing, sum up, write JSON, CSV, Markdown and a page, and print the table.
-
-    Args:
-        settings: which grid, and which finished runs.
 
     Returns:
         The metrics: ``rows`` (algorithm on dataset), ``overall``, ``comparisons``, ``errors``.
@@ -179,9 +172,8 @@ def main(settings: BenchmarkOfflineSettings) -> dict[str, Any]:
 def grid(settings: BenchmarkOfflineSettings) -> list[Training]:
     """List the runs: all of the first seed, then all of the next. Their settings are composed before anything is trained.
 
-    Raises:
-        SettingError: a setting that no algorithm has, that this command gives itself, or of a wrong value; two datasets
-            of one short name.
+    Raises SettingError: a setting that no algorithm has, that this command gives itself, or of a wrong value; two
+    datasets of one short name.
     """
     words = {name: own_words(settings, name) for name in settings.algorithms if settings.data}
     names = [short_name(data) for data in settings.data]

@@ -12,9 +12,6 @@ from worldrl.recipes.offline.training import run_offline_training
 def main(settings: TrainOfflineSettings) -> dict[str, Any]:
     """Train, save, evaluate; write ``result.json`` and print the closing table.
 
-    Args:
-        settings: which data, which algorithm, in which world.
-
     Returns:
         The metrics: data, score on every scale with interval, over-estimation, online budget, world, last logs.
     """

@@ -111,8 +111,7 @@ def open_server(settings: ServePolicySettings) -> PolicyServer:
 def listen(host: str, port: int) -> socket.socket:
     """Bind an address before the policy is loaded, which may take minutes.
 
-    Raises:
-        SettingError: another program has the port, or this machine does not have the address.
+    Raises SettingError (another program has the port, or this machine does not have the address).
     """
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)

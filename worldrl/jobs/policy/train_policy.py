@@ -36,9 +36,9 @@ class TrainPolicySettings:
         ["runs/collect/dataset"], "dataset folders, also external LeRobotDatasets v3; only successful episodes are used"
     )
     start: str = setting("", "folder of a lerobot policy to fine-tune; empty trains a new policy of worldrl")
-    model: TokenPolicyConfig = field(default_factory=TokenPolicyConfig)
-    training: BehaviourCloning = field(default_factory=BehaviourCloning)
-    fine_tuning: FineTuning = field(default_factory=FineTuning)
+    model: TokenPolicyConfig = field(default_factory=TokenPolicyConfig, metadata={"only_with": "start=''"})
+    training: BehaviourCloning = field(default_factory=BehaviourCloning, metadata={"only_with": "start=''"})
+    fine_tuning: FineTuning = field(default_factory=FineTuning, metadata={"only_with": "start!=''"})
 
     def __post_init__(self) -> None:
         """Check that there is data."""

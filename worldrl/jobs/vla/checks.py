@@ -15,60 +15,62 @@ from worldrl.core.storage.log import console
 from worldrl.core.types import Episode
 from worldrl.evaluation.policy.result import EvalResult
 from worldrl.evaluation.world_model.rollout_error import outcome_report, padded_actions, replay, whole_chunks
-from worldrl.jobs.vla.loop import Loop, collection_split, fresh_rollouts, keyframe_rollouts, load_world_model
+from worldrl.jobs.vla.artefacts import Recording, SavedPolicy, SavedWorld
+from worldrl.jobs.vla.loop import Loop, collection_split, fresh_rollouts, keyframe_rollouts
 from worldrl.recipes.gates_output import show_gates
 from worldrl.recipes.run import rate_interval
 from worldrl.rewards.success import SuccessRule
-from worldrl.rollout.agents.policy_folder import load_policy, policy_facts
+from worldrl.rollout.agents.policy_folder import policy_facts
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts, confirmed_by_execution, execute
 from worldrl.rollout.imagined.starts import SimulatorBackend
 from worldrl.world_models.loading import AnyVideoModel
 
 
-def evaluate(loop: Loop, name: str, policy: Path) -> EvalResult:
+def evaluate(loop: Loop, name: str, policy: SavedPolicy) -> EvalResult:
     """Measure a policy in the simulator."""
     from worldrl.recipes.evaluation_output import video_writer
 
     stage = loop.run.stage(name)
     if not stage.finished:
-        result = loop.training_suite.evaluate(
-            policy,
+        result = loop.plan.suite.evaluate(
+            policy.folder,
             out=stage.folder / "evaluation",
-            videos=loop.settings.evaluation.videos,
-            on_recording=video_writer(stage.folder / "videos", loop.training_suite.embodiment.control_hz),
+            videos=loop.plan.evaluation.videos,
+            on_recording=video_writer(stage.folder / "videos", loop.plan.suite.embodiment.control_hz),
         )
-        loop.finish(stage, {**result.metrics(), "facts": dict(loop.training_suite.facts)})
+        loop.finish(stage, {**result.metrics(), "facts": dict(loop.plan.suite.facts)})
     return EvalResult.load(stage.folder / "evaluation")
 
 
-def gates(loop: Loop, number: int, policy: Path, world: Path, practices: Sequence[Path]) -> dict[str, Any]:
+def gates(
+    loop: Loop, number: int, policy: SavedPolicy, world: SavedWorld, practices: Sequence[Recording]
+) -> dict[str, Any]:
     """Measure the gates on held-out practice and on the policy's own imagination; stop or warn when one fails.
 
-    Raises:
-        GateError: a gate failed and ``gates=stop``.
+    Raises GateError (a gate failed and ``gates=stop``).
     """
     from worldrl.evaluation.world_model.gates import confirmed_gate, measure_gates, require
 
     stage = loop.run.stage(f"round-{number}-3-gates")
     if stage.finished:  # the thresholds are part of the run's configuration: it passed, or was told to go on
         return stage.summary
-    model, rule = load_world_model(loop, world)
+    model, rule, learner = world.model, world.rule, policy.network
     trained_on, _, held_out = collection_split(loop, practices)
-    seed = loop.seed("gates", number)
-    measured, metrics = measure_gates(model, held_out, rule, loop.settings.thresholds, seed=seed)
-    learner, count, name = load_policy(policy, str(loop.device)), loop.settings.evaluation.verify, f"gates-{number}"
+    seed = loop.plan.seed_of("gates", number)
+    measured, metrics = measure_gates(model, held_out, rule, loop.plan.thresholds, seed=seed)
+    count, name = loop.plan.evaluation.verify, f"gates-{number}"
     outcome = imagined_outcome(
-        fresh_rollouts(loop, learner, model, count, name=name), rule, loop.training_suite.simulator_backend
+        fresh_rollouts(loop, learner, model, count, name=name), rule, loop.plan.suite.simulator_backend
     )
     midway = keyframe_rollouts(loop, learner, model, trained_on, count, name=name)
-    measured.append(confirmed_gate(outcome["precision"], loop.settings.confirmed))
+    measured.append(confirmed_gate(outcome["precision"], loop.plan.confirmed))
     show_gates(measured, f"gates of round {number}, {len(held_out)} held-out episodes")
-    if loop.settings.gates == "stop":
+    if loop.plan.stop_at_gate:
         require(measured)
     save_replays(stage.folder, model, held_out, seed=seed)
-    summary = {"gates": [asdict(gate) for gate in measured], "on_failure": loop.settings.gates}
+    summary = {"gates": [asdict(gate) for gate in measured], "on_failure": "stop" if loop.plan.stop_at_gate else "warn"}
     summary |= {"held_out": len(held_out), "policy": outcome, **metrics}
-    summary["keyframes"] = imagined_outcome(midway, rule, loop.training_suite.simulator_backend) if midway else None
+    summary["keyframes"] = imagined_outcome(midway, rule, loop.plan.suite.simulator_backend) if midway else None
     loop.finish(stage, summary)
     return stage.summary
 
@@ -82,16 +84,15 @@ def save_replays(folder: Path, model: AnyVideoModel, episodes: Sequence[Episode]
     np.savez_compressed(folder / "replays.npz", real=result.real, imagined=result.imagined, names=np.array(names))
 
 
-def verify(loop: Loop, policy: Path, world: Path) -> dict[str, Any]:
+def verify(loop: Loop, policy: SavedPolicy, world: SavedWorld) -> dict[str, Any]:
     """Replay imagined rollouts of the final policy in the simulator, action by action: does imagined success hold?"""
     stage = loop.run.stage("04-verify")
     if not stage.finished:
-        model, rule = load_world_model(loop, world)
-        policy_rollouts = fresh_rollouts(
-            loop, load_policy(policy, str(loop.device)), model, loop.settings.evaluation.verify, name="verify"
+        rollouts = fresh_rollouts(loop, policy.network, world.model, loop.plan.evaluation.verify, name="verify")
+        outcome = imagined_outcome(rollouts, world.rule, loop.plan.suite.simulator_backend)
+        loop.finish(
+            stage, {**outcome, "policy": policy_facts(policy.folder).hash, "world_model": artefact_hash(world.folder)}
         )
-        outcome = imagined_outcome(policy_rollouts, rule, loop.training_suite.simulator_backend)
-        loop.finish(stage, {**outcome, "policy": policy_facts(policy).hash, "world_model": artefact_hash(world)})
         console().print(confirmed_line(outcome["precision"]), markup=False, highlight=False)
     return stage.summary
 

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from types import TracebackType
 from typing import Any, cast
 
 import torch
@@ -23,9 +22,10 @@ from worldrl.evaluation.policy.evaluate import policy_actor
 from worldrl.evaluation.policy.protocol import EvalProtocol
 from worldrl.evaluation.policy.result import EvalResult
 from worldrl.evaluation.policy.suites import evaluate_in_suite, suite_protocol
-from worldrl.jobs.vla.settings import CollectionSettings, TrainVlaSettings
+from worldrl.jobs.vla.settings import CollectionSettings
+from worldrl.jobs.vla.training_suite import SuiteOptions
 from worldrl.recipes.suites.opening import OpenSuite, open_suite
-from worldrl.recipes.world_model.start import BUNDLED, SCRATCH
+from worldrl.recipes.world_model.start import BUNDLED
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor
 from worldrl.rollout.agents.policy_folder import policy_facts
 from worldrl.rollout.real.collect import CollectPlan, record_missing
@@ -42,98 +42,80 @@ BY_EXPERT = ("demonstrations", "scratch.expert_episodes", "collection.expert_epi
 """Settings whose episodes the suite's scripted expert plays."""
 
 
-def training_states(settings: TrainVlaSettings, suite: Suite) -> int:
-    """How many of a task's initial states are left to everything but the evaluation."""
-    return suite.stored_states - settings.evaluation.episodes
+def training_states(suite: Suite, evaluated: int) -> int:
+    """How many of a task's initial states are left to everything but the evaluation, which has ``evaluated`` of them."""
+    return suite.stored_states - evaluated
 
 
-def require_possible(settings: TrainVlaSettings, suite: Suite) -> None:
-    """Refuse what the suite cannot give, before anything is recorded.
+def require_possible(suite: Suite, asked: Mapping[str, int], *, start: str, evaluated: int) -> None:
+    """Refuse what the suite cannot give; ``asked`` is episodes of each task by setting.
 
     Raises SettingError (it cannot be recorded, weights of another robot, or more episodes of one kind than there are
     initial states, the later of which would repeat the earlier).
     """
     recorded_robot(suite)
-    if settings.start == BUNDLED:
+    if start == BUNDLED:
         raise SettingError(
             f"start: the bundled world model is of the embedded suite's robot; with suite={suite.setting} give "
             "start=scratch, or a world-model folder trained on its recordings"
         )
-    states = training_states(settings, suite)
+    states = training_states(suite, evaluated)
     if states < 1:
         raise SettingError(
             f"evaluation.episodes: {suite.name} stores {suite.stored_states} initial states per task and "
-            f"training needs some of them, got {settings.evaluation.episodes}"
+            f"training needs some of them, got {evaluated}"
         )
-    for name, count in _asked(settings).items():
+    for name, count in asked.items():
         if count > states:
             raise SettingError(
                 f"{name}: {count} episodes of each task, and {suite.name} has {states} initial states left beside "
-                f"the {settings.evaluation.episodes} of the evaluation; ask for fewer"
+                f"the {evaluated} of the evaluation; ask for fewer"
             )
 
 
-def require_players(settings: TrainVlaSettings, suite: Suite, tasks: Sequence[str]) -> None:
+def require_players(suite: Suite, asked: Mapping[str, int], tasks: Sequence[str]) -> None:
     """Refuse tasks that the suite's scripted expert does not play, where it is asked to; SettingError."""
-    for name, count in _asked(settings).items():
+    for name, count in asked.items():
         if count and name in BY_EXPERT:
             require_expert(name, suite, tasks)
 
 
-def _asked(settings: TrainVlaSettings) -> dict[str, int]:
-    """Episodes per task of every source that is really asked for, by setting."""
-    scratch = settings.start == SCRATCH
-    later = not scratch or settings.rounds > 1  # only a first round without a world model has the longer practice
-    return {
-        "demonstrations": 0 if settings.data else settings.demonstrations,
-        "collection.policy_episodes": settings.collection.policy_episodes,
-        "scratch.expert_episodes": settings.scratch.expert_episodes if scratch else 0,
-        "collection.expert_episodes": settings.collection.expert_episodes if later else 0,
-    }
-
-
 class ExternalTrainingSuite:
-    """See :class:`~worldrl.jobs.vla.training_suite.TrainingSuite`; a context manager that leaves no worker behind.
+    """See :class:`~worldrl.jobs.vla.training_suite.TrainingSuite`.
 
     The policy decides on ``device`` for all environments at once.
     """
 
-    def __init__(self, settings: TrainVlaSettings, suite: Suite, tasks: tuple[str, ...], device: torch.device) -> None:
-        self._settings, self._suite, self.tasks, self._device = settings, suite, tasks, str(device)
+    def __init__(self, suite: Suite, tasks: tuple[str, ...], options: SuiteOptions, device: torch.device) -> None:
+        self.options, self._suite, self.tasks, self._device = options, suite, tasks, str(device)
         self._stack, self._open = ExitStack(), cast("OpenSuite | None", None)
-        self._first_evaluated = training_states(settings, suite)
+        self._first_evaluated = training_states(suite, options.evaluation.episodes)
         horizons = {task: suite.horizon(task) for task in tasks}
         self.simulator_backend = ExternalBackend(
             lambda: self._opened.pool, horizons=horizons, states=self._first_evaluated
         )
         self.limits = (
             f"{suite.name} has {suite.stored_states} initial states per task. The evaluation begins at the last "
-            f"{settings.evaluation.episodes}, everything else of this run at the others.",
+            f"{options.evaluation.episodes}, everything else of this run at the others.",
         )
 
-    def __enter__(self) -> ExternalTrainingSuite:
-        """Start nothing yet."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop the workers."""
+    def close(self) -> None:
+        """Stop the workers, if any were needed."""
         self._stack.close()
 
     @property
     def _opened(self) -> OpenSuite:
         if self._open is None:
-            settings = self._settings
+            options = self.options
             self._open = self._stack.enter_context(
                 open_suite(
                     self._suite,
                     cameras=CAMERAS,
-                    image_size=settings.policy.image_size,
-                    shadows=settings.shadows,
-                    workers=settings.workers,
-                    slots=settings.workers * settings.envs_per_worker,
-                    timeout_s=settings.timeout_s,
+                    image_size=options.image_size,
+                    shadows=options.shadows,
+                    workers=options.workers,
+                    slots=options.workers * options.envs_per_worker,
+                    timeout_s=options.timeout_s,
                 )
             )
         return self._open
@@ -165,7 +147,7 @@ class ExternalTrainingSuite:
             self._play,
             embodiment=self.embodiment,
             cameras=CAMERAS,
-            image_size=self._settings.policy.image_size,
+            image_size=self.options.image_size,
             suite=self._suite.name,
         )
 
@@ -173,7 +155,7 @@ class ExternalTrainingSuite:
         horizon = self.simulator_backend.horizons(self.tasks)
         for actor, group in groupby(missing, key=lambda pair: pair[1]):
             specs = [spec for spec, _ in group]
-            rules = Rules(horizon, CAMERAS, self._settings.collection.hold_steps, range(len(specs)))
+            rules = Rules(horizon, CAMERAS, self.options.hold_steps, range(len(specs)))
             yield from in_order(play_episodes(self._opened.pool, specs, self._deciding(actor), rules), specs)
 
     def _deciding(self, actor: AnyActor) -> AnyActor:
@@ -182,7 +164,7 @@ class ExternalTrainingSuite:
     @property
     def protocol(self) -> EvalProtocol:
         """Of both evaluations; it says what the suite's workers are."""
-        evaluation, opened = self._settings.evaluation, self._opened
+        evaluation, opened = self.options.evaluation, self._opened
         return suite_protocol(
             self._suite,
             opened.pool.suite,
@@ -190,10 +172,10 @@ class ExternalTrainingSuite:
             episodes_per_task=evaluation.episodes,
             first_index=self._first_evaluated,
             seed=evaluation.seed,
-            chunk_length=self._settings.policy.chunk_length,
-            image_size=self._settings.policy.image_size,
+            chunk_length=self.options.chunk_length,
+            image_size=self.options.image_size,
             temperature=evaluation.temperature,
-            shadows=self._settings.shadows,
+            shadows=self.options.shadows,
             assets_note=opened.assets_note,
         )
 

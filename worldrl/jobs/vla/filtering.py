@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from worldrl.core.errors import SettingError
-from worldrl.jobs.vla.loop import Loop, collection_split, load
+from worldrl.jobs.vla.artefacts import Recording, datasets_by_folder
+from worldrl.jobs.vla.loop import Loop, collection_split
 from worldrl.methods.rl.filtering import RolloutFilter
 from worldrl.methods.rl.grasp_uncertainty import GraspCheck, real_grasp_bound
 from worldrl.methods.rl.motion_uncertainty import MotionCheck, real_bound
 from worldrl.methods.rl.trust import GRASP, MEMBERS, MOTION, OFF, READ
 from worldrl.recipes.motion.idm_stages import IDM, grasp_errors, learn_grasp, learn_idm, through_codec
-from worldrl.recipes.world_model.lineage import lineage, opened
+from worldrl.recipes.world_model.lineage import lineage
 from worldrl.rewards.grasp import GRASP_FOLDER, Closings, GraspDynamics
 from worldrl.rewards.motion.calibration import calibration, read_episodes
 from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
@@ -32,14 +32,13 @@ def reader_stage(number: int, sign: str) -> str:
 
 
 def round_filter(
-    loop: Loop, number: int, model: AnyVideoModel, demos: Path, practices: Sequence[Path]
+    loop: Loop, number: int, model: AnyVideoModel, demos: Recording, practices: Sequence[Recording]
 ) -> RolloutFilter | None:
     """Return what judges the round's imagined rollouts; None where all are believed.
 
-    Raises:
-        SettingError: the agreement of jurors was asked for, and the world model has fewer than two.
+    Raises SettingError (the agreement of jurors was asked for, and the world model has fewer than two).
     """
-    config = loop.settings.improvement.trust
+    config = loop.plan.improvement.trust
     if config.confidence_score == OFF:
         return None
     if config.confidence_score == MEMBERS and model.config.outcome.ensemble_size < 2:
@@ -54,19 +53,19 @@ def round_filter(
     return RolloutFilter(config, grasp_check(loop, number, model, demos, practices))
 
 
-def motion_check(loop: Loop, number: int, model: AnyVideoModel, practices: Sequence[Path]) -> MotionCheck:
+def motion_check(loop: Loop, number: int, model: AnyVideoModel, practices: Sequence[Recording]) -> MotionCheck:
     """Learn to read motion on the round's practice, or find it learned.
 
     It learns the commanded pose from real frames as they are and as the world model's codec gives them back; the calibration
     episodes scale its deviations and set the bound that real motion stays below.
     """
-    config, chunk = loop.settings.improvement.trust.idm, loop.settings.policy.chunk_length
+    config, chunk = loop.plan.improvement.trust.idm, loop.plan.policy.chunk_length
     stage = loop.run.stage(reader_stage(number, MOTION))
     camera = main_camera(model.embodiment)  # what the world model imagines
     if not stage.finished:
         training, calibrating, held_out = collection_split(loop, practices)
         restore = through_codec(model) if isinstance(model, VideoWorldModel) else None
-        seed = loop.seed("idm", number)
+        seed = loop.plan.seed_of("idm", number)
         idm = learn_idm(
             stage.folder,
             training,
@@ -78,7 +77,7 @@ def motion_check(loop: Loop, number: int, model: AnyVideoModel, practices: Seque
             camera=camera,
             restore=restore,
             seed=seed,
-            device=loop.device,
+            device=loop.plan.device,
             log=loop.log,
             series=f"idm-{number}",
         )
@@ -86,37 +85,39 @@ def motion_check(loop: Loop, number: int, model: AnyVideoModel, practices: Seque
             idm, calibrating, chunk_length=chunk, share=config.real_share, restore=restore, camera=camera
         )
         errors = calibration(read_episodes(idm, held_out, camera=camera, restore=restore), seed=seed)
-        idm.save(stage.folder / IDM, parents=lineage(opened(practices), [])[0])
+        idm.save(stage.folder / IDM, parents=lineage(datasets_by_folder(practices), [])[0])
         loop.finish(stage, {"bound": bound, "errors": errors})
-    return MotionCheck(InverseDynamics.load(stage.folder / IDM, loop.device), stage.summary["bound"])
+    return MotionCheck(InverseDynamics.load(stage.folder / IDM, loop.plan.device), stage.summary["bound"])
 
 
-def grasp_check(loop: Loop, number: int, model: AnyVideoModel, demos: Path, practices: Sequence[Path]) -> GraspCheck:
+def grasp_check(
+    loop: Loop, number: int, model: AnyVideoModel, demos: Recording, practices: Sequence[Recording]
+) -> GraspCheck:
     """Learn where the hand must close, or find it learned.
 
     It learns from the round's practice and the demonstrations: with clumsy hands alone, what it knows least is how exact a hand can
     be (``docs/guide/inverse-dynamics.md``). The calibration episodes of the practice measure its error and bound.
     """
-    config = loop.settings.improvement.trust.grasp
+    config = loop.plan.improvement.trust.grasp
     stage, camera = loop.run.stage(reader_stage(number, GRASP)), main_camera(model.embodiment)
     if not stage.finished:
         training, calibrating, held_out = collection_split(loop, practices)
         kept = Closings.of(calibrating, camera=camera, first_only=True)
-        seed = loop.seed("grasp", number)
+        seed = loop.plan.seed_of("grasp", number)
         grasp = learn_grasp(
             stage.folder,
-            Closings.of([*load(demos), *training], camera=camera),
+            Closings.of([*demos.episodes, *training], camera=camera),
             kept,
             config.model,
             seed=seed,
-            device=loop.device,
+            device=loop.plan.device,
             log=loop.log,
             series=f"grasp-{number}",
         )
         bound = real_grasp_bound(grasp, kept, config.real_share)
-        parents, learned = lineage(opened([demos, *practices]), [])
+        parents, learned = lineage(datasets_by_folder([demos, *practices]), [])
         grasp.save(stage.folder / GRASP_FOLDER, parents=parents, learned=learned)
         loop.finish(stage, {"bound": bound, "errors": grasp_errors(grasp, held_out, camera=camera, seed=seed)})
-    grasp = GraspDynamics.load(stage.folder / GRASP_FOLDER, loop.device)
+    grasp = GraspDynamics.load(stage.folder / GRASP_FOLDER, loop.plan.device)
     rule = SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce)
     return GraspCheck(grasp, model.embodiment, stage.summary["bound"], rule)

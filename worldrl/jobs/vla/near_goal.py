@@ -12,13 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from worldrl.core.embodiment import JointEmbodiment
-from worldrl.core.errors import SettingError
 from worldrl.core.types import Episode
-from worldrl.jobs.vla.settings import CollectionSettings, TrainVlaSettings
-from worldrl.rollout.real.embedded import embedded_embodiment
+from worldrl.jobs.vla.settings import CollectionSettings
 from worldrl.rollout.real.goal_distance import nearest_to_goal
-from worldrl.rollout.suites.names import EMBEDDED
 
 BY_POLICY = ("policy", "dream")
 """Sources of practice episodes in which the policy decided."""
@@ -35,21 +31,6 @@ class NearGoal:
 
     repeats: list[Episode]
     told: dict[str, dict[str, Any]]
-
-
-def check_near_goal(settings: TrainVlaSettings, tasks: Sequence[str]) -> None:
-    """Refuse to rank failures where no simulator says how near to the goal they came, before anything is recorded.
-
-    Raises:
-        SettingError: the suite is another, or a task is of two arms.
-    """
-    if not settings.collection.near_goal_share:
-        return
-    if settings.suite != EMBEDDED or isinstance(embedded_embodiment(tuple(tasks)), JointEmbodiment):
-        raise SettingError(
-            f"collection.near_goal_share={settings.collection.near_goal_share}: how near to its goal an episode came is measured in "
-            "the embedded suite's tasks of one arm only; give collection.near_goal_share=0"
-        )
 
 
 def near_failures(collection: CollectionSettings, episodes: Sequence[Episode]) -> NearGoal:

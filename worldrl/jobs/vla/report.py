@@ -40,13 +40,13 @@ def report_page(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
     before, after, comparison, rounds = (metrics[key] for key in ("before", "after", "comparison", "rounds"))
     lines = read_metrics(loop.run.path)
     return ReportData(
-        title=f"train-vla on {', '.join(loop.tasks)}",
+        title=f"train-vla on {', '.join(loop.plan.tasks)}",
         overall=SuccessRow("all tasks", "", before["success"], after["success"], comparison["paired"]),
         tasks=[
             SuccessRow(task, "", before["tasks"][task], after["tasks"][task], comparison["tasks"][task]["paired"])
-            for task in loop.tasks
+            for task in loop.plan.tasks
         ],
-        headline=[*headline(loop.run, metrics), *keyframe_numbers(loop.settings.improvement, rounds)],
+        headline=[*headline(loop.run, metrics), *keyframe_numbers(loop.plan.improvement, rounds)],
         imagined_real=imagined_beside_real(rounds, metrics["verify"]),
         curves=[*improvement_curves(rounds), *training_curves(lines)],
         gates=report_gates(rounds[-1]["gates"]["gates"]),
@@ -54,13 +54,13 @@ def report_page(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
         videos=videos(loop),
         stages=stage_times(loop),
         data_budget=data_budget(loop, metrics),
-        seeds=[loop.settings.seed],
+        seeds=[loop.plan.seed],
         provenance={
             "protocol": before["protocol"].get("hash", ""),
-            "evaluation seed": str(loop.settings.evaluation.seed),
-            "device": str(loop.device),
+            "evaluation seed": str(loop.plan.evaluation.seed),
+            "device": str(loop.plan.device),
         },
-        notes=(*assets_limit(metrics), *loop.training_suite.limits, *LIMITS),
+        notes=(*assets_limit(metrics), *loop.plan.suite.limits, *LIMITS),
     )
 
 
@@ -166,7 +166,7 @@ def report_gates(gates: Sequence[Mapping[str, Any]]) -> list[Gate]:
 
 
 def _replays(loop: Loop) -> list[tuple[str, np.ndarray, np.ndarray]]:
-    path = loop.run.stage(f"round-{loop.settings.rounds}-3-gates").folder / "replays.npz"
+    path = loop.run.stage(f"round-{loop.plan.rounds}-3-gates").folder / "replays.npz"
     if not path.exists():
         return []
     with np.load(path, allow_pickle=False) as data:
@@ -174,7 +174,7 @@ def _replays(loop: Loop) -> list[tuple[str, np.ndarray, np.ndarray]]:
 
 
 def _frame_stride(loop: Loop) -> int:
-    folder = loop.run.stage(f"round-{loop.settings.rounds}-2-world-model").folder / WORLD_MODEL
+    folder = loop.run.stage(f"round-{loop.plan.rounds}-2-world-model").folder / WORLD_MODEL
     return read_config(folder)["dynamics"]["frame_stride"]
 
 
@@ -189,7 +189,7 @@ def filmstrips(loop: Loop) -> list[Filmstrip]:
 
 def videos(loop: Loop) -> list[Video]:
     """The same episodes as side-by-side videos, and the filmed evaluations."""
-    fps = loop.training_suite.embodiment.control_hz / _frame_stride(loop)
+    fps = loop.plan.suite.embodiment.control_hz / _frame_stride(loop)
     told = "Left the simulator, right the world model."
     found = [
         Video(f"{name}: real | imagined", told, pair_film(real, imagined, fps))

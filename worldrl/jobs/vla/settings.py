@@ -82,7 +82,8 @@ class Scratch:
             warmup=200,
             ema_decay=0.998,
             bootstrap=0.3,
-        )
+        ),
+        metadata={"only_with": ".backbone=video"},
     )
 
 
@@ -164,16 +165,21 @@ class TrainVlaSettings:
     held_out: float = setting(0.2, "share of the collected episodes kept apart for calibration and gates")
     target_precision: float = setting(0.85, "precision at which the success threshold is calibrated")
     policy: TokenPolicyConfig = field(default_factory=TokenPolicyConfig)
-    cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(steps=4000, batch_size=96))
+    cloning: BehaviourCloning = field(
+        default_factory=lambda: BehaviourCloning(steps=4000, batch_size=96), metadata={"only_with": "supervised=null"}
+    )
     collection: CollectionSettings = field(default_factory=CollectionSettings)
-    world_model: VideoWorldModelConfig = field(default_factory=VideoWorldModelConfig)
+    world_model: VideoWorldModelConfig = field(
+        default_factory=VideoWorldModelConfig, metadata={"only_with": "backbone=video"}
+    )
     training: WorldModelTraining = field(
         default_factory=lambda: WorldModelTraining(
             steps=150, learning_rate=1e-4, outcome_steps=150, outcome_learning_rate=5e-4
-        )
+        ),
+        metadata={"only_with": "backbone=video"},
     )
-    scratch: Scratch = field(default_factory=Scratch)
-    wan: WanSettings = field(default_factory=WanSettings)
+    scratch: Scratch = field(default_factory=Scratch, metadata={"only_with": "start=scratch"})
+    wan: WanSettings = field(default_factory=WanSettings, metadata={"only_with": "backbone=wan"})
     thresholds: GateThresholds = field(default_factory=GateThresholds)
     confirmed: float = setting(
         0.75,
@@ -196,6 +202,8 @@ class TrainVlaSettings:
         for name in ("rounds", "demonstrations", "threads", "workers", "envs_per_worker", "timeout_s"):
             positive(name, getattr(self, name))
         non_negative("styles", self.styles)
+        if self.kind not in (None, KIND) and self.suite != EMBEDDED:
+            raise SettingError(f"kind: {self.kind!r} is of the embedded suite; with suite={self.suite} give tasks")
         if self.styles and self.suite != EMBEDDED:
             raise SettingError(
                 f"styles={self.styles}: visual styles are the embedded suite's, suite={self.suite} has one; give styles=0"

@@ -1,8 +1,8 @@
-"""The stages of ``worldrl train-vla``. Each reads and writes folders, and does nothing when it is finished.
+"""The stages of ``worldrl train-vla``. Each takes and returns what was loaded; a finished one only reads its folder.
 
 ::
 
-    01-demonstrations ─► 02-policy ─► 03-before          (02 clones, or takes settings.supervised; styles: 01-looks)
+    01-demonstrations ─► 02-policy ─► 03-before          (02 clones, or takes supervised=; styles: 01-looks)
                              │
              round r:  r-1-practice ─► r-2-world-model ─► r-3-gates ─► r-4-improve ─► next round
                                              │                              │ ▲
@@ -15,9 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from worldrl.core.device import resolve_dtype
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.interfaces import Policy
 from worldrl.core.renames import current_results
@@ -25,17 +23,16 @@ from worldrl.core.statistics.intervals import Rate, wilson
 from worldrl.core.storage.artefact import parent
 from worldrl.core.storage.jsonfile import difference
 from worldrl.data.lerobot.dataset import EpisodeDataset, assumed
+from worldrl.jobs.vla.artefacts import Recording, SavedPolicy, SavedWorld, datasets_by_folder
 from worldrl.jobs.vla.loop import (
     DATASET,
     Loop,
     collection_split,
     fresh_rollouts,
     keyframe_rollouts,
-    load,
-    load_world_model,
     success_by_source,
 )
-from worldrl.jobs.vla.settings import TrainVlaSettings
+from worldrl.jobs.vla.plan import Plan
 from worldrl.methods.rl.imagination import imagine_batch, imagined_env
 from worldrl.methods.rl.improve import Improvement, improve, keyframe_probability
 from worldrl.policies.samples import make_samples
@@ -44,7 +41,7 @@ from worldrl.recipes.language import training_instructions_or_known
 from worldrl.recipes.rl_parts import IMPROVEMENT, open_parts
 from worldrl.recipes.stages import POLICY, calibrate, imagined_plan, learn_policy, learn_world_model
 from worldrl.recipes.training_data import note_events, open_datasets, require_image_size
-from worldrl.recipes.world_model.lineage import lineage, opened
+from worldrl.recipes.world_model.lineage import lineage
 from worldrl.recipes.world_model.start import SCRATCH, WORLD_MODEL, starting_world_model
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor
 from worldrl.rollout.agents.policy_folder import load_policy, policy_facts, policy_parent
@@ -53,39 +50,34 @@ from worldrl.rollout.imagined.policy_rollouts import join_rollouts
 from worldrl.rollout.imagined.reset_store import ResetStore, keyframe_records
 from worldrl.rollout.real.collect import CollectPlan
 from worldrl.rollout.real.specs import domains_of
-from worldrl.world_models.loading import WAN, AnyVideoModel
-from worldrl.world_models.video.config import VideoWorldModelConfig
-from worldrl.world_models.video.training_config import WorldModelTraining
-
-if TYPE_CHECKING:
-    from worldrl.recipes.world_model.wan_settings import WanSettings
-    from worldrl.world_models.wan.training import WanTraining
+from worldrl.world_models.loading import AnyVideoModel
 
 # -- before the rounds ---------------------------------------------------------------------------------------------
 
 
-def demonstrations(loop: Loop) -> Path:
+def demonstrations(loop: Loop) -> Recording:
     """Record the expert's demonstrations, or take the dataset that is given."""
-    stage = loop.run.stage("01-demonstrations")
-    if loop.settings.data is not None:
-        (given,) = open_datasets([loop.settings.data])
-        note_events(given, "the demonstrations")
+    stage, given = loop.run.stage("01-demonstrations"), loop.plan.data
+    if given is not None:
+        (dataset,) = open_datasets([given])
+        note_events(dataset, "the demonstrations")
         if not stage.finished:
-            success = given_demonstrations(loop, given)
-            told = {"success": success, "assumed": list(assumed(given.records))}
-            loop.finish(stage, {"given": loop.settings.data, "content": given.fingerprint, **told})
-        if stage.summary["content"] != given.fingerprint:
-            raise ArtefactError(f"data: {loop.settings.data} has changed since this run began; give a new run_dir")
-        return Path(loop.settings.data)
+            success = given_demonstrations(loop.plan, dataset)
+            told = {"success": success, "assumed": list(assumed(dataset.records))}
+            loop.finish(stage, {"given": given, "content": dataset.fingerprint, **told})
+        if stage.summary["content"] != dataset.fingerprint:
+            raise ArtefactError(f"data: {given} has changed since this run began; give a new run_dir")
+        return Recording(Path(given))
     if not stage.finished:
-        specs = loop.specs("expert", loop.settings.demonstrations, loop.seed("demonstrations"))
+        specs = loop.specs("expert", loop.plan.demonstrations, loop.plan.seed_of("demonstrations"))
         plan = CollectPlan(ExpertActor(), specs)
         loop.finish(stage, {"success": loop.collect(stage.folder / DATASET, [plan])})
-    note_events(EpisodeDataset.open(stage.folder / DATASET), "the demonstrations")
-    return stage.folder / DATASET
+    recording = Recording(stage.folder / DATASET)
+    note_events(recording.dataset, "the demonstrations")
+    return recording
 
 
-def given_demonstrations(loop: Loop, dataset: EpisodeDataset) -> dict[str, Rate]:
+def given_demonstrations(plan: Plan, dataset: EpisodeDataset) -> dict[str, Rate]:
     """Check that a dataset fits the loop; return how many of its episodes succeeded, by source.
 
     Raises:
@@ -94,45 +86,44 @@ def given_demonstrations(loop: Loop, dataset: EpisodeDataset) -> dict[str, Rate]
     """
     from worldrl.recipes.visual_styles import refuse_test_styles
 
-    folder, size = loop.settings.data, loop.settings.policy.image_size
+    folder, size = plan.data, plan.policy.image_size
     refuse_test_styles({str(folder): dataset})
-    if dataset.embodiment != loop.training_suite.embodiment:
-        raise SettingError(f"data: {folder} is of another robot than {loop.settings.suite}'s; collect it there")
+    if dataset.embodiment != plan.suite.embodiment:
+        raise SettingError(f"data: {folder} is of another robot than {plan.suite.name}'s; collect it there")
     require_image_size(dataset, size, "policy.image_size")
-    if set(dataset.tasks()) != set(loop.tasks):
+    if set(dataset.tasks()) != set(plan.tasks):
         raise SettingError(
-            f"data: {folder} is of {sorted(dataset.tasks())}, the loop of {sorted(loop.tasks)}; give tasks=, or, of a dataset "
+            f"data: {folder} is of {sorted(dataset.tasks())}, the loop of {sorted(plan.tasks)}; give tasks=, or, of a dataset "
             "that others made, choose by 'tasks' in its worldrl.json"
         )
-    if (found := domains_of(record.meta for record in dataset.records)) != [loop.settings.domain]:
+    if (found := domains_of(record.meta for record in dataset.records)) != [plan.suite.options.domain]:
         raise SettingError(
-            f"data: {folder} was recorded in the domain {' and '.join(found)}, the loop is in domain={loop.settings.domain}; give one of both"
+            f"data: {folder} was recorded in the domain {' and '.join(found)}, the loop is in domain={plan.suite.options.domain}; give one of both"
         )
     return success_by_source([(str(record.source), record.success) for record in dataset.records])
 
 
-def supervised_policy(loop: Loop, demos: Path) -> Path:
+def supervised_policy(loop: Loop, demos: Recording) -> SavedPolicy:
     """Clone the demonstrations, or take the policy that is given."""
     from worldrl.evaluation.policy.trained_on import trained_on
 
-    stage = loop.run.stage("02-policy")
-    if not stage.finished and loop.settings.supervised is not None:
-        given = given_policy(Path(loop.settings.supervised), loop.settings.policy)
-        given.save(stage.folder / POLICY, parents=[policy_parent(Path(loop.settings.supervised))])
-        loop.finish(stage, {"given": loop.settings.supervised})
+    stage, given = loop.run.stage("02-policy"), loop.plan.supervised
+    if not stage.finished and given is not None:
+        given_policy(given, loop.plan.policy).save(stage.folder / POLICY, parents=[policy_parent(given)])
+        loop.finish(stage, {"given": str(given)})
     if not stage.finished:
         report = learn_policy(
             stage.folder,
-            load(demos),
-            model=loop.settings.policy,
-            training=loop.settings.cloning,
-            seed=loop.seed("policy"),
-            device=loop.device,
+            demos.episodes,
+            model=loop.plan.policy,
+            training=loop.plan.cloning,
+            seed=loop.plan.seed_of("policy"),
+            device=loop.plan.device,
             log=loop.log,
-            trained=trained_on([EpisodeDataset.open(demos)]),
+            trained=trained_on([demos.dataset]),
         )
         loop.finish(stage, report)
-    return stage.folder / POLICY
+    return loop.policy(stage.folder / POLICY)
 
 
 def given_policy(folder: Path, config: TokenPolicyConfig) -> Policy:
@@ -158,59 +149,64 @@ def given_policy(folder: Path, config: TokenPolicyConfig) -> Policy:
 # -- one round -----------------------------------------------------------------------------------------------------
 
 
-def practice(loop: Loop, number: int, policy: Path, world: Path | None) -> Path:
+def practice(loop: Loop, number: int, policy: SavedPolicy, world: SavedWorld | None) -> Recording:
     """Record the policy's own rollouts, the varied expert's, and what the policy did in the dreams of ``world``."""
     stage = loop.run.stage(f"round-{number}-1-practice")
     if not stage.finished:
-        settings, exploration = loop.settings.collection, loop.settings.improvement.exploration
-        expert_episodes = settings.expert_episodes if world is not None else loop.settings.scratch.expert_episodes
+        counts, exploration = loop.plan.collection, loop.plan.improvement.exploration
+        expert_episodes = counts.expert_episodes if world is not None else loop.plan.first_expert_episodes
         sources: list[tuple[str, AnyActor, int]] = [
             (
                 "policy",
-                PolicyActor(str(policy), exploration.temperature, exploration.noise_correlation),
-                settings.policy_episodes,
+                PolicyActor(str(policy.folder), exploration.temperature, exploration.noise_correlation),
+                counts.policy_episodes,
             ),
-            (*loop.training_suite.exploration_expert(settings), expert_episodes),
+            (*loop.plan.suite.exploration_expert(counts), expert_episodes),
         ]
         plans = [
-            CollectPlan(actor, loop.specs(source, count, loop.seed("practice", number, source)))
+            CollectPlan(actor, loop.specs(source, count, loop.plan.seed_of("practice", number, source)))
             for source, actor, count in sources
         ]
-        if world is not None and settings.imagined_episodes:
-            model, _ = load_world_model(loop, world)
+        if world is not None and counts.imagined_episodes:
             plan = imagined_plan(
                 stage.folder / "dreams.npz",
-                model,
-                load_policy(policy, str(loop.device)),
-                loop.tasks,
-                settings.imagined_episodes,
-                seed=loop.seed("practice", number, "dream"),
-                image_size=loop.settings.policy.image_size,
+                world.model,
+                policy.network,
+                loop.plan.tasks,
+                counts.imagined_episodes,
+                seed=loop.plan.seed_of("practice", number, "dream"),
+                image_size=loop.plan.policy.image_size,
                 exploration=exploration,
-                simulator_backend=loop.training_suite.simulator_backend,
+                simulator_backend=loop.plan.suite.simulator_backend,
             )
             plans.append(plan)
         loop.finish(stage, {"success": current_results(loop.collect(stage.folder / DATASET, plans))})
-    return stage.folder / DATASET
+    return Recording(stage.folder / DATASET)
 
 
 def world_model(
-    loop: Loop, number: int, demos: Path, practices: Sequence[Path], policy: Path, before: Path | None
-) -> Path:
+    loop: Loop,
+    number: int,
+    demos: Recording,
+    practices: Sequence[Recording],
+    policy: SavedPolicy,
+    before: SavedWorld | None,
+) -> SavedWorld:
     """Refine the world model on everything seen so far, then calibrate its success head."""
     from worldrl.jobs.vla.near_goal import near_failures
     from worldrl.jobs.vla.visual_styles import copies, restyled
 
     stage = loop.run.stage(f"round-{number}-2-world-model")
     if not stage.finished:
-        settings, seed = loop.settings, loop.seed("world-model", number)
-        embodiment = EpisodeDataset.open(demos).embodiment
-        start = SCRATCH if before is None else str(before)
-        config, learning = backbone(settings, scratch=before is None)
-        model = starting_world_model(start, config, embodiment, seed=seed, device=loop.device)
+        plan, seed = loop.plan, loop.plan.seed_of("world-model", number)
+        start, learning = SCRATCH, plan.first_training
+        if before is not None:
+            before.release()
+            start, learning = str(before.folder), plan.training
+        model = starting_world_model(start, plan.world_model, demos.dataset.embodiment, seed=seed, device=plan.device)
         training, calibration, _ = collection_split(loop, practices)
-        recorded, looks = [*load(demos), *training], restyled(loop, demos, practices)
-        near = near_failures(settings.collection, training)
+        recorded, looks = [*demos.episodes, *training], restyled(loop, demos, practices)
+        near = near_failures(plan.collection, training)
         numbers = learn_world_model(
             stage.folder,
             model,
@@ -220,99 +216,99 @@ def world_model(
             log=loop.log,
             series=f"dynamics-{number}",
         )
-        model.compute_dtype = resolve_dtype(settings.dtype, loop.device)
-        learner, name = load_policy(policy, str(loop.device)), f"calibrate-{number}"
+        model.compute_dtype = plan.dtype
+        learner, name = policy.network, f"calibrate-{number}"
         policy_rollouts = [
-            fresh_rollouts(loop, learner, model, settings.evaluation.verify, name=name),
-            keyframe_rollouts(loop, learner, model, training, settings.evaluation.verify, name=name),
+            fresh_rollouts(loop, learner, model, plan.evaluation.verify, name=name),
+            keyframe_rollouts(loop, learner, model, training, plan.evaluation.verify, name=name),
         ]
         joined_rollouts = join_rollouts([part for part in policy_rollouts if part is not None])
         rule = calibrate(
             model,
             calibration,
             joined_rollouts,
-            target_precision=settings.target_precision,
+            target_precision=plan.target_precision,
             seed=seed,
-            simulator_backend=loop.training_suite.simulator_backend,
+            simulator_backend=plan.suite.simulator_backend,
         )
-        parents, learned = lineage(opened([demos, *practices, *looks]), [start])
+        parents, learned = lineage(datasets_by_folder([demos, *practices, *looks]), [start])
         model.save(stage.folder / WORLD_MODEL, parents=parents, learned=learned)
         dtype = str(model.compute_dtype).removeprefix("torch.")
         summary = {"training": numbers, "threshold": rule.threshold, "episodes": len(training), "dtype": dtype}
         loop.finish(stage, {**summary, "near_goal": near.told})
-    return stage.folder / WORLD_MODEL
+    return loop.world(stage.folder / WORLD_MODEL)
 
 
-def backbone(
-    settings: TrainVlaSettings, *, scratch: bool
-) -> tuple[VideoWorldModelConfig | WanSettings, WorldModelTraining | WanTraining]:
-    """Return sizes and training of the world model that the settings ask for."""
-    if settings.backbone == WAN:
-        return settings.wan, settings.wan.training
-    return settings.world_model, settings.scratch.training if scratch else settings.training
-
-
-def improved_policy(loop: Loop, number: int, demos: Path, policy: Path, world: Path, practices: Sequence[Path]) -> Path:
+def improved_policy(
+    loop: Loop,
+    number: int,
+    demos: Recording,
+    policy: SavedPolicy,
+    world: SavedWorld,
+    practices: Sequence[Recording],
+) -> SavedPolicy:
     """Improve the policy in imagination."""
     from worldrl.evaluation.policy.trained_on import merged, trained_on
     from worldrl.jobs.vla.filtering import round_filter
 
     stage = loop.run.stage(f"round-{number}-4-improve")
     if not stage.finished:
-        model, rule = load_world_model(loop, world)
-        learner = load_policy(policy, str(loop.device))
+        model, learner = world.model, policy.copy()
         config = scheduled(loop, number)
         judge = round_filter(loop, number, model, demos, practices)
         store = reset_store(loop, model, practices, number)
         env = imagined_env(
             model,
             store,
-            rule,
+            world.rule,
             rows=config.rows,
-            horizon=loop.horizons,
+            horizon=loop.plan.horizons,
             stop_at_success=config.stop_at_success,
         )
-        start, shown = imagined_success(loop, learner, env, seed=loop.seed("imagined-before", number)), load(demos)
+        start, shown = (
+            imagined_success(loop, learner, env, seed=loop.plan.seed_of("imagined-before", number)),
+            demos.episodes,
+        )
         history = improve(
             learner,
             env,
             config,
             demonstrations=make_samples(shown, learner.chunk_length),
             paraphrases=training_instructions_or_known(shown),
-            seed=loop.seed("improve", number),
+            seed=loop.plan.seed_of("improve", number),
             folder=stage.folder / "checkpoints",
             log=loop.log,
             series=f"improve-{number}",
             judge=judge,
             parts=open_parts(config.grpo.parts, IMPROVEMENT),
         )
-        end = imagined_success(loop, learner, env, seed=loop.seed("imagined-after", number))
+        end = imagined_success(loop, learner, env, seed=loop.plan.seed_of("imagined-after", number))
         if isinstance(learner, TokenPolicy):  # what it practised on counts as seen, too
             learner.trained_on = merged(
-                learner.trained_on, trained_on([EpisodeDataset.open(folder) for folder in (demos, *practices)])
+                learner.trained_on, trained_on([recording.dataset for recording in (demos, *practices)])
             )
-        learner.save(stage.folder / POLICY, parents=[policy_parent(policy), parent(world)])
+        learner.save(stage.folder / POLICY, parents=[policy_parent(policy.folder), parent(world.folder)])
         summary = {"imagined_before": start, "imagined_after": end, "history": history, "starts": len(store)}
         loop.finish(stage, {**summary, "p_keyframe": config.p_keyframe})
-    return stage.folder / POLICY
+    return loop.policy(stage.folder / POLICY)
 
 
 def scheduled(loop: Loop, number: int) -> Improvement:
     """Return the round's settings, with keyframes as often as the gates found them trustworthy."""
-    config, measured = loop.settings.improvement, loop.run.stage(f"round-{number}-3-gates").summary
+    config, measured = loop.plan.improvement, loop.run.stage(f"round-{number}-3-gates").summary
     keyframe = measured["keyframes"] and measured["keyframes"]["precision"]
     return replace(config, p_keyframe=keyframe_probability(config, measured["policy"]["precision"], keyframe))
 
 
-def reset_store(loop: Loop, model: AnyVideoModel, practices: Sequence[Path], number: int) -> ResetStore:
+def reset_store(loop: Loop, model: AnyVideoModel, practices: Sequence[Recording], number: int) -> ResetStore:
     """Collect start states: fresh initial states of the simulator, and keyframes of the practice that is trained on."""
-    config = loop.settings.improvement
-    initial = loop.training_suite.simulator_backend.starts(
-        loop.tasks,
+    config = loop.plan.improvement
+    initial = loop.plan.suite.simulator_backend.starts(
+        loop.plan.tasks,
         config.starts_per_task,
-        seed=loop.seed("starts", number),
+        seed=loop.plan.seed_of("starts", number),
         memory_frames=model.memory_frames,
-        image_size=loop.settings.policy.image_size,
+        image_size=loop.plan.policy.image_size,
     )
     episodes, _, _ = collection_split(loop, practices)
     keyframes = keyframe_records(
@@ -326,6 +322,6 @@ def reset_store(loop: Loop, model: AnyVideoModel, practices: Sequence[Path], num
 
 def imagined_success(loop: Loop, policy: Policy, env: WorldModelVecEnv, *, seed: int) -> Rate:
     """Rate of imagined success from initial states alone, sampled as in training."""
-    exploration = loop.settings.improvement.exploration
+    exploration = loop.plan.improvement.exploration
     success = imagine_batch(env, policy, exploration, group_size=1, p_keyframe=0.0, seed=seed).success
     return wilson(int(success.sum()), len(success))

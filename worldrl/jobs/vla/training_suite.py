@@ -6,27 +6,41 @@ any external one (``external_suite``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-
-from worldrl.core.embodiment import AnyEmbodiment, JointEmbodiment
-from worldrl.core.errors import SettingError
+from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.types import Episode
 from worldrl.evaluation.policy.evaluate import evaluate_policy
-from worldrl.evaluation.policy.protocol import CLEAN, EvalProtocol, embedded_protocol
+from worldrl.evaluation.policy.protocol import EvalProtocol, embedded_protocol
 from worldrl.evaluation.policy.result import EvalResult
-from worldrl.jobs.vla.settings import KIND, CollectionSettings, TrainVlaSettings
-from worldrl.recipes.run import choose_tasks
+from worldrl.jobs.vla.settings import CollectionSettings, Evaluation
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor
 from worldrl.rollout.imagined.starts import EmbeddedBackend, SimulatorBackend
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.embedded import embedded_embodiment, embedded_options
 from worldrl.rollout.suites.names import EMBEDDED
+
+
+@dataclass(frozen=True)
+class SuiteOptions:
+    """How a run uses its suite.
+
+    ``image_size`` in pixels; ``chunk_length`` and ``hold_steps``, recorded after the first success, in control steps;
+    ``evaluation``: of both evaluations; ``timeout_s``: longest silence of a worker (s).
+    """
+
+    image_size: int
+    chunk_length: int
+    hold_steps: int
+    evaluation: Evaluation
+    workers: int
+    envs_per_worker: int
+    timeout_s: float
+    domain: str
+    shadows: bool
 
 
 class TrainingSuite(Protocol):
@@ -40,6 +54,11 @@ class TrainingSuite(Protocol):
     @property
     def tasks(self) -> tuple[str, ...]:
         """Names."""
+        ...
+
+    @property
+    def options(self) -> SuiteOptions:
+        """How the run uses it."""
         ...
 
     @property
@@ -74,18 +93,17 @@ class TrainingSuite(Protocol):
         """Measure a policy under the loop's one protocol."""
         ...
 
+    def close(self) -> None:
+        """Stop its workers."""
+        ...
+
 
 @dataclass(frozen=True)
 class EmbeddedTrainingSuite:
-    """The embedded suite, in worker processes of this environment.
+    """The embedded suite, in worker processes of this environment."""
 
-    Attributes:
-        settings: of the job.
-        tasks: names.
-    """
-
-    settings: TrainVlaSettings
     tasks: tuple[str, ...]
+    options: SuiteOptions
     limits: tuple[str, ...] = (
         "Initial states are drawn anew for the evaluation; the interval covers other draws of the same kind, not other scenes.",
     )
@@ -97,8 +115,8 @@ class EmbeddedTrainingSuite:
 
     @property
     def simulator_backend(self) -> SimulatorBackend:
-        """The simulator of this environment, in the settings' domain."""
-        return EmbeddedBackend(self.settings.domain)
+        """The simulator of this environment, in the run's domain."""
+        return EmbeddedBackend(self.options.domain)
 
     @property
     def embodiment(self) -> AnyEmbodiment:
@@ -119,25 +137,25 @@ class EmbeddedTrainingSuite:
         return collect_dataset(
             folder,
             plans,
-            env_options=embedded_options(self.tasks, self.settings.policy.image_size, self.settings.domain),
-            workers=self.settings.workers,
-            envs_per_worker=self.settings.envs_per_worker,
-            hold_steps=self.settings.collection.hold_steps,
-            timeout_s=self.settings.timeout_s,
+            env_options=embedded_options(self.tasks, self.options.image_size, self.options.domain),
+            workers=self.options.workers,
+            envs_per_worker=self.options.envs_per_worker,
+            hold_steps=self.options.hold_steps,
+            timeout_s=self.options.timeout_s,
         )
 
     @property
     def protocol(self) -> EvalProtocol:
         """Of both evaluations."""
-        evaluation = self.settings.evaluation
+        evaluation = self.options.evaluation
         return embedded_protocol(
             self.tasks,
             episodes_per_task=evaluation.episodes,
             seed=evaluation.seed,
-            chunk_length=self.settings.policy.chunk_length,
-            image_size=self.settings.policy.image_size,
+            chunk_length=self.options.chunk_length,
+            image_size=self.options.image_size,
             temperature=evaluation.temperature,
-            domain=self.settings.domain,
+            domain=self.options.domain,
         )
 
     def evaluate(self, policy: Path, *, out: Path, videos: int, on_recording: Callable[[Episode], None]) -> EvalResult:
@@ -145,55 +163,13 @@ class EmbeddedTrainingSuite:
         return evaluate_policy(
             policy,
             self.protocol,
-            workers=self.settings.workers,
-            envs_per_worker=self.settings.envs_per_worker,
-            timeout_s=self.settings.timeout_s,
+            workers=self.options.workers,
+            envs_per_worker=self.options.envs_per_worker,
+            timeout_s=self.options.timeout_s,
             out=out,
             record_videos=videos,
             on_recording=on_recording,
         )
 
-
-@contextmanager
-def open_training_suite(
-    settings: TrainVlaSettings, tasks: Sequence[str], device: torch.device
-) -> Generator[TrainingSuite]:
-    """Open the suite of the settings; an external suite's workers start when they are needed first, and end here."""
-    if settings.suite == EMBEDDED:
-        yield EmbeddedTrainingSuite(settings, tuple(tasks))
-        return
-    from worldrl.jobs.vla.external_suite import ExternalTrainingSuite
-    from worldrl.rollout.suites.registry import find_suite
-
-    suite = find_suite(settings.suite, settings.python)
-    with ExternalTrainingSuite(settings, suite, tuple(tasks), device) as training_suite:
-        yield training_suite
-
-
-def require_domain(domain: str, tasks: Sequence[str]) -> None:
-    """Refuse a domain that tasks do not have; SettingError."""
-    if domain != CLEAN and not isinstance(embedded_embodiment(tasks), JointEmbodiment):
-        raise SettingError(f"domain: {domain} is of bimanual tasks, got {', '.join(tasks)}; give kind=bimanual")
-
-
-def tasks_of(settings: TrainVlaSettings) -> tuple[str, ...]:
-    """Names of the tasks that the settings mean.
-
-    Raises SettingError (unknown ones, or something that an external suite cannot give). Raises WorkerEnvironmentError
-    (an external suite is not set up).
-    """
-    if settings.suite == EMBEDDED:
-        tasks = tuple(choose_tasks(settings.tasks, None if settings.tasks else settings.kind))
-        require_domain(settings.domain, tasks)
-        return tasks
-    if settings.kind not in (None, KIND):
-        raise SettingError(f"kind: {settings.kind!r} is of the embedded suite; with suite={settings.suite} give tasks")
-    from worldrl.jobs.vla.external_suite import require_players, require_possible
-    from worldrl.recipes.suites.opening import choose_suite_tasks
-    from worldrl.rollout.suites.registry import find_suite
-
-    suite = find_suite(settings.suite, settings.python)
-    require_possible(settings, suite)
-    tasks = tuple(choose_suite_tasks(settings.tasks, suite.tasks()))
-    require_players(settings, suite, tasks)
-    return tasks
+    def close(self) -> None:
+        """Nothing: each call ends its own workers."""

@@ -78,9 +78,8 @@ def probe_frames(
 def given_probe(folder: Path, chosen: Sequence[Script], device: torch.device) -> PositionProbe:
     """Load a probe that another run trained.
 
-    Raises:
-        ArtefactError: no probe in the folder.
-        SettingError: it was trained on an episode that is evaluated, or not on a task that is.
+    Raises ArtefactError (no probe in the folder). Raises SettingError (it was trained on an episode that is
+    evaluated, or not on a task that is).
     """
     probe = PositionProbe.load(folder, device)
     if known := [script.spec for script in chosen if script.spec.key in probe.learned]:

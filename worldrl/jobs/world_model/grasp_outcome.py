@@ -24,8 +24,7 @@ FITTED_HERE = "the rule is fitted on these episodes; give it as grasp_rule=FILE 
 def check_choice(choice: str | None, grasp: str | None) -> None:
     """Refuse a rule of the grasp where nothing judges the grasp, in ``evaluate-world-model``.
 
-    Raises:
-        SettingError: nothing does.
+    Raises SettingError (nothing does).
     """
     if choice is not None and grasp is None:
         raise SettingError(f"grasp_rule={choice}: needs an inverse dynamics model of the grasp; give grasp=FOLDER, too")
@@ -40,9 +39,8 @@ def made_for(inputs: dict[str, Any], model: AnyVideoModel) -> dict[str, Any]:
 def open_rule(choice: str | None, scripts: Sequence[Script], of: dict[str, Any]) -> GraspRule | None:
     """Load the rule that judges these episodes; None where there is none, or is to be fitted.
 
-    Raises:
-        ArtefactError: the file is missing or damaged.
-        SettingError: the rule is of something else, or was fitted on one of the episodes.
+    Raises ArtefactError (the file is missing or damaged). Raises SettingError (the rule is of something else, or was
+    fitted on one of the episodes).
     """
     if choice is None or choice == FIT:
         return None
@@ -62,8 +60,7 @@ def open_rule(choice: str | None, scripts: Sequence[Script], of: dict[str, Any])
 def fitted(run: RunDirectory, measures: Measures, scripts: Sequence[Script], of: dict[str, Any]) -> dict[str, Any]:
     """Fit a rule on these episodes, write it to ``run_dir/grasp_rule.json``, and say what it is.
 
-    Raises:
-        SettingError: all of them succeeded, or none did.
+    Raises SettingError (all of them succeeded, or none did).
     """
     tuned = frozenset(script.spec.key for script in scripts)
     rule = fit_rule(measures.actual, measures.score, measures.agreement, made_for=of, tuned=tuned)

@@ -43,13 +43,6 @@ def imagine_plans(
 ) -> dict[str, Any]:
     """Plan from each episode's first frame, film the plans beside what was recorded, and say what was accepted.
 
-    Args:
-        settings: rewards and stages.
-        model: plans.
-        episodes: recorded.
-        folder: receives ``videos`` and ``filmstrips``.
-        fps: of the recording.
-
     Returns:
         ``plans``: of each its task, instruction, terms, and by stage whether it was good enough (None where ``staged.min_reward`` names
         no term, so that nothing was judged) and how often it was proposed;

@@ -73,9 +73,11 @@ class TrainWorldModelSettings:
         None,
         "with start=scratch: bundled or a world-model folder, whose trained frame codec is taken; null begins with none",
     )
-    model: VideoWorldModelConfig = field(default_factory=VideoWorldModelConfig)
-    training: WorldModelTraining = field(default_factory=WorldModelTraining)
-    wan: WanSettings = field(default_factory=WanSettings)
+    model: VideoWorldModelConfig = field(
+        default_factory=VideoWorldModelConfig, metadata={"only_with": "backbone=video"}
+    )
+    training: WorldModelTraining = field(default_factory=WorldModelTraining, metadata={"only_with": "backbone=video"})
+    wan: WanSettings = field(default_factory=WanSettings, metadata={"only_with": "backbone=wan"})
     sampler: Sampler = field(default_factory=Sampler)
     held_out: float = setting(
         0.1, "share of the episodes kept apart, half to calibrate the success head, half for the gates"

@@ -31,12 +31,18 @@ class MethodConfigs:
         step_aware_preference: step-aware preference optimisation.
     """
 
-    flow_grpo: FlowGrpoConfig = field(default_factory=FlowGrpoConfig)
-    dance_grpo: DanceGrpoConfig = field(default_factory=DanceGrpoConfig)
-    branch_grpo: BranchGrpoConfig = field(default_factory=BranchGrpoConfig)
-    diffusion_nft: DiffusionNftConfig = field(default_factory=DiffusionNftConfig)
-    sol_rl: SolRlConfig = field(default_factory=SolRlConfig)
-    step_aware_preference: StepAwarePreferenceConfig = field(default_factory=StepAwarePreferenceConfig)
+    flow_grpo: FlowGrpoConfig = field(default_factory=FlowGrpoConfig, metadata={"only_with": ".method=flow_grpo"})
+    dance_grpo: DanceGrpoConfig = field(default_factory=DanceGrpoConfig, metadata={"only_with": ".method=dance_grpo"})
+    branch_grpo: BranchGrpoConfig = field(
+        default_factory=BranchGrpoConfig, metadata={"only_with": ".method=branch_grpo"}
+    )
+    diffusion_nft: DiffusionNftConfig = field(
+        default_factory=DiffusionNftConfig, metadata={"only_with": ".method=diffusion_nft"}
+    )
+    sol_rl: SolRlConfig = field(default_factory=SolRlConfig, metadata={"only_with": ".method=sol_rl"})
+    step_aware_preference: StepAwarePreferenceConfig = field(
+        default_factory=StepAwarePreferenceConfig, metadata={"only_with": ".method=step_aware_preference"}
+    )
 
 
 def align(

@@ -59,9 +59,6 @@ def diverse_td_gradients(
         action: ``[B, A]``.
         target: y, ``[B]``.
         diversity: η; 0 leaves the term out.
-
-    Returns:
-        Gradients by parameter, and logs.
     """
     layers = [(linear.weight, linear.bias) for linear in critic.linears]
     inputs = activations(layers, obs, action)

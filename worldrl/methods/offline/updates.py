@@ -82,8 +82,7 @@ def cpp_compiler() -> str | None:
 def updates_of(agent: Any, kind: str) -> Update:
     """Return the function that takes updates of ``kind``; call it after the agent's state was restored.
 
-    Raises:
-        SettingError: see :func:`check_updates`.
+    Raises SettingError (see :func:`check_updates`).
     """
     if kind == EAGER:
         return agent.update

@@ -177,8 +177,7 @@ def ask(env: WorldModelVecEnv, rollouts: ImaginedRollouts, rows: Tensor, count: 
 def actions_of(rollouts: ImaginedRollouts, rows: Tensor, spec: ActionSpec) -> Tensor:
     """Return the actions of some rollouts ``[E, T L, A]``; after their last chunk they hold what they told last.
 
-    Raises:
-        SettingError: the rollouts were kept without them.
+    Raises SettingError (the rollouts were kept without them).
     """
     if rollouts.action is None:
         raise SettingError("improvement.trust: these rollouts were kept without their actions; imagine them again")

@@ -45,8 +45,7 @@ class GraspCheck:
     def normalised_error(self, rollouts: ImaginedRollouts) -> Tensor:
         """Surprise of :func:`~worldrl.rollout.trust.shown_grasp.closings`, in the chunk that it is about ``[T, B]``; 0 elsewhere.
 
-        Raises:
-            SettingError: the rollouts were kept without their actions or their probabilities.
+        Raises SettingError (the rollouts were kept without their actions or their probabilities).
         """
         from worldrl.rollout.trust.shown_grasp import closings, commands_from
 

@@ -109,15 +109,7 @@ def grpo(
     reference: TrainablePolicy | None = None,
     parts: Parts | None = None,
 ) -> Method:
-    """Make GRPO of its parts.
-
-    Args:
-        source: imagines the policy's rollouts.
-        policy: trained in place.
-        config: settings.
-        reference: the policy of the KL term.
-        parts: others than its own.
-    """
+    """Make GRPO of its parts."""
     parts, options = parts or Parts(), vars(config)
     term = 0.0 if source.judge is None else source.judge.term_weight
     return Method(
@@ -171,9 +163,6 @@ def train_grpo(
         series: name in the log.
         judge: says how far each rollout counts; None believes all.
         parts: others than GRPO's own.
-
-    Returns:
-        Imagined success rate of each iteration.
     """
     source = PolicyImagination(env, policy, exploration, p_keyframe, seed, judge, config.length_normalise)
     reference = copy.deepcopy(policy).eval() if config.kl > 0 else None

@@ -55,8 +55,10 @@ class Improvement:
     stop_at_success: bool = True
     starts_per_task: int = 512
     exploration: Exploration = field(default_factory=Exploration)
-    self_training: FilteredCloning = field(default_factory=FilteredCloning)
-    grpo: GrpoConfig = field(default_factory=GrpoConfig)
+    self_training: FilteredCloning = field(
+        default_factory=FilteredCloning, metadata={"only_with": "algorithm=self_training"}
+    )
+    grpo: GrpoConfig = field(default_factory=GrpoConfig, metadata={"only_with": "algorithm=grpo"})
     trust: Trust = field(default_factory=Trust)
 
     def __post_init__(self) -> None:

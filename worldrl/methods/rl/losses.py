@@ -94,9 +94,6 @@ def nft_loss(
         advantage: ``[M]``.
         beta: β.
         advantage_max: A_max.
-
-    Returns:
-        A scalar.
     """
     weight = (advantage / advantage_max).clamp(-1, 1) / 2 + 0.5
     good, bad = (

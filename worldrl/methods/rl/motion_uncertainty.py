@@ -41,8 +41,7 @@ class MotionCheck:
     def normalised_error(self, rollouts: ImaginedRollouts) -> Tensor:
         """Surprise at the frame that each chunk leads to, ``[T, B]``; 0 where a rollout was over.
 
-        Raises:
-            SettingError: the rollouts were kept without their last frame.
+        Raises SettingError (the rollouts were kept without their last frame).
         """
         from worldrl.rollout.trust.shown_motion import motion_error
 

@@ -83,8 +83,12 @@ class Trust:
     weight: float = 0.2
     limit: float | None = None
     resampled_rollouts: int = 2
-    idm: MotionUncertainty = field(default_factory=MotionUncertainty)
-    grasp: GraspUncertainty = field(default_factory=GraspUncertainty)
+    idm: MotionUncertainty = field(
+        default_factory=MotionUncertainty, metadata={"only_with": "confidence_score=motion_agreement"}
+    )
+    grasp: GraspUncertainty = field(
+        default_factory=GraspUncertainty, metadata={"only_with": "confidence_score=grasp_agreement"}
+    )
 
     def __post_init__(self) -> None:
         """Check the ranges, and that the sign can be used so."""

@@ -62,8 +62,7 @@ def measured_size(actions: ActionSpec) -> int:
 def match_inputs(folder: LerobotFolder) -> dict[str, str]:
     """Name each feature's source.
 
-    Raises:
-        SettingError: a feature has no source, or two share one; the message shows the ``worldrl.json`` to write.
+    Raises SettingError: a feature has no source, or two share one; the message shows the ``worldrl.json`` to write.
     """
     cameras = sum(feature.kind == "VISUAL" for feature in folder.inputs.values())
     found = {

@@ -52,8 +52,7 @@ _OPERATORS: list[Any] = []  # keeps the declared operators alive
 def import_lerobot() -> Release:
     """Import lerobot's policies, with or without a torchvision whose kernels load; returns the release's line.
 
-    Raises:
-        WorkerEnvironmentError: this lerobot is of an unsupported release.
+    Raises WorkerEnvironmentError (this lerobot is of an unsupported release).
     """
     release = installed_release()
     try:
@@ -214,8 +213,7 @@ class LerobotNetwork:
 def read_config(base: Any, folder: LerobotFolder, release: Release) -> Any:
     """Read ``config.json`` of any supported release for the installed one; ``base`` is lerobot's ``PreTrainedConfig``.
 
-    Raises:
-        ArtefactError: a key that this release does not know.
+    Raises ArtefactError (a key that this release does not know).
     """
     saved = read_json(folder.path / CONFIG, error=ArtefactError)
     known = {"type", *(field.name for field in fields(base.get_choice_class(folder.kind)))}
@@ -227,8 +225,7 @@ def read_config(base: Any, folder: LerobotFolder, release: Release) -> Any:
 def check_weights(policy: nn.Module, folder: Path) -> None:
     """Refuse weights that do not fill the network: lerobot only warns about tensors that it could not load.
 
-    Raises:
-        ArtefactError: a tensor of the network is neither in the file nor tied to one that is, or differs from it.
+    Raises ArtefactError (a tensor of the network is neither in the file nor tied to one that is, or differs from it).
     """
     stored = load_tensors(folder / WEIGHTS)
     state = policy.state_dict()

@@ -69,8 +69,7 @@ def pack_trace(own: Tensor, before: Tensor, after: Tensor) -> Tensor:
 def unpack_trace(trace: Tensor, shape: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
     """Split a trace: step int64 ``[B]``, samples before and after it ``[B, H, D]``.
 
-    Raises:
-        SettingError: rows of another length.
+    Raises SettingError (rows of another length).
     """
     size = shape[0] * shape[1]
     if trace.ndim != 2 or trace.shape[1] != 1 + 2 * size:

@@ -115,8 +115,7 @@ def installed_refusal() -> str | None:
 def installed_release() -> Release:
     """The line of this interpreter's lerobot.
 
-    Raises:
-        WorkerEnvironmentError: it is not supported; the message names it and a way to get one that is.
+    Raises WorkerEnvironmentError: it is not supported; the message names it and a way to get one that is.
     """
     release = version("lerobot")
     line = served_release(release)
@@ -132,8 +131,7 @@ def served_config(config: Mapping[str, Any], known: Collection[str], folder: Pat
 
     ``known`` are the keys of the installed release ``line``, ``type`` among them.
 
-    Raises:
-        ArtefactError: another key that the installed release does not know.
+    Raises ArtefactError (another key that the installed release does not know).
     """
     if unknown := sorted(set(config) - set(known) - set(line.left_out)):
         raise ArtefactError(

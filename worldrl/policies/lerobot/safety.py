@@ -89,8 +89,7 @@ def check_hub_names(where: str, config: Mapping[str, Any], *, replaced: bool) ->
 
     ``replaced`` is true if the folder's own language model replaces the named one.
 
-    Raises:
-        ArtefactError: a name that is no hub id.
+    Raises ArtefactError (a name that is no hub id).
     """
     if key := _code_key(config):
         raise ArtefactError(f"{where}: key {key!r} names code, which is not run; use a policy without it")
@@ -106,8 +105,7 @@ def check_hub_names(where: str, config: Mapping[str, Any], *, replaced: bool) ->
 def check_language_model(folder: Path) -> None:
     """Refuse a language model's folder, if there is one, that holds or names code.
 
-    Raises:
-        ArtefactError: a file of another kind, a link, or a config that names classes of its own.
+    Raises ArtefactError (a file of another kind, a link, or a config that names classes of its own).
     """
     for path in _files(folder / VLM):
         if path.suffix.lower() not in LANGUAGE_FILES or path.is_symlink() or not path.is_file():

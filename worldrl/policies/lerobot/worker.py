@@ -33,8 +33,7 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARAL
 def lerobot_python() -> str:
     """Interpreter with a supported lerobot: this one, or that of the environment of ``worldrl setup lerobot``.
 
-    Raises:
-        WorkerEnvironmentError: neither has it.
+    Raises WorkerEnvironmentError (neither has it).
     """
     found = importlib.util.find_spec(ENVIRONMENT)
     here = found is not None and found.origin is not None  # without origin it is a folder that happens to have the name

@@ -279,8 +279,7 @@ def plan_states(tasks: Iterable[str], count: int, seed: int) -> Learned:
 def only_domain(datasets: Sequence[EpisodeDataset]) -> str:
     """Return the domain that all episodes lie in.
 
-    Raises:
-        SettingError: they lie in several.
+    Raises SettingError (they lie in several).
     """
     found = domains_of(record.meta for dataset in datasets for record in dataset.records)
     if len(found) > 1:

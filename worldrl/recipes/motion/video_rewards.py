@@ -23,9 +23,8 @@ class RewardChoice(Protocol):
 def open_rewards(settings: RewardChoice, device: torch.device) -> tuple[RewardTerms, list[float]]:
     """Open every reward in the folder of its own; return them together, and the weight of each term.
 
-    Raises:
-        ArtefactError: a folder does not hold what its reward needs.
-        SettingError: an unknown reward or term, or a reward without the folder it needs.
+    Raises ArtefactError (a folder does not hold what its reward needs). Raises SettingError (an unknown reward or
+    term, or a reward without the folder it needs).
     """
     parts, weights = [], list[float]()
     for name, terms in chosen_terms(settings.rewards, settings.weights).items():

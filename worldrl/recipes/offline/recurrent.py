@@ -95,8 +95,7 @@ def neubay_defaults(given: Mapping[str, str]) -> dict[str, Any]:
 
     ``tuned=`` sets the paper's κ and α of a dataset, and with the published sizes its encoder rate.
 
-    Raises:
-        SettingError: settings without effect for this agent, or an unknown dataset.
+    Raises SettingError (settings without effect for this agent, or an unknown dataset).
     """
     useless = [key for key in given if unread_by_neubay(key)]
     if useless:
@@ -138,8 +137,7 @@ def train_recurrent(
     ``world`` is made with ``rows``, one member per rollout, or of latents. ``evaluate`` is called about every
     ``training.evaluate_every`` updates, at the end of a generation.
 
-    Raises:
-        SettingError: the ensemble measures no uncertainty, or a quantile of it is requested in latents.
+    Raises SettingError (the ensemble measures no uncertainty, or a quantile of it is requested in latents).
     """
     config: RecurrentConfig = settings.recurrent
     threshold = threshold_in(world, rows, config.quantile)
@@ -173,8 +171,7 @@ def train_recurrent(
 def threshold_in(world: EnsembleWorld | LatentWorld, rows: Transitions, quantile: float) -> float:
     """Uncertainty after which rollouts are cut; infinity in latents, where a single model has no disagreement.
 
-    Raises:
-        SettingError: in latents, another quantile than 1.
+    Raises SettingError (in latents, another quantile than 1).
     """
     if isinstance(world, EnsembleWorld):
         return uncertainty_threshold(dataset_uncertainty(world, rows), quantile)

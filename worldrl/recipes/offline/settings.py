@@ -95,10 +95,10 @@ class TrainOfflineSettings:
     training: OfflineTraining = field(default_factory=OfflineTraining)
     ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
     ensemble_training: EnsembleTraining = field(default_factory=EnsembleTraining)
-    diffusion: DiffusionSettings = field(default_factory=DiffusionSettings)
+    diffusion: DiffusionSettings = field(default_factory=DiffusionSettings, metadata={"only_with": "world=diffusion"})
     planner: PlannerConfig = field(default_factory=PlannerConfig)
     online: OnlineConfig = field(default_factory=OnlineConfig)
-    snapshots: SnapshotConfig = field(default_factory=SnapshotConfig)
+    snapshots: SnapshotConfig = field(default_factory=SnapshotConfig, metadata={"only_with": "online.resets=snapshots"})
 
     def __post_init__(self) -> None:
         one_of("world", self.world, WORLDS)
@@ -175,7 +175,13 @@ def settings_for(given: Mapping[str, str]) -> type[TrainOfflineSettings]:
     if given.get("planner.use", "none") != "none" and not imagining.penalty:
         changed.append(("uncertainty", str, setting("sample_std", UNCERTAINTY_MEANING)))  # COPlanner's own
     if world == "diffusion" and given.get("preset") in PUBLISHED:
-        changed.append(("diffusion", DiffusionSettings, field(default_factory=published_diffusion)))
+        changed.append(
+            (
+                "diffusion",
+                DiffusionSettings,
+                field(default_factory=published_diffusion, metadata={"only_with": "world=diffusion"}),
+            )
+        )
     return make_dataclass("TrainOfflineSettings", changed, bases=(TrainOfflineSettings,))
 
 

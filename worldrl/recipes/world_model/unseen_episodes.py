@@ -61,8 +61,7 @@ def refuse_seen(folder: str, dataset: EpisodeDataset, learned: Learned, world_mo
 def one_arm(robot: AnyEmbodiment) -> Embodiment:
     """Return the constants of a one-armed robot.
 
-    Raises:
-        SettingError: it is another robot.
+    Raises SettingError (it is another robot).
     """
     if not isinstance(robot, Embodiment):
         raise SettingError(

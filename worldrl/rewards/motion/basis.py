@@ -76,8 +76,7 @@ def check_terms(terms: Sequence[str], known: Collection[str]) -> None:
 def check_frame_time(basis: MotionBasis | None, frame_s: float) -> None:
     """Refuse videos with another time ``frame_s`` between frames than the measurement had; ``basis`` None accepts all.
 
-    Raises:
-        SettingError: another time.
+    Raises SettingError (another time).
     """
     if basis is not None and abs(frame_s - basis.dt) > 1e-6:
         raise SettingError(

@@ -38,8 +38,7 @@ def clear_of_limits(q: Tensor, dt: float, limits: JointLimits, *, margin: float)
 
     ``margin`` is μ in [0, 1): the share of each bound (of a position: of half its range) at which the penalty begins.
 
-    Raises:
-        SettingError: another margin, or limits of another number of coordinates.
+    Raises SettingError (another margin, or limits of another number of coordinates).
     """
     if not 0 <= margin < 1:
         raise SettingError(f"clear_of_limits: margin must be in [0, 1), got {margin}")

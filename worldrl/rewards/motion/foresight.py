@@ -116,8 +116,7 @@ class FeaturePredictor(nn.Module):
     def similarity(self, features: Tensor) -> Tensor:
         """s_i of every window of videos' features ``[N, T, F]``, ``[N, W]``, W = T - span + 1.
 
-        Raises:
-            SettingError: videos shorter than a window.
+        Raises SettingError (videos shorter than a window).
         """
         if features.shape[1] < self.span:
             raise SettingError(f"foresight needs {self.span} frames, got {features.shape[1]}; give longer videos")
@@ -146,8 +145,7 @@ class FeaturePredictor(nn.Module):
     def measure_pace(self, real: Tensor, still: Tensor) -> None:
         """Set ``pace`` and ``tremble`` from features ``[N, T, F]`` of held-out videos and their repeated first frames.
 
-        Raises:
-            SettingError: the real ones move no more than the still ones.
+        Raises SettingError (the real ones move no more than the still ones).
         """
         pace = REAL_SHARE * self.motion_content(real).median()
         tremble = self.motion_content(still).median()
@@ -181,8 +179,7 @@ def fit_foresight(
 ) -> tuple[FeaturePredictor, FitReport]:
     """Train a predictor on real videos' features ``[T_i, F]``; videos shorter than a window are skipped.
 
-    Raises:
-        SettingError: no video is as long as a window.
+    Raises SettingError (no video is as long as a window).
     """
     with initial_weights(seed, "foresight"):
         predictor = FeaturePredictor(config, features[0].shape[-1]).to(features[0].device)
@@ -231,8 +228,7 @@ class ForesightReward:
     def score(self, videos: ImaginedVideos) -> Tensor:
         """The terms ``[N, K]`` of each video.
 
-        Raises:
-            SettingError: videos shorter than a window, or frames of another distance than the encoder's.
+        Raises SettingError (videos shorter than a window, or frames of another distance than the encoder's).
         """
         check_frame_time(self.encoder.basis, videos.frame_s)
         features = self.encoder.encode(videos.frames)
@@ -246,9 +242,8 @@ def foresight_reward(folder: str, terms: Sequence[str], device: torch.device) ->
     Equation: R = Σ_i softmax_i((1 - s_i) / 0.1) s_i, s_i the cosine of foreseen and true features, times motion
     Paper: MIND-V (2512.06628)
 
-    Raises:
-        ArtefactError: the folder holds no inverse dynamics or no predictor.
-        SettingError: no folder is given, or a term is unknown.
+    Raises ArtefactError (the folder holds no inverse dynamics or no predictor). Raises SettingError (no folder is
+    given, or a term is unknown).
     """
     if not folder:
         raise SettingError(

@@ -57,9 +57,8 @@ class Decoded:
 def make_encoder(config: IdmConfig) -> ImageEncoder | BackboneEncoder:
     """Make the encoder with random weights.
 
-    Raises:
-        MissingExtraError: a backbone is requested, and timm is not installed.
-        SettingError: timm has no such backbone.
+    Raises MissingExtraError (a backbone is requested, and timm is not installed). Raises SettingError (timm has no
+    such backbone).
     """
     sizes = {"width": config.width, "keypoints": config.keypoints, "value_width": config.value_width}
     if config.backbone:
@@ -180,8 +179,7 @@ class InverseDynamics(nn.Module):
 def read_once(idm: InverseDynamics, videos: ImaginedVideos) -> Tensor:
     """Columns decoded from videos, float32 ``[N, T, D]`` on the CPU; stored with the videos for other rewards.
 
-    Raises:
-        SettingError: frames of another layout.
+    Raises SettingError (frames of another layout).
     """
     reader = next((known for known in videos.readings if reads_alike(known, idm)), idm)
     if reader not in videos.readings:

@@ -57,8 +57,7 @@ class JointLimits:
     def tensor(self, name: str, like: Tensor) -> Tensor:
         """One bound ``[D]`` in the type and on the device of ``like`` ``[..., D]``.
 
-        Raises:
-            SettingError: ``like`` has another number of coordinates.
+        Raises SettingError (``like`` has another number of coordinates).
         """
         if like.shape[-1] != len(self):
             raise SettingError(f"joint limits are of {len(self)} coordinates, the trajectory has {like.shape[-1]}")
@@ -97,8 +96,7 @@ class JointLimits:
 
         Each coordinate is weighted with 1 / acceleration bound², so that units do not matter.
 
-        Raises:
-            SettingError: no trajectory of three frames.
+        Raises SettingError (no trajectory of three frames).
         """
         long = [q.double() for q in trajectories if len(q) >= 3]
         if not long:

@@ -32,8 +32,7 @@ def block_speed(q: Tensor, dt: float, limits: JointLimits) -> Tensor:
 
     Frames at the end that fill no block are left out.
 
-    Raises:
-        SettingError: fewer than two frames.
+    Raises SettingError (fewer than two frames).
     """
     if q.shape[1] < 2:
         raise SettingError(f"motion needs at least two frames, got {q.shape[1]}")

@@ -55,8 +55,7 @@ def recorded_names(robot: AnyEmbodiment) -> dict[str, tuple[str, ...]]:
 def choose_columns(target: Sequence[str], names: Mapping[str, Sequence[str]]) -> tuple[Column, ...]:
     """Find the columns that ``target`` names, in its order; ``names`` as of :func:`recorded_names`.
 
-    Raises:
-        SettingError: nothing chosen, an unknown name, or a column chosen twice.
+    Raises SettingError (nothing chosen, an unknown name, or a column chosen twice).
     """
     columns = [column for text in target for column in _chosen(text, names)]
     labels = [column.label for column in columns]

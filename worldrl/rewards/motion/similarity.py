@@ -42,8 +42,7 @@ def normalised_error(decoded: Tensor, deviation: Tensor, commanded: Tensor) -> T
 def commanded_columns(idm: InverseDynamics) -> tuple[list[int], list[int]]:
     """Places of an inverse dynamics' commanded columns among its own, and in the command.
 
-    Raises:
-        SettingError: it reads none.
+    Raises SettingError (it reads none).
     """
     found = [(place, column.index) for place, column in enumerate(idm.columns) if column.vector == "command"]
     if not found:
@@ -64,8 +63,7 @@ class SimilarityReward:
     def score(self, videos: ImaginedVideos) -> Tensor:
         """Similarity ``[N, 1]`` of the imagined frames and their commands.
 
-        Raises:
-            SettingError: the videos were planned without commands, or their frames have another distance.
+        Raises SettingError (the videos were planned without commands, or their frames have another distance).
         """
         if videos.command is None:
             raise SettingError(
@@ -84,9 +82,8 @@ def similarity_reward(folder: str, terms: Sequence[str], device: torch.device) -
     Equation: r = mean_t exp(-mean_d (z(decoded) - z(commanded))² / 0.25)
     Paper: RLinf's action similarity
 
-    Raises:
-        ArtefactError: there is no inverse dynamics in the folder.
-        SettingError: no folder is given, it reads no commanded column, or a term is unknown.
+    Raises ArtefactError (there is no inverse dynamics in the folder). Raises SettingError (no folder is given, it
+    reads no commanded column, or a term is unknown).
     """
     if not folder:
         raise SettingError("folders.similarity: this reward needs an inverse dynamics; make one with worldrl train-idm")

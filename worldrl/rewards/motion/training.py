@@ -77,9 +77,7 @@ class IdmFrames:
     ) -> IdmFrames:
         """Copy one camera's frames of some episodes.
 
-        Raises:
-            SettingError: no episode has a target.
-            ArtefactError: an episode lacks the camera.
+        Raises SettingError (no episode has a target). Raises ArtefactError (an episode lacks the camera).
         """
         store = build_store(episodes, camera)
         frame = torch.from_numpy(np.asarray(store.frames))
@@ -124,9 +122,8 @@ def new_idm(
 def begin_with(idm: InverseDynamics, training: IdmTraining) -> str | None:
     """Load the backbone's weights, if any; describe what it begins with, None without a backbone.
 
-    Raises:
-        SettingError: there are weights and no backbone.
-        ArtefactError: the file is missing, damaged or of another model.
+    Raises SettingError (there are weights and no backbone). Raises ArtefactError (the file is missing, damaged or of
+    another model).
     """
     file = training.backbone_weights
     if not isinstance(idm.encoder, BackboneEncoder):

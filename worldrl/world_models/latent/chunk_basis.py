@@ -59,8 +59,7 @@ class ChunkBasis(StoredModule):
     def of(cls, chunks: Tensor, components: int) -> Self:
         """Compute the components of recorded chunks ``[N, A]``.
 
-        Raises:
-            SettingError: more components than numbers of a chunk, or than recorded chunks.
+        Raises SettingError (more components than numbers of a chunk, or than recorded chunks).
         """
         basis = cls(chunks.shape[1], components)
         if components > len(chunks):

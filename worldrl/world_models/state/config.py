@@ -133,8 +133,7 @@ class EnsembleTraining:
     def decay_of_layers(self, layers: int) -> tuple[float, ...]:
         """Return one weight decay per layer.
 
-        Raises:
-            SettingError: neither zero, one nor ``layers`` values are set.
+        Raises SettingError (neither zero, one nor ``layers`` values are set).
         """
         if len(self.weight_decay) not in (0, 1, layers):
             raise SettingError(

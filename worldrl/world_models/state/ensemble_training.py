@@ -224,8 +224,7 @@ class MemberRows:
 def train_epoch(ensemble: Ensemble, optimizer: Optimizer, data: MemberRows, epoch: int) -> float:
     """Take one step per batch of each member's rows in the order of ``epoch``; return the mean loss.
 
-    Raises:
-        NonFiniteError: it is not finite.
+    Raises NonFiniteError (it is not finite).
     """
     losses = []
     for index in data.order(epoch).split(data.training.batch_size, dim=1):

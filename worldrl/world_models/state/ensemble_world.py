@@ -107,9 +107,8 @@ class EnsembleWorld:
     ) -> tuple[EnsembleState, Outcome]:
         """Take ``action`` float32 ``[B, A]`` in every row.
 
-        Raises:
-            ActionError: wrong shapes or non-finite actions; ``state`` is unchanged.
-            NonFiniteError: a member predicted NaN or infinity.
+        Raises ActionError: wrong shapes or non-finite actions; ``state`` is unchanged. Raises NonFiniteError (a
+        member predicted NaN or infinity).
         """
         check_rows(state.obs, action, self.obs_size, self.action_size)
         member = self._members(state, generator)
@@ -162,8 +161,7 @@ class EnsembleWorld:
 def dataset_uncertainty(world: EnsembleWorld, rows: Transitions) -> Tensor:
     """Return the uncertainty ``[B]`` of recorded steps, on the CPU; NEUBAY truncates rollouts at a quantile of it.
 
-    Raises:
-        SettingError: the world measures none.
+    Raises SettingError (the world measures none).
     """
     if not world.measures_uncertainty:
         raise SettingError(

@@ -59,8 +59,7 @@ class GuidedRollouts:
 
         ``agent.log_prob`` guides. ``agent`` None draws unguided, as the method does before the agent's first update.
 
-        Raises:
-            SettingError: guidance is on and the agent has no ``log_prob``.
+        Raises SettingError (guidance is on and the agent has no ``log_prob``).
         """
         log_prob = None if agent is None else getattr(agent, "log_prob", None)
         if self.guidance.coefficient and agent is not None and log_prob is None:

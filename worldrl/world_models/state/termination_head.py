@@ -82,9 +82,8 @@ def fit_termination(
 ) -> TerminationHead:
     """Fit a head to a dataset's terminals.
 
-    Raises:
-        SettingError: the dataset has no terminals, or only terminals.
-        NonFiniteError: the loss is not finite.
+    Raises SettingError (the dataset has no terminals, or only terminals). Raises NonFiniteError (the loss is not
+    finite).
     """
     training = training or TerminationTraining()
     ended, others = rows.terminated.nonzero()[:, 0], (~rows.terminated).nonzero()[:, 0]

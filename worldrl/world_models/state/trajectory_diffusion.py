@@ -285,8 +285,7 @@ def split_windows(
 ) -> tuple[Tensor, Tensor]:
     """Split the windows ``[n, L, W]`` by episode: training windows, and those of a share of the episodes.
 
-    Raises:
-        SettingError: no episode contains a window.
+    Raises SettingError (no episode contains a window).
     """
     starts = window_starts(rows, episode, length, training.stride)
     owners = episode[starts].unique()

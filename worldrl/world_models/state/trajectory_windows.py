@@ -26,8 +26,7 @@ def window_starts(rows: Transitions, episode: Tensor, length: int, stride: int) 
     These are the beginnings of episodes and the last windows before terminals. ``rows`` are the dataset in order;
     ``episode``, int64 ``[N]``, is constant within an episode.
 
-    Raises:
-        SettingError: no episode is long enough.
+    Raises SettingError (no episode is long enough).
     """
     count = len(rows) - length + 1
     if count < 1:

@@ -106,8 +106,7 @@ class Simulator:
 
         Hopper and Walker2d clip observed velocities to ±10, so these may not be the true ones.
 
-        Raises:
-            SettingError: the observation has other numbers than positions and velocities, or not all of them.
+        Raises SettingError (the observation has other numbers than positions and velocities, or not all of them).
         """
         structure: dict[str, int] = getattr(self.env, "observation_structure", {})
         skipped, positions, velocities = (structure.get(name, 0) for name in ("skipped_qpos", "qpos", "qvel"))
@@ -195,8 +194,7 @@ def dynamics_error(simulator: Simulator, obs: Tensor, action: Tensor, next_obs: 
     The simulator is set to ``obs`` ``[B, S]`` and takes ``action`` ``[B, A]``; its result is compared with
     ``next_obs``.
 
-    Raises:
-        SettingError: the state cannot be set from an observation, see :meth:`Simulator.physics_of`.
+    Raises SettingError (the state cannot be set from an observation, see :meth:`Simulator.physics_of`).
     """
     true = np.empty(tuple(next_obs.shape))
     for row, (start, act) in enumerate(zip(obs.cpu().numpy(), action.cpu().numpy(), strict=True)):

@@ -20,8 +20,7 @@ _NEW = (".lora_A.", ".lora_B.", ".condition_embedder.action_")
 def add_adapter(transformer: Any, config: WanDynamicsConfig) -> None:
     """Put the low-rank additions in, if any; they begin at zero, so nothing changes yet.
 
-    Raises:
-        MissingExtraError: peft is not installed.
+    Raises MissingExtraError (peft is not installed).
     """
     if config.adapter == "full":
         return

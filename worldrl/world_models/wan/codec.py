@@ -49,8 +49,7 @@ class WanCodec(nn.Module):
 
         The posterior's mode is taken, so the same frames always give the same latents.
 
-        Raises:
-            SettingError: frames of another size, or a number of them that leaves a group unfilled.
+        Raises SettingError (frames of another size, or a number of them that leaves a group unfilled).
         """
         size = self.config.image_size
         if tuple(frames.shape[2:]) != (size, size, 3) or frames.shape[1] % GROUP != 1:

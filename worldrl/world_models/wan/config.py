@@ -200,8 +200,7 @@ class WanConfig:
     def from_json(cls, data: dict[str, Any]) -> WanConfig:
         """Rebuild from :meth:`to_json`; keys younger than the file take their defaults.
 
-        Raises:
-            SettingError: an unknown key, a value of another type or out of its range.
+        Raises SettingError (an unknown key, a value of another type or out of its range).
         """
         own = {name: part for name, part in current_config(data).items() if name not in ("embodiment", "base")}
         return from_plain(cls, own, where="config")

@@ -83,9 +83,6 @@ def fit_wan(
         log: of the first process.
         series: names the training in the log.
 
-    Returns:
-        What was done.
-
     Raises:
         MissingExtraError: accelerate is not installed.
         NonFiniteError: the gradient is not finite; the last checkpoint is intact.
@@ -177,8 +174,7 @@ def start_accelerator(config: WanTraining, device: torch.device, base_dtype: str
 def prepare(model: WanWorldModel, config: WanTraining, accelerator: Any, rollouts: bool) -> tuple[Any, Any]:
     """Wrap the trained parts and their optimizer for the processes there are.
 
-    Raises:
-        SettingError: there are ``rollouts``, and the launch shards the model, which they need whole.
+    Raises SettingError (there are ``rollouts``, and the launch shards the model, which they need whole).
     """
     transformer = model.dynamics.transformer
     if config.gradient_checkpointing:
@@ -219,8 +215,7 @@ def parameter_groups(part: nn.Module, config: WanTraining) -> list[dict[str, Any
 def finished_weights(folder: Path) -> dict[str, Tensor]:
     """Return the trained tensors of the newest checkpoint, for a model that was not sharded.
 
-    Raises:
-        SettingError: there is none.
+    Raises SettingError (there is none).
     """
     found = newest(folder)
     if found is None:
@@ -231,12 +226,7 @@ def finished_weights(folder: Path) -> dict[str, Tensor]:
 def whole(model: WanWorldModel, folder: Path) -> WanWorldModel:
     """Return the model with all of its parameters in this process: itself, or, where it was sharded, a new one with its jury.
 
-    Args:
-        model: trained.
-        folder: of its training's checkpoints.
-
-    Raises:
-        SettingError: it was sharded and ``folder`` holds no checkpoint.
+    Raises SettingError (it was sharded and ``folder`` holds no checkpoint).
     """
     if not is_sharded(model):
         return model

@@ -74,16 +74,8 @@ class WanBase:
 def open_base(folder: Path | str) -> WanBase:
     """Check a folder of published weights without reading the weights themselves.
 
-    Args:
-        folder: in the layout above.
-
-    Returns:
-        What is in it.
-
-    Raises:
-        ArtefactError: a file is missing, cut short, of another class or not safetensors; the message names the file
-            and the command that downloads it.
-        SettingError: no folder is named.
+    Raises ArtefactError: a file is missing, cut short, of another class or not safetensors; the message names the
+    file and the command that downloads it. Raises SettingError (no folder is named).
     """
     if not str(folder):
         place = Path("weights") / PUBLISHED[0].split("/")[1]
@@ -112,9 +104,8 @@ def download_command(folder: Path) -> str:
 def load_transformer(base: WanBase, dtype: torch.dtype = torch.float32) -> Any:
     """Read the transformer to the CPU; what the published class keeps in float32 stays in float32.
 
-    Raises:
-        MissingExtraError: diffusers is not installed.
-        ArtefactError: configuration and weights do not fit.
+    Raises MissingExtraError (diffusers is not installed). Raises ArtefactError (configuration and weights do not
+    fit).
     """
     return _load(base, "transformer", dtype)
 
@@ -155,9 +146,8 @@ def latent_shape(vae: Mapping[str, Any], image_size: int) -> tuple[int, int, int
 def frame_tokens(transformer: Mapping[str, Any], shape: tuple[int, int, int]) -> int:
     """Return the tokens of one latent frame ``(c, h, w)``.
 
-    Raises:
-        SettingError: the transformer packs several latent frames into a token, its patches do not divide the frame, or
-            its channels are not the autoencoder's.
+    Raises SettingError (the transformer packs several latent frames into a token, its patches do not divide the
+    frame, or its channels are not the autoencoder's).
     """
     across, down, right = transformer.get("patch_size", (1, 2, 2))
     channels, height, width = shape

@@ -74,8 +74,7 @@ def context_frames(reference: Tensor, memory: Tensor, config: WanDynamicsConfig)
 def start_arrays(records: Sequence[ResetRecord], config: WanConfig, actions: ActionSpec) -> dict[str, NDArray[Any]]:
     """Stack what a state keeps of its records, by name of its attribute.
 
-    Raises:
-        SettingError: a record's pictures or actions have another size.
+    Raises SettingError (a record's pictures or actions have another size).
     """
     return {
         "reference": np.stack([record.reference for record in records]),

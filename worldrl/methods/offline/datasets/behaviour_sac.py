@@ -124,8 +124,7 @@ def train_behaviour(
 def read_experience(folder: Path, until: int) -> list[VectorEpisode]:
     """Return the experience up to step ``until`` as episodes in order, in the environment's units.
 
-    Raises:
-        ArtefactError: a stretch is missing or damaged.
+    Raises ArtefactError (a stretch is missing or damaged).
     """
     episodes: list[VectorEpisode] = []
     for path in _stretches(folder, until):

@@ -106,8 +106,7 @@ def explained(cloner: Cloner, obs: Tensor, action: Tensor, mean: Tensor) -> floa
 def parted(source: Tensor, every: int) -> tuple[Tensor, Tensor]:
     """Split rows, with their episodes ``source`` int64 ``[N]``, into training and held-out indices, every ``every``-th episode.
 
-    Raises:
-        SettingError: fewer than two episodes.
+    Raises SettingError (fewer than two episodes).
     """
     episodes = source.unique()
     if len(episodes) < 2:

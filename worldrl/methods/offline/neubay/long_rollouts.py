@@ -66,8 +66,7 @@ class Episodes:
     def of(cls, rows: Transitions, episode: Tensor) -> Episodes:
         """Find the borders of ``episode`` int64 ``[N]``, each row's episode, in blocks.
 
-        Raises:
-            SettingError: no rows, or an episode in more than one block.
+        Raises SettingError (no rows, or an episode in more than one block).
         """
         ids, length = torch.unique_consecutive(episode, return_counts=True)
         if not len(ids) or len(torch.unique(ids)) < len(ids):

@@ -154,8 +154,7 @@ class PackedSequenceBuffer:
 
         The last segment is cut at its end, never at its start, so every memory begins where its episode did.
 
-        Raises:
-            SettingError: the buffer is empty.
+        Raises SettingError (the buffer is empty).
         """
         if not self._segments:
             raise SettingError("tape: nothing to sample from; add a segment first")

@@ -1,0 +1,274 @@
+"""What a run of ``worldrl train-vla`` does: its settings, resolved once and checked before anything is recorded.
+
+The stages read a :class:`Plan`; no other file of this folder knows the settings of the command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from worldrl.core.device import resolve_device, resolve_dtype
+from worldrl.core.embodiment import JointEmbodiment
+from worldrl.core.errors import SettingError
+from worldrl.core.rng import stream_seed
+from worldrl.core.storage.artefact import read_config
+from worldrl.evaluation.policy.protocol import CLEAN
+from worldrl.evaluation.world_model.gates import GateThresholds
+from worldrl.jobs.vla.settings import CollectionSettings, Evaluation, TrainVlaSettings
+from worldrl.jobs.vla.training_suite import EmbeddedTrainingSuite, SuiteOptions, TrainingSuite
+from worldrl.methods.imitation.config import BehaviourCloning
+from worldrl.methods.rl.improve import Improvement
+from worldrl.policies.token.policy import TokenPolicyConfig
+from worldrl.recipes.run import choose_tasks
+from worldrl.recipes.stages import held_out_count
+from worldrl.recipes.world_model.start import (
+    SCRATCH,
+    check_start,
+    check_wan_start,
+    require_kind,
+    require_robot,
+    weights_folder,
+)
+from worldrl.rollout.agents.policy_folder import policy_facts
+from worldrl.rollout.real.embedded import embedded_embodiment
+from worldrl.rollout.suites.names import EMBEDDED
+from worldrl.world_models.loading import VIDEO, WAN
+from worldrl.world_models.video.config import VideoWorldModelConfig
+from worldrl.world_models.video.training_config import WorldModelTraining
+
+if TYPE_CHECKING:
+    from worldrl.recipes.world_model.wan_settings import WanSettings
+    from worldrl.rollout.suites.suite import Suite
+    from worldrl.world_models.wan.training import WanTraining
+
+GRPO = "grpo"
+"""The algorithm that needs nothing of a policy but its log-probabilities."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that the stages need to know.
+
+    ``start`` is the folder of the world model to begin with, None for one from scratch, which ``first_training`` trains;
+    ``training`` refines any other. ``data`` and ``supervised`` are folders that replace recording and cloning. ``styles``
+    counts the other visual styles of each training episode. ``held_out`` is the share of collected episodes that
+    calibration and gates have. ``stop_at_gate`` and ``from_supervised``: see ``gates`` and ``improve_from``.
+    """
+
+    suite: TrainingSuite
+    seed: int
+    device: torch.device
+    dtype: torch.dtype
+    rounds: int
+    start: Path | None
+    data: str | None
+    demonstrations: int
+    supervised: Path | None
+    policy: TokenPolicyConfig
+    cloning: BehaviourCloning
+    collection: CollectionSettings
+    first_expert_episodes: int
+    styles: int
+    held_out: float
+    world_model: VideoWorldModelConfig | WanSettings
+    first_training: WorldModelTraining | WanTraining
+    training: WorldModelTraining | WanTraining
+    target_precision: float
+    thresholds: GateThresholds
+    confirmed: float
+    stop_at_gate: bool
+    improvement: Improvement
+    from_supervised: bool
+    evaluation: Evaluation
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Names."""
+        return self.suite.tasks
+
+    @property
+    def horizons(self) -> dict[str, int]:
+        """Time limit of each task (control steps)."""
+        return self.suite.simulator_backend.horizons(self.tasks)
+
+    def seed_of(self, *names: str | int) -> int:
+        """Derive a stage's seed; below 2**31, which every simulator keeps."""
+        return stream_seed(self.seed, "train-vla", *names) % 2**31
+
+
+def resolve(settings: TrainVlaSettings) -> Plan:
+    """Check what can be checked, and return what the run does; the suite's workers start when they are needed first.
+
+    Raises:
+        SettingError: tasks, suite, weights, policy and numbers of episodes do not fit each other.
+        ArtefactError: no world model in ``start``, or no policy in ``supervised``.
+        WorkerEnvironmentError: the suite is not set up.
+    """
+    plan = planned(settings, resolve_device(settings.device))
+    check_held_out(settings, len(plan.tasks))
+    check_near_goal(settings.collection.near_goal_share, settings.suite, plan.tasks)
+    if settings.backbone == VIDEO:
+        require_kind(settings.start, settings.world_model)
+        check_start(settings.start, settings.world_model, settings.training)
+    else:
+        check_wan_start(settings.start, settings.wan)
+    check_policy_fits(settings)
+    require_robot(settings.start, plan.suite.embodiment)
+    return plan
+
+
+def planned(settings: TrainVlaSettings, device: torch.device) -> Plan:
+    """Find suite and tasks, and refuse what the suite cannot give; nothing else is checked."""
+    wan = settings.backbone == WAN
+    return Plan(
+        suite=_suite(settings, device),
+        seed=settings.seed,
+        device=device,
+        dtype=resolve_dtype(settings.dtype, device),
+        rounds=settings.rounds,
+        start=None if settings.start == SCRATCH else weights_folder(settings.start),
+        data=settings.data,
+        demonstrations=settings.demonstrations,
+        supervised=None if settings.supervised is None else Path(settings.supervised),
+        policy=settings.policy,
+        cloning=settings.cloning,
+        collection=settings.collection,
+        first_expert_episodes=settings.scratch.expert_episodes,
+        styles=settings.styles,
+        held_out=settings.held_out,
+        world_model=settings.wan if wan else settings.world_model,
+        first_training=settings.wan.training if wan else settings.scratch.training,
+        training=settings.wan.training if wan else settings.training,
+        target_precision=settings.target_precision,
+        thresholds=settings.thresholds,
+        confirmed=settings.confirmed,
+        stop_at_gate=settings.gates == "stop",
+        improvement=settings.improvement,
+        from_supervised=settings.improve_from == "supervised",
+        evaluation=settings.evaluation,
+    )
+
+
+# -- suite and tasks -----------------------------------------------------------------------------------------------
+
+
+def _suite(settings: TrainVlaSettings, device: torch.device) -> TrainingSuite:
+    options = SuiteOptions(
+        image_size=settings.policy.image_size,
+        chunk_length=settings.policy.chunk_length,
+        hold_steps=settings.collection.hold_steps,
+        evaluation=settings.evaluation,
+        workers=settings.workers,
+        envs_per_worker=settings.envs_per_worker,
+        timeout_s=settings.timeout_s,
+        domain=settings.domain,
+        shadows=settings.shadows,
+    )
+    if settings.suite == EMBEDDED:
+        tasks = tuple(choose_tasks(settings.tasks, None if settings.tasks else settings.kind))
+        require_domain(settings.domain, tasks)
+        return EmbeddedTrainingSuite(tasks, options)
+    from worldrl.jobs.vla.external_suite import ExternalTrainingSuite
+    from worldrl.rollout.suites.registry import find_suite
+
+    suite = find_suite(settings.suite, settings.python)
+    return ExternalTrainingSuite(suite, external_tasks(settings, suite), options, device)
+
+
+def external_tasks(settings: TrainVlaSettings, suite: Suite) -> tuple[str, ...]:
+    """Return the tasks of an external suite that the settings name; SettingError for what the suite cannot give."""
+    from worldrl.jobs.vla.external_suite import require_players, require_possible
+    from worldrl.recipes.suites.opening import choose_suite_tasks
+
+    scratch = settings.start == SCRATCH
+    later = not scratch or settings.rounds > 1  # only a first round without a world model has the longer collection
+    asked = {
+        "demonstrations": 0 if settings.data else settings.demonstrations,
+        "collection.policy_episodes": settings.collection.policy_episodes,
+        "scratch.expert_episodes": settings.scratch.expert_episodes if scratch else 0,
+        "collection.expert_episodes": settings.collection.expert_episodes if later else 0,
+    }
+    require_possible(suite, asked, start=settings.start, evaluated=settings.evaluation.episodes)
+    tasks = tuple(choose_suite_tasks(settings.tasks, suite.tasks()))
+    require_players(suite, asked, tasks)
+    return tasks
+
+
+def require_domain(domain: str, tasks: Sequence[str]) -> None:
+    """Refuse a domain that tasks do not have; SettingError."""
+    if domain != CLEAN and not isinstance(embedded_embodiment(tasks), JointEmbodiment):
+        raise SettingError(f"domain: {domain} is of bimanual tasks, got {', '.join(tasks)}; give kind=bimanual")
+
+
+# -- episodes ------------------------------------------------------------------------------------------------------
+
+
+def check_held_out(settings: TrainVlaSettings, tasks: int) -> None:
+    """Refuse a collection on that many tasks that would leave no episode for calibration and gates; SettingError."""
+    scratch = settings.start == SCRATCH
+    expert = settings.scratch.expert_episodes if scratch else settings.collection.expert_episodes
+    imagined = 0 if scratch else settings.collection.imagined_episodes
+    episodes = tasks * (settings.collection.policy_episodes + expert + imagined)
+    if held_out_count(episodes, settings.held_out) < 1:
+        raise SettingError(
+            f"held_out: {settings.held_out} of {episodes} collected episodes is not one each for calibration and gates; "
+            "raise held_out or the episodes of collection"
+        )
+
+
+def check_near_goal(share: float, suite: str, tasks: Sequence[str]) -> None:
+    """Refuse to rank failures where no simulator measures how near to the goal they came; SettingError."""
+    if share and (suite != EMBEDDED or isinstance(embedded_embodiment(tuple(tasks)), JointEmbodiment)):
+        raise SettingError(
+            f"collection.near_goal_share={share}: how near to its goal an episode came is measured in "
+            "the embedded suite's tasks of one arm only; give collection.near_goal_share=0"
+        )
+
+
+# -- policy --------------------------------------------------------------------------------------------------------
+
+
+def check_policy_fits(settings: TrainVlaSettings) -> None:
+    """Refuse a policy whose chunks or images are not the world model's, or that cannot be improved in imagination.
+
+    Raises ArtefactError (no world model in ``start``, or no policy in ``supervised``). Raises SettingError (they
+    differ, or the given policy looks at what imagination does not show or learns otherwise).
+    """
+    if settings.supervised:
+        require_imaginable(Path(settings.supervised))
+        require_algorithm(settings.improvement.algorithm, Path(settings.supervised))
+    if settings.start == SCRATCH:
+        world = (settings.wan.model if settings.backbone == WAN else settings.world_model).to_json()
+    else:
+        world = read_config(weights_folder(settings.start))
+    for name, part in (("chunk_length", "dynamics"), ("image_size", "codec")):
+        own, its = getattr(settings.policy, name), world[part][name]
+        if own != its:
+            raise SettingError(
+                f"policy.{name} is {own}, the world model's {name} is {its} (start={settings.start}); make them the same"
+            )
+
+
+def require_imaginable(folder: Path) -> None:
+    """Refuse a policy that looks at what imagination does not show; SettingError."""
+    if lacking := policy_facts(folder).not_imagined:
+        raise SettingError(
+            f"supervised: the policy in {folder} needs {' and '.join(lacking)}; imagination shows it the main camera, the "
+            "command and the instruction only. It can be measured (benchmark, evaluate), but not improved here"
+        )
+
+
+def require_algorithm(algorithm: str, folder: Path) -> None:
+    """Refuse an algorithm that the policy cannot learn by, hours before it would begin; SettingError."""
+    from worldrl.policies.lerobot.folder import is_lerobot_folder
+
+    if algorithm != GRPO and is_lerobot_folder(folder):
+        raise SettingError(
+            f"improvement.algorithm: {algorithm} imitates tokens, which the policy in {folder} has none of; "
+            f"give improvement.algorithm={GRPO}"
+        )
