@@ -52,7 +52,7 @@ FOLDERS: Mapping[str, tuple[str, ...]] = {
     "jobs.environment": ("doctor", "setup", "report", "methods"),
     "jobs.motion": ("train-idm", "align-world-model"),
     "jobs.offline": ("train-offline", "benchmark-offline"),
-    "jobs.policy": ("train-policy", "evaluate", "serve-policy"),
+    "jobs.policy": ("train-policy", "evaluate", "rank", "serve-policy"),
     "jobs.vla": ("train-vla",),
     "jobs.world_model": ("train-world-model", "evaluate-world-model", "imagine"),
     "reproductions": ("reproduce",),
@@ -94,6 +94,15 @@ COMMANDS = {
             "evaluate",
             "measure one policy in the embedded physics simulator",
             ("policy=runs/train-policy/policy", "policy=runs/train-policy/policy seed=1 run_dir=runs/before"),
+        ),
+        Command(
+            "rank",
+            "rank policies by their imagined success from recorded start frames, without a simulator",
+            (
+                "policies=[runs/a/policy,runs/b/policy] data=[runs/collect/dataset]",
+                "policies=[runs/a/policy,runs/b/policy] world_model=runs/train-world-model/world_model outcomes=trials.csv",
+                "preset=tiny policies=[runs/a/policy,runs/b/policy]",
+            ),
         ),
         Command(
             "evaluate-world-model",

@@ -61,6 +61,15 @@ def test_steps_run_in_order_and_a_failure_names_step_and_log(cache, monkeypatch)
         setup_build.run_step("3/4 packages", [sys.executable, "-c", "print('no wheel'); raise SystemExit(3)"], log)
 
 
+def test_a_failed_step_shows_its_own_last_error(cache):
+    log, said = cache / "setup.log", "print('ERROR: no {} wheel'); print('  Expected a'); raise SystemExit(1)"
+    for name in ("first", "other"):
+        with pytest.raises(WorkerEnvironmentError, match=f"ERROR: no {name} wheel; all of it"):
+            setup_build.run_step("wheels", [sys.executable, "-c", said.format(name)], log)
+    with pytest.raises(WorkerEnvironmentError, match=r"failed .exit code 3.: none at all; all of it"):
+        setup_build.run_step("last", [sys.executable, "-c", "print('none at all'); raise SystemExit(3)"], log)
+
+
 def test_an_unfinished_environment_is_none(cache):
     with pytest.raises(WorkerEnvironmentError, match="does not exist; build it with `worldrl setup libero`"):
         find_environment("libero")
@@ -74,8 +83,9 @@ def test_an_unfinished_environment_is_none(cache):
 
 
 def test_doctor_believes_the_check_and_not_the_record(cache, monkeypatch):
-    """The wheel brings no assets: an environment without any is no LIBERO, however completely it was built."""
+    """An environment without assets is no LIBERO, however completely it was built."""
     folder = finish(cache)
+    monkeypatch.setattr(setup, "own_assets", lambda folder, known: str(cache))
 
     def lacks_assets(settings):
         raise WorkerError("LIBERO's assets are not there")
@@ -85,10 +95,10 @@ def test_doctor_believes_the_check_and_not_the_record(cache, monkeypatch):
         setup.ready(SetupSettings("libero"), LIBERO, folder)
     with pytest.raises(Failure, match="has not passed") as caught:
         check_environment("libero")
-    assert caught.value.fix == "worldrl setup libero assets=FOLDER"
+    assert caught.value.fix == "worldrl setup libero"
     monkeypatch.setattr(setup, "check_libero", lambda settings: {"assets": "0123"})
     setup.ready(SetupSettings("libero"), LIBERO, folder)
-    assert check_environment("libero") == f"{folder}, assets of its package"
+    assert check_environment("libero") == f"{folder}, assets {cache}"
     monkeypatch.setattr(setup, "check_libero", lacks_assets)  # they were there once, and are there no more
     with pytest.raises(WorkerError):
         setup.ready(SetupSettings("libero"), LIBERO, folder)

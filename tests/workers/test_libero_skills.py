@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from worldrl.workers.libero.expert import BOWL, CLOSED, UP, NoExpertError, PickAndPlace
+from worldrl.workers.libero.expert import BOWL, CLOSED, UP, NoExpertError, PickAndPlace, grip_of
 from worldrl.workers.libero.facts import POSITION_SCALE, ROTATION_SCALE
 from worldrl.workers.libero.skills import HANDLE, known_goal, make_expert
 from worldrl.workers.link.rotations import DOWN
@@ -54,6 +54,14 @@ class Kitchen:
         self.turned = Rotation.from_rotvec(ROTATION_SCALE * action[3:6]) * self.turned
         self.drawer = min(0.16, self.drawer + max(0.0, motion[1])) if pulls else self.drawer
         self.bowl = self.hand - RIM if self.held else self.bowl
+
+
+def test_a_tall_carton_is_gripped_below_the_palm_and_carried_over_a_baskets_rim():
+    """LIBERO's milk: half 8 cm tall; fingers reach 5 cm beyond the palm; the basket's rim is 14 cm over the table."""
+    half_m, grip = 0.081, grip_of("milk_1")
+    assert grip_of("orange_juice_1") == grip != grip_of("butter_1")
+    assert half_m - grip.height_m < 0.05
+    assert grip.carry_m - grip.height_m - half_m + 0.067 > 0.14
 
 
 def test_a_drawer_is_pulled_by_a_hand_that_leans_towards_it():

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from worldrl.core.errors import SettingError, nearest
+from worldrl.core.errors import RunDirectoryError, SettingError, nearest
 from worldrl.core.storage.heartbeat import Heartbeat
+from worldrl.core.storage.jsonfile import difference, read_json, write_json
 from worldrl.core.storage.run import RunDirectory
 from worldrl.settings import MAY_CHANGE, WHERE, as_plain, resume_command
 
@@ -31,6 +32,18 @@ def open_run(command: str, settings: Any) -> Generator[RunDirectory]:
         Heartbeat(run),
     ):
         yield run
+
+
+def claim_inputs(run: RunDirectory, inputs: Mapping[str, Any]) -> None:
+    """Note what exactly a run reads, so that a continued run never mixes two contents of the same folders.
+
+    Raises:
+        RunDirectoryError: the run was begun with other content.
+    """
+    file = run.path / "inputs.json"
+    if file.exists() and (changed := difference(read_json(file), inputs)):
+        raise RunDirectoryError(f"{run.path}: was begun with other content: {changed}; choose a new run_dir")
+    write_json(file, inputs)
 
 
 def choose_tasks(tasks: Sequence[str], kind: str | None) -> list[str]:

@@ -53,7 +53,7 @@ class Lock:
 
 
 LOCKS: Mapping[str, tuple[Lock, ...]] = {
-    "libero": (Lock("libero", "3.11", "1.4 GB"),),
+    "libero": (Lock("libero", "3.11", "2 GB"),),
     "maniskill": (Lock("maniskill", "3.11", "2.1 GB"),),
     "metaworld": (Lock("metaworld", "3.11", "0.4 GB"),),
     "lerobot": (Lock("lerobot", "3.11", "2 GB"), Lock("lerobot06", "3.12", "6 GB")),

@@ -160,13 +160,13 @@ def confirmed_gate(precision: Rate | None, threshold: float) -> Gate:
     return judge("confirmed", precision, threshold)
 
 
-def require(gates: Sequence[Gate]) -> None:
-    """Raise GateError naming each failed gate, its number, its threshold and what to do."""
+def require(gates: Sequence[Gate], *, use: str = "improve a policy in") -> None:
+    """Raise GateError naming each failed gate, its number, its threshold and what to do; ``use`` ends its first sentence."""
     failed = [gate for gate in gates if not gate.passed]
     if failed:
         lines = [f"{g.name} is {g}, needs {g.threshold:.3g} ({g.meaning}): {g.advice}" for g in failed]
         raise GateError(
-            "the world model is not good enough to improve a policy in:\n  "
+            f"the world model is not good enough to {use}:\n  "
             + "\n  ".join(lines)
             + f"\n  or continue with gates=warn\n  ({ELSEWHERE})"
         )

@@ -231,14 +231,11 @@ def check_environment(name: str) -> str:
         return f"{environment.python}, {where}; the adapter was never run against the real one"
     assets = str(environment.record.get("assets", ""))
     if not environment.record.get(CHECKED, False):
-        lacks = name == "libero" and not assets  # its wheel brings none
-        raise Failure(
-            f"{environment.folder} has not passed setup's check", f"worldrl setup {name}{' assets=FOLDER' * lacks}"
-        )
+        raise Failure(f"{environment.folder} has not passed setup's check", f"worldrl setup {name}")
     if not assets:
         return f"{environment.folder}, assets of its package" if name == "libero" else str(environment.folder)
     if not Path(assets).is_dir():
-        raise Failure(f"its assets {assets} are gone", f"worldrl setup {name} assets=FOLDER")
+        raise Failure(f"its assets {assets} are gone", f"worldrl setup {name}")
     note = str(environment.record.get("assets_note", ""))
     return f"{environment.folder}, assets {assets}" + (f" ({note})" if note else "")
 

@@ -1,17 +1,16 @@
 """``worldrl setup NAME``: builds a foreign package's own Python environment in the user's cache, and checks it at the end.
 
-LIBERO's, ManiSkill's, Meta-World's and lerobot's are built. RoboTwin and Isaac Lab come by their vendors' own installers: their setup looks where
-``python=`` and ``checkout=`` point, says what is missing, and remembers them. Nothing is asked: what cannot be done is an
-error that says what to do. Running it again checks a finished environment and repairs an unfinished one; ``assets=`` may
-be given later. Of lerobot there are two locks, 0.4.4 for Python 3.11 and 0.6.1 for 3.12: the interpreter decides which is built,
-and policies run in the one whose setup passed last.
+LIBERO's with its assets, ManiSkill's, Meta-World's and lerobot's are built. RoboTwin and Isaac Lab come by their vendors'
+own installers: their setup looks where ``python=`` and ``checkout=`` point, says what is missing, and remembers them.
+Nothing is asked: what cannot be done is an error that says what to do. Running it again checks a finished environment and
+repairs an unfinished one; ``assets=`` may be given later. Of lerobot there are two locks, 0.4.4 for Python 3.11 and 0.6.1
+for 3.12: the interpreter decides which is built, and policies run in the one whose setup passed last.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from worldrl.core.errors import SettingError, WorkerEnvironmentError, WorkerErro
 from worldrl.core.storage.jsonfile import read_json, write_json
 from worldrl.core.storage.lock import take_lock
 from worldrl.jobs.environment.setup_adopt import adopt
+from worldrl.jobs.environment.setup_assets import noted_assets, own_assets
 from worldrl.jobs.environment.setup_build import build, say, wanted_lock
 from worldrl.policies.lerobot.worker import ENVIRONMENT as LEROBOT
 from worldrl.policies.lerobot.worker import OFFLINE
@@ -46,7 +46,6 @@ from worldrl.simulators.environments import (
 from worldrl.simulators.pool import SimulatorPool, Start
 from worldrl.simulators.process import Launch, SimulatorProcess, WorkerDied
 from worldrl.workers.libero import facts
-from worldrl.workers.libero.package import assets_digest
 from worldrl.workers.link.rendering import choose_backend
 
 
@@ -61,7 +60,7 @@ class SetupSettings:
         "", "interpreter: to build with, Python 3.11, lerobot also 3.12; robotwin, isaac: that of their own environment"
     )
     checkout: str = setting("", "robotwin: folder of a RoboTwin 2.0 checkout")
-    assets: str = setting("", "folder of LIBERO's assets (meshes, textures), remembered; empty keeps the known one")
+    assets: str = setting("", "your own folder of LIBERO's assets, remembered; empty installs LIBERO's, or keeps yours")
     assets_note: str = setting("", "note for every result made with them, for example 'stand-in bowl'")
     timeout_s: float = setting(600.0, "longest silence of the check at the end (s)")
 
@@ -113,8 +112,10 @@ def ready(settings: SetupSettings, lock: Lock | None, folder: Path) -> dict[str,
         return adopt(settings.name, python=settings.python, checkout=settings.checkout, folder=folder)
     if not (folder / RECORD).exists():
         build(settings.name, lock, settings.python, folder)
-    remember(settings, folder)
+    assets = remember(settings, folder)
     note_checked(folder, False)  # until this check has passed, whatever an earlier one found
+    if settings.name == "libero":
+        remember(replace(settings, assets=own_assets(folder, assets)), folder)
     lerobot = partial(check_lerobot, python=str(interpreter(folder)))  # it is not in use before it has passed
     checks = {"libero": check_libero, "maniskill": check_maniskill, "metaworld": check_adapter, LEROBOT: lerobot}
     found = checks[settings.name](settings)
@@ -129,23 +130,15 @@ def note_checked(folder: Path, passed: bool) -> None:
     write_json(folder / RECORD, {**record, CHECKED: passed}, error=WorkerEnvironmentError)
 
 
-def remember(settings: SetupSettings, folder: Path) -> None:
-    """Write the environment's record; from here on it counts as built."""
+def remember(settings: SetupSettings, folder: Path) -> str:
+    """Write the environment's record; from here on it counts as built. Returns the folder of its assets."""
     path = folder / RECORD
     known = read_json(path, error=WorkerEnvironmentError) if path.exists() else {}
     record = {"schema": SCHEMA, "name": settings.name, "assets": "", "assets_note": "", "assets_notes": {}, **known}
     if settings.assets or (record["assets"] and Path(record["assets"]).is_dir()):
-        record |= bound_note(record, settings)
+        record |= noted_assets(record, settings.assets or record["assets"], settings.assets_note)
     write_json(path, record, error=WorkerEnvironmentError)
-
-
-def bound_note(record: Mapping[str, Any], settings: SetupSettings) -> dict[str, Any]:
-    """Entries of a record about its assets: a note belongs to their content, and comes back with it."""
-    folder = str(Path(settings.assets).resolve()) if settings.assets else record["assets"]
-    content, notes = assets_digest(Path(folder)), record["assets_notes"]
-    earlier = record["assets_note"] if folder == record["assets"] else ""
-    note = settings.assets_note or notes.get(content, earlier)
-    return {"assets": folder, "assets_note": note, "assets_notes": {**notes, content: note} if note else notes}
+    return record["assets"]
 
 
 # --- checking ------------------------------------------------------------------------------------------------------

@@ -78,8 +78,7 @@ def build_steps(name: str, lock: Lock, base: str, folder: Path) -> list[Step]:
     LIBERO's and lerobot's locks are complete and installed without looking at what packages ask for: the pins of LIBERO's
     contradict each other, and of lerobot's own many are not needed here.
     """
-    python = str(interpreter(folder))
-    pip = [python, "-I", "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    python, pip = str(interpreter(folder)), pip_install(folder)
     complete = ("locked packages", [*pip, "--no-deps", "--no-build-isolation", "-r", str(lock.path)])
     first = [("virtual environment", [base, "-m", "venv", str(folder / "venv")]), ("build tools", [*pip, *TOOLS])]
     if name == "libero":
@@ -88,6 +87,11 @@ def build_steps(name: str, lock: Lock, base: str, folder: Path) -> list[Step]:
         torch = [line for line in pins(lock) if line.partition("==")[0] in TORCH]
         return [*first, ("torch and what it needs", [*pip, *torch]), complete]
     return [*first, ("locked packages", [*pip, "-r", str(lock.path)])]
+
+
+def pip_install(folder: Path) -> list[str]:
+    """The command that installs packages in an environment's folder."""
+    return [str(interpreter(folder)), "-I", "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
 
 
 def find_python(given: str, locks: Sequence[Lock]) -> tuple[str, Lock]:
@@ -119,7 +123,7 @@ def run_step(title: str, command: Sequence[str], log: Path) -> None:
     """Run one step, its output into the log.
 
     Raises:
-        WorkerEnvironmentError: it failed; the message ends with its last line.
+        WorkerEnvironmentError: it failed; the message ends with its last line, or with its last error's first one.
     """
     say(title)
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
@@ -130,5 +134,6 @@ def run_step(title: str, command: Sequence[str], log: Path) -> None:
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, check=False
         ).returncode
     if code:
-        last = log.read_text(errors="replace").strip().splitlines()[-1]
-        raise WorkerEnvironmentError(f"setup: step {title} failed (exit code {code}): {last}; all of it is in {log}")
+        lines = log.read_text(errors="replace").rpartition(f"== {title}: ")[2].strip().splitlines()
+        last = [line for line in lines if line.startswith("ERROR: ")][-1:] or lines[-1:]
+        raise WorkerEnvironmentError(f"setup: step {title} failed (exit code {code}): {last[0]}; all of it is in {log}")

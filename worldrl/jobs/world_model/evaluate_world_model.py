@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from worldrl.core.device import peak_device_mb, peak_rss_mb, resolve_device, resolve_dtype, set_threads
-from worldrl.core.errors import ArtefactError, RunDirectoryError, SettingError
+from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.storage.artefact import artefact_hash
-from worldrl.core.storage.jsonfile import difference, digest, read_json, write_json
+from worldrl.core.storage.jsonfile import digest, read_json
 from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.log import MetricLog, Progress
 from worldrl.core.storage.run import RunDirectory
@@ -30,7 +30,7 @@ from worldrl.evaluation.world_model.throughput import imagined_frames_per_s
 from worldrl.jobs.world_model.evaluation_probe import given_probe, trained_probe
 from worldrl.jobs.world_model.grasp_outcome import FIT, FITTED_HERE, NO_RULE, check_choice, fitted, made_for, open_rule
 from worldrl.jobs.world_model.report import report_page, show
-from worldrl.recipes.run import open_run
+from worldrl.recipes.run import claim_inputs, open_run
 from worldrl.recipes.sampler import Sampler, sampled
 from worldrl.recipes.training_data import require_image_size
 from worldrl.recipes.world_model.policy_rollouts import (
@@ -147,7 +147,8 @@ def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
     set_threads(settings.threads)
     data = open_unseen(settings.data, weights_folder(settings.world_model))
     with open_run("evaluate-world-model", settings) as run, MetricLog(run.path) as log:
-        inputs = claim_inputs(run, settings, data)
+        inputs = inputs_of(settings, data)
+        claim_inputs(run, inputs)
         model = load_model(settings, data, device)
         check_policies(settings.policies.folders, model)
         chosen, others = draw_scripts(data, settings.episodes, spare(settings), seed=settings.seed)
@@ -177,12 +178,8 @@ def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
     return metrics
 
 
-def claim_inputs(run: RunDirectory, settings: EvaluateWorldModelSettings, data: EpisodeDataset) -> dict[str, Any]:
-    """Note what exactly is measured, so that a continued run never mixes two world models or datasets.
-
-    Raises:
-        RunDirectoryError: the run was begun with other content in the same folders.
-    """
+def inputs_of(settings: EvaluateWorldModelSettings, data: EpisodeDataset) -> dict[str, Any]:
+    """Say what exactly is measured: paths and hashes."""
     folder = weights_folder(settings.world_model)
     policies = settings.policies.folders
     inputs: dict[str, Any] = {
@@ -200,10 +197,6 @@ def claim_inputs(run: RunDirectory, settings: EvaluateWorldModelSettings, data: 
     if settings.grasp_rule not in (None, FIT):
         rule = read_json(Path(settings.grasp_rule), error=ArtefactError)
         inputs["grasp_rule"] = {"path": settings.grasp_rule, "hash": digest(rule)}
-    file = run.path / "inputs.json"
-    if file.exists() and (changed := difference(read_json(file), inputs)):
-        raise RunDirectoryError(f"{run.path}: was begun with other content: {changed}; choose a new run_dir")
-    write_json(file, inputs)
     return inputs
 
 

@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from worldrl.core.errors import SettingError
 from worldrl.core.renames import first_name
 from worldrl.core.rng import stream_seed
-from worldrl.core.statistics.intervals import Rate, auroc_within, pearson, wilson
+from worldrl.core.statistics.intervals import Rate, auroc_within, wilson
 from worldrl.core.storage.atomic import write_file
 from worldrl.core.storage.run import RunDirectory, Stage
 from worldrl.core.types import ResetRecord
+from worldrl.evaluation.policy.ranking import correlation
 from worldrl.evaluation.world_model.confidence import advantage, rank_sum, worth
 from worldrl.evaluation.world_model.rollout_error import outcome_report
 from worldrl.policies.exploration import Exploration
@@ -42,10 +43,6 @@ from worldrl.rollout.trust.shown_grasp import check_robot, grasp_error
 from worldrl.rollout.trust.shown_motion import rollout_motion_error
 from worldrl.settings import non_negative, positive, setting
 from worldrl.world_models.loading import AnyVideoModel
-
-LEAST_POLICIES = 5
-"""A correlation of fewer says next to nothing: of four, an r of 0.9 has an interval from below 0 on."""
-
 
 SCORE, GRASP, SCORE_AND_GRASP = "score", "grasp_agreement", "score_and_grasp"
 TOGETHER = "sum of the ranks of own score and grasp agreement among these rollouts"
@@ -148,8 +145,8 @@ def policies_beside_reality(
     }
 
 
-def check_policies(folders: Sequence[str], model: AnyVideoModel) -> None:
-    """Refuse policies that cannot dream in this world model, before anything is measured.
+def check_policies(folders: Sequence[str], model: AnyVideoModel, *, field: str = "policies.folders") -> None:
+    """Refuse policies of the setting ``field`` that cannot dream in this world model, before anything is measured.
 
     worldrl's own and lerobot's can; agents on vectors see no picture.
 
@@ -166,12 +163,12 @@ def check_policies(folders: Sequence[str], model: AnyVideoModel) -> None:
         facts = policy_facts(Path(folder))
         if facts.not_imagined:
             raise SettingError(
-                f"policies.folders: the policy in {folder} ({facts.kind}) needs {' and '.join(facts.not_imagined)}, which "
+                f"{field}: the policy in {folder} ({facts.kind}) needs {' and '.join(facts.not_imagined)}, which "
                 "imagination does not show; leave it out"
             )
         if differing := [name for name, value in fitting.items() if getattr(facts, name) != value]:
             raise SettingError(
-                f"policies.folders: the policy in {folder} has another {' and '.join(differing)} than the world model; give "
+                f"{field}: the policy in {folder} has another {' and '.join(differing)} than the world model; give "
                 "policies that were made for it"
             )
 
@@ -281,14 +278,6 @@ def _act_freely(
         envs_per_worker=config.envs_per_worker,
     )
     return wilson(sum(bool(row["success"]) for row in rows), len(rows))
-
-
-def correlation(policies: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Pearson's r of imagined and real success over policies; None where it is undefined."""
-    imagined, real = ([one[name]["rate"] for one in policies] for name in ("imagined", "real"))
-    if len(policies) < LEAST_POLICIES or not (np.ptp(imagined) and np.ptp(real)):
-        return None
-    return {**pearson(imagined, real)}
 
 
 def trust(judged: Sequence[Judged], *, seed: int) -> dict[str, Any]:

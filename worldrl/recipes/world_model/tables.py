@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from worldrl.evaluation.policy.ranking import LEAST_POLICIES
 from worldrl.evaluation.report.model import Table
 from worldrl.evaluation.report.words import with_interval, with_rate
 from worldrl.evaluation.world_model.battery import WITH_GRASP, Drift
 from worldrl.evaluation.world_model.fvd import USUAL_VIDEOS
 from worldrl.evaluation.world_model.measures import Measures
-from worldrl.recipes.world_model.policy_rollouts import LEAST_POLICIES, SCORE_AND_GRASP, TOGETHER
+from worldrl.recipes.world_model.policy_rollouts import SCORE_AND_GRASP, TOGETHER
 from worldrl.rollout.real.execution import HOLD_STEPS
 from worldrl.rollout.trust.confidence import CONFIDENCE_SCORES
 

@@ -37,6 +37,7 @@ from worldrl.workers.link.rendering import BACKENDS, choose_backend
 ENV_ID = "worldrl/Libero-v0"
 TARGET = "worldrl.workers.libero.worker:Libero"
 RENDER_TIMEOUT_S = 120.0
+NOT_OWN = "not LIBERO's own files"
 
 
 def libero_launch(
@@ -107,13 +108,17 @@ class LiberoSuite(Suite):
         return facts.UNSCRIPTED.get(facts.split_suite(self.name)[0], ())
 
     def assets_note(self, described: Mapping[str, Any], *, assets: str, given: str) -> str:
-        """The note given at setup, of the assets' content in any folder and of their folder with any content."""
+        """The note given at setup, of the assets' content in any folder and of their folder with any content.
+
+        Files that are not LIBERO's own have a note in any case.
+        """
         record = find_environment("libero").record
         folder = str(record.get("assets", ""))
         notes = [record.get("assets_notes", {}).get(described["assets"], "")]
         if not assets or Path(assets).resolve() == Path(folder).resolve():
             notes.append(str(record.get("assets_note", "")))
-        return "; ".join(dict.fromkeys(note for note in (*notes, given) if note))
+        known = dict.fromkeys(note for note in (*notes, given) if note)
+        return "; ".join(known) or ("" if described["assets"] == facts.OWN_ASSETS else NOT_OWN)
 
     def conventions(self, described: Mapping[str, Any], *, shadows: bool, assets_note: str) -> tuple[str, Conventions]:
         """Settling, fixtures, images, actions, assets and sources."""

@@ -88,11 +88,14 @@ class Grip:
 BOWL = Grip(side_m=0.048, height_m=0.038, place_m=0.03)
 BOX = Grip(height_m=0.0, place_m=0.06)
 BOTTLE = Grip(height_m=0.125, place_m=0.01, carry_m=0.25)
+CARTON = Grip(height_m=0.045, place_m=0.08, carry_m=0.27)
+"""16 cm tall: gripped at its middle it would meet the palm, and carried lower it would push a basket away."""
+GRIPS = {"bowl": BOWL, "bottle": BOTTLE, "milk": CARTON, "orange_juice": CARTON}
 
 
 def grip_of(name: str) -> Grip:
     """Choose a grip by the object's kind."""
-    return BOWL if "bowl" in name else BOTTLE if "bottle" in name else BOX
+    return next((grip for kind, grip in GRIPS.items() if kind in name), BOX)
 
 
 @dataclass(frozen=True)

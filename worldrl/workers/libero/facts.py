@@ -124,6 +124,12 @@ UNSCRIPTED: Mapping[str, tuple[str, ...]] = {
 """Suite → tasks whose goals the scripted expert (``libero/skills.py``) does not support. For the others it at least
 tries."""
 
+OWN_ASSETS = "6051ae32121b91f7"
+"""Digest (``package.assets_digest``) of the 585 asset files in LIBERO's own repository, commit 8f1084e."""
+ASSETS_WITH_PRO = "37118442c45996b8"
+"""Digest of the folder that the wheels in ``assets.txt`` bring: these files, equal by git blob id, and 279 of LIBERO-PRO,
+which no task of the suites here uses. It counts as ``OWN_ASSETS``."""
+
 HORIZON_VARIANTS = {"lerobot": {"libero_spatial": 280}}
 """Named exceptions: lerobot 0.4.4 gives libero_spatial 280 steps."""
 

@@ -29,8 +29,12 @@ def task_instruction(name: str) -> str:
 
 
 def assets_digest(folder: Path) -> str:
-    """SHA-256 (16 hex digits) over the names and contents of an assets folder without its ``.md`` files."""
-    return _files_digest(folder, lambda path: path.suffix != ".md")
+    """SHA-256 (16 hex digits) over the names and contents of an assets folder without its ``.md`` files.
+
+    LIBERO's own files have one digest, whether LIBERO-PRO's are beside them or not.
+    """
+    digest = _files_digest(folder, lambda path: path.suffix != ".md")
+    return facts.OWN_ASSETS if digest == facts.ASSETS_WITH_PRO else digest
 
 
 def sources_digests(root: Path, suite: str) -> dict[str, str]:
@@ -98,9 +102,8 @@ def find_assets(root: Path, given: str) -> Path:
     folder = Path(given) if given else root / "assets"
     if not (folder / "scenes").is_dir():
         raise LiberoError(
-            f"LIBERO's assets (meshes, textures) are not in {folder}; its wheel does not bring them: copy "
-            "libero/libero/assets of the repository Lifelong-Robot-Learning/LIBERO somewhere, and run "
-            "`worldrl setup libero assets=THAT_FOLDER`"
+            f"LIBERO's assets (meshes, textures) are not in {folder}; `worldrl setup libero` installs them, and "
+            "`worldrl setup libero assets=FOLDER` takes a folder of yours"
         )
     return folder
 

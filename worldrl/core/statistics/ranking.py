@@ -1,0 +1,81 @@
+"""Statistics of several policies at once: which is best, and whether one measure orders them as another does.
+
+Shapes legend: ``P`` policies, ``E`` episodes (start states) that all of them played, ``R`` resamples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from worldrl.core.errors import SettingError
+from worldrl.core.statistics.intervals import Z, sps
+
+RESAMPLES = 10_000
+
+
+class RankCorrelation(TypedDict):
+    """Spearman's rank correlation with its 95 % interval."""
+
+    n: int
+    r: float
+    lo: float
+    hi: float
+    method: Literal["bonett-wright"]
+
+
+def probability_best(
+    success: NDArray[np.bool_], stratum: Sequence[str], *, generator: np.random.Generator, resamples: int = RESAMPLES
+) -> NDArray[np.float64]:
+    """Probability ``[P]`` that each policy has the highest mean, from outcomes ``[P, E]``; it sums to 1.
+
+    A bootstrap over episodes: all policies keep their outcomes of a drawn episode, so the comparison is paired. Episodes are
+    drawn within each ``stratum`` (``E`` names). Policies that tie share a resample. The draws know nothing of the policies,
+    so their order does not matter. Raises SettingError (no policy, no episode, another number of strata, no resample).
+    """
+    if success.ndim != 2 or success.size == 0 or success.shape[1] != len(stratum) or resamples < 1:
+        raise SettingError(
+            f"probability_best: needs outcomes [policies, episodes] and a stratum of each episode, got "
+            f"{list(success.shape)} and {len(stratum)}"
+        )
+    names, wins = np.asarray(stratum), np.zeros((resamples, len(success)), np.int64)
+    for name in sorted(set(stratum)):
+        rows = np.flatnonzero(names == name)
+        drawn = generator.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=resamples)  # [R, E of it]
+        wins += drawn @ success[:, rows].T.astype(np.int64)
+    best = wins == wins.max(axis=1, keepdims=True)
+    return (best / best.sum(axis=1, keepdims=True)).mean(axis=0)
+
+
+def spearman(x: ArrayLike, y: ArrayLike) -> RankCorrelation:
+    """Return Spearman's rank correlation; ties get their mean rank.
+
+    Interval: Fisher's transform with the variance (1 + r²/2) / (n - 3) of Bonett and Wright, Psychometrika 65 (2000). Raises
+    SettingError (different lengths, fewer than 4 pairs, or a constant).
+    """
+    first, second = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    if first.shape != second.shape or first.ndim != 1 or first.size < 4:
+        raise SettingError(f"spearman: needs at least 4 pairs, got {list(first.shape)} and {list(second.shape)}")
+    if not (np.ptp(first) and np.ptp(second)):
+        raise SettingError("spearman: a constant has no ranks, so the correlation is undefined")
+    r = float(np.corrcoef(sps.rankdata(first), sps.rankdata(second))[0, 1])
+    if abs(r) > 1 - 1e-12:
+        return {"n": first.size, "r": math.copysign(1.0, r), "lo": r, "hi": r, "method": "bonett-wright"}
+    half = Z * math.sqrt((1 + r * r / 2) / (first.size - 3))
+    lo, hi = (math.tanh(math.atanh(r) + side * half) for side in (-1, 1))
+    return {"n": first.size, "r": r, "lo": lo, "hi": hi, "method": "bonett-wright"}
+
+
+def mean_maximum_rank_violation(estimate: ArrayLike, real: ArrayLike) -> float:
+    """Mean over policies of the largest real difference to one that the estimate puts on the wrong side; 0 is perfect.
+
+    MMRV of X. Li et al., SIMPLER (2024), equation 2: mean over i of max over j of |real_i - real_j| where
+    (estimate_i < estimate_j) differs from (real_i < real_j).
+    """
+    guess, true = np.asarray(estimate, np.float64), np.asarray(real, np.float64)
+    wrong = (guess[:, None] < guess[None]) != (true[:, None] < true[None])
+    return float((np.abs(true[:, None] - true[None]) * wrong).max(axis=1).mean())

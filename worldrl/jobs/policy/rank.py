@@ -1,0 +1,254 @@
+"""``worldrl rank``: which of several policies is best, by their imagined success from recorded start frames.
+
+No simulator takes part. The world model is first measured on recorded episodes that it has not learned from; a model whose
+gates fail, or whose success head these episodes cannot test, ranks nothing.
+
+Every policy starts from the same frames with the same noise, so comparisons are paired and do not depend on the order of
+``policies``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.core.device import resolve_device, resolve_dtype
+from worldrl.core.errors import GateError, SettingError
+from worldrl.core.rng import numpy_stream, stream_seed
+from worldrl.core.storage.artefact import artefact_hash
+from worldrl.core.storage.learned import Learned
+from worldrl.core.storage.log import Progress
+from worldrl.core.storage.run import Stage
+from worldrl.core.types import Episode
+from worldrl.data.lerobot.dataset import EpisodeDataset, assumed
+from worldrl.evaluation.policy.imagined import Start, imagined_outcomes
+from worldrl.evaluation.policy.ranking import Outcomes, labels_of, ranked, read_outcomes
+from worldrl.evaluation.report.store import publish
+from worldrl.evaluation.world_model.gates import Gate, GateThresholds, measure_gates, require
+from worldrl.jobs.policy.rank_report import report_page, show
+from worldrl.recipes.gates_output import show_gates
+from worldrl.recipes.run import claim_inputs, open_run
+from worldrl.recipes.training_data import open_datasets, require_image_size
+from worldrl.recipes.world_model.policy_rollouts import check_policies
+from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, images_of, weights_folder
+from worldrl.rewards.success import HIGHEST_THRESHOLD, SuccessRule
+from worldrl.rollout.agents.policy_folder import policy_facts
+from worldrl.rollout.real.specs import scene_digest
+from worldrl.settings import non_negative, one_of, positive, setting
+from worldrl.world_models.loading import AnyVideoModel, open_world_model
+
+LEAST_OUTCOMES = 3
+"""Least numbers of successes and of failures among the episodes of the gates."""
+
+
+@dataclass
+class RankSettings:
+    """Which policies, in which world model, from which recordings."""
+
+    run_dir: str = setting("runs/rank", "where everything is written")
+    seed: int = setting(0, "root of every random stream; also chooses the episodes")
+    device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
+    dtype: str = setting("float32", "number type of imagination: float32, bfloat16 or auto")
+    world_model: str = setting(BUNDLED, "bundled, or a world-model folder")
+    policies: list[str] = setting([], "folders of two or more policies, worldrl's or lerobot's")
+    data: list[str] = setting(["runs/collect/dataset"], "dataset folders; imagined rollouts begin at the first frames")
+    held_out: list[str] = setting([], "dataset folders that the gates are measured on; empty takes those of data")
+    outcomes: str | None = setting(
+        None, "CSV file of real outcomes, policy,episode,success: how imagined success follows real success"
+    )
+    episodes: int = setting(50, "start frames per task at most, drawn by the seed")
+    steps: int = setting(0, "control steps to imagine; 0 takes each task's longest recorded episode")
+    temperature: float | None = setting(None, "the policies' sampling temperature; null is greedy")
+    batch: int = setting(32, "rollouts imagined at once, and between two saves")
+    gate_episodes: int = setting(60, "episodes that the gates are measured on at most, drawn by the seed")
+    gates: str = setting("stop", "what a failed gate does: stop or warn")
+    thresholds: GateThresholds = field(default_factory=GateThresholds)
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("episodes", "batch", "gate_episodes"):
+            positive(name, getattr(self, name))
+        non_negative("steps", self.steps)
+        one_of("dtype", self.dtype, ("float32", "bfloat16", "auto"))
+        one_of("gates", self.gates, ("stop", "warn"))
+        if len(self.policies) < 2 or len({Path(one).resolve() for one in self.policies}) < len(self.policies):
+            raise SettingError(
+                f"policies: needs two or more different folders, got {self.policies}; give 'policies=[A,B]', or measure one "
+                "policy with worldrl evaluate"
+            )
+        if not self.data:
+            raise SettingError("data must name at least one dataset folder; record one with worldrl collect")
+        if self.world_model == SCRATCH:
+            raise SettingError("world_model=scratch has learned nothing to imagine with; give bundled or a folder")
+
+
+def main(settings: RankSettings) -> dict[str, Any]:
+    """Measure the gates, imagine every policy, write ``result.json`` and ``report.html``, print the closing table.
+
+    Returns the metrics of :func:`~worldrl.evaluation.policy.ranking.ranked`, the gates and the inputs. Raises GateError (the
+    world model is not good enough, and ``gates=stop``).
+    """
+    device, labels = resolve_device(settings.device), labels_of(settings.policies)
+    names = dict(zip([*settings.policies, *labels], [*labels, *labels], strict=True))
+    outcomes = None if settings.outcomes is None else read_outcomes(Path(settings.outcomes), names)
+    data, held_out = (open_joined(folders, settings) for folders in (settings.data, settings.held_out or settings.data))
+    with open_run("rank", settings) as run:
+        model = open_world_model(weights_folder(settings.world_model), device).eval()
+        model.compute_dtype = resolve_dtype(settings.dtype, device)
+        for dataset in (data, held_out):
+            check_fits(dataset, model, settings.world_model)
+        check_policies(settings.policies, model, field="policies")
+        inputs = inputs_of(settings, data, held_out, outcomes)
+        claim_inputs(run, inputs)
+        gates, reasons = trusted(run.stage("01-gates"), settings, model, held_out)
+        starts = draw_starts(data, settings.episodes, settings.steps, seed=settings.seed)
+        success = np.stack(
+            [
+                imagine(run.stage(f"02-policy-{number}"), settings, model, folder, label, starts)
+                for number, (folder, label) in enumerate(zip(settings.policies, labels, strict=True), start=1)
+            ]
+        )
+        metrics = {
+            **ranked(labels, success, [start.episode.task for start in starts], outcomes, seed=settings.seed),
+            "starts": len(starts),
+            "gates": [asdict(gate) for gate in gates],
+            "not_trusted": reasons,
+            "assumed": list(assumed(start.episode for start in starts)),
+            **inputs,
+        }
+        run.write_result(metrics, seed=settings.seed, device=str(device))
+        publish(run, report_page(metrics, gates, seed=settings.seed, device=str(device)))
+        show(metrics, run.path)
+    return metrics
+
+
+def open_joined(folders: Sequence[str], settings: RankSettings) -> EpisodeDataset:
+    """Open datasets as one, in the images of the world model."""
+    first, *others = open_datasets(folders, images_of(settings.world_model))
+    return first.concatenate(*others)
+
+
+def check_fits(data: EpisodeDataset, model: AnyVideoModel, world_model: str) -> None:
+    """Refuse recordings of another robot or image size than the world model's with SettingError."""
+    if data.embodiment != model.embodiment:
+        raise SettingError(f"data: {data.source} is of another robot than the world model {world_model}")
+    require_image_size(data, model.config.codec.image_size, f"the size of world_model={world_model}")
+
+
+def inputs_of(
+    settings: RankSettings, data: EpisodeDataset, held_out: EpisodeDataset, outcomes: Outcomes | None
+) -> dict[str, Any]:
+    """Say what exactly is ranked: paths and hashes."""
+    counts = {label: len(trials) for label, trials in (outcomes or {}).items()}
+    return {
+        "world_model": {"path": settings.world_model, "hash": artefact_hash(weights_folder(settings.world_model))},
+        "data": {"path": list(settings.data), "hash": data.fingerprint},
+        "held_out": {"path": settings.held_out or list(settings.data), "hash": held_out.fingerprint},
+        "policy": {
+            "path": list(settings.policies),
+            "hash": [policy_facts(Path(folder)).hash for folder in settings.policies],
+        },
+        "outcomes": {"path": settings.outcomes, "trials": counts},
+    }
+
+
+def draw_starts(data: EpisodeDataset, count: int, steps: int, *, seed: int) -> list[Start]:
+    """Draw episodes task by task, whose first frames are starts; each is imagined as long as its task's longest episode."""
+    starts = list[Start]()
+    for task in data.tasks():
+        rows = [row for row, record in enumerate(data.records) if record.task == task]
+        drawn = numpy_stream(seed, "rank", task).permutation(len(rows))[:count]
+        horizon = steps or max(data.records[row].length for row in rows)
+        starts += [Start(data[rows[place]], horizon) for place in sorted(drawn.tolist())]
+    return starts
+
+
+# --- whether the world model may rank ------------------------------------------------------------------------------
+
+
+def trusted(
+    stage: Stage, settings: RankSettings, model: AnyVideoModel, held_out: EpisodeDataset
+) -> tuple[list[Gate], list[str]]:
+    """Measure the gates, or read them; return them and why the ranking is not to be trusted (nothing: it is).
+
+    Raises GateError (there is a reason, and ``gates=stop``).
+    """
+    if not stage.finished:
+        stage.finish(measured_gates(settings, model, held_out))
+    summary = stage.summary
+    gates = [
+        Gate(**{**gate, "value": float("nan") if gate["value"] is None else gate["value"]}) for gate in summary["gates"]
+    ]
+    reasons = [*summary["reasons"], *(f"gate {gate.name} failed" for gate in gates if not gate.passed)]
+    if gates:
+        show_gates(gates, f"world model {settings.world_model}, {summary['episodes']} episodes")
+    if reasons and settings.gates == "stop":
+        if not summary["reasons"]:
+            require(gates, use="rank policies in")
+        raise GateError(
+            f"the world model cannot rank policies: {'; '.join(reasons)}. Give held_out=[...] with such episodes, train it "
+            "again with them, or continue with gates=warn"
+        )
+    return gates, reasons
+
+
+def measured_gates(settings: RankSettings, model: AnyVideoModel, held_out: EpisodeDataset) -> dict[str, Any]:
+    """The gates as JSON, the number of their episodes, and what these episodes cannot test."""
+    rule = SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce)
+    episodes = unseen(held_out, weights_folder(settings.world_model), settings.gate_episodes, seed=settings.seed)
+    reasons = untested(episodes, rule)
+    gates = measure_gates(model, episodes, rule, settings.thresholds, seed=settings.seed)[0] if episodes else []
+    return {"gates": [asdict(gate) for gate in gates], "episodes": len(episodes), "reasons": reasons}
+
+
+def unseen(data: EpisodeDataset, world_model: Path, count: int, *, seed: int) -> list[Episode]:
+    """Draw episodes that the world model has not learned from."""
+    learned = Learned.read(world_model)
+    rows = [row for row, record in enumerate(data.records) if scene_digest(record) not in learned.episodes]
+    if data.fingerprint in learned.datasets:
+        rows = []
+    drawn = numpy_stream(seed, "rank gates").permutation(len(rows))[:count]
+    return [data[rows[place]] for place in sorted(drawn.tolist())]
+
+
+def untested(episodes: Sequence[Episode], rule: SuccessRule) -> list[str]:
+    """Why a success head is not known to tell success from failure; nothing where it is."""
+    if not episodes:
+        return ["it has learned from every episode of the recordings, so nothing is left to test it on"]
+    won = sum(episode.success for episode in episodes)
+    counts = {"succeed": won, "fail": len(episodes) - won}
+    few = [f"{count} {name}" for name, count in counts.items() if count < LEAST_OUTCOMES]
+    reasons = [
+        f"of the {len(episodes)} episodes that it has not learned from only {' and '.join(few)} (at least {LEAST_OUTCOMES} are "
+        "needed), so its success head is not tested"
+    ]
+    uncalibrated = "its success head was calibrated without a recorded success"
+    return [*(reasons if few else []), *([uncalibrated] if rule.threshold >= HIGHEST_THRESHOLD else [])]
+
+
+# --- imagination ---------------------------------------------------------------------------------------------------
+
+
+def imagine(
+    stage: Stage, settings: RankSettings, model: AnyVideoModel, folder: str, label: str, starts: Sequence[Start]
+) -> NDArray[np.bool_]:
+    """Imagine one policy from every start, batch after batch; what an earlier session did is read. Returns bool ``[E]``."""
+    if not stage.finished:
+        with Progress(f"imagine {label}", total=len(starts), unit="rollouts") as progress:
+            success = imagined_outcomes(
+                model,
+                Path(folder),
+                starts,
+                stage.folder,
+                batch=settings.batch,
+                temperature=settings.temperature,
+                seed=stream_seed(settings.seed, "rank") % 2**31,
+                advance=progress.advance,
+            )
+        stage.finish({"policy": label, "success": success.tolist()})
+    return np.array(stage.summary["success"], np.bool_)
