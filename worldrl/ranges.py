@@ -144,7 +144,6 @@ _NARROWER: tuple[tuple[Range, str], ...] = (
     (POSITIVE_SHARE, "dance_grpo.trained_share|branch_grpo.extremes_share"),
     (POSITIVE, "diffusion_nft.beta|sol_rl.nft.beta"),
     (NON_NEGATIVE, "imagine.weights|align-world-model.weights"),
-    (Range(8, 512), "collect.image_size"),
     (Range(8, 65_536, unit="width"), "train-policy.model.image_size|train-vla.policy.image_size"),
     (Range(4, MOST, unit="times"), "train-idm.clip_frames"),
     (Range(1, 3), "train-idm.model.window"),
