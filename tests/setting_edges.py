@@ -41,6 +41,7 @@ VARIANTS: list[tuple[str, dict[str, str]]] = [
 """Commands, and ``train-offline`` with each algorithm, whose settings it then has."""
 
 OFFLINE = "runs/make-dataset-tiny/datasets/worldrl/pendulum-v1/medium-replay-v0"
+ADAPTER = Path(__file__).parent / "workers/reach_adapter.py"
 TINY = {
     "collect": "image_size=32 noisy_episodes=0 expert_episodes=1",
     "restyle": "data=runs/collect-tiny/dataset styles=[dim]",
@@ -51,6 +52,12 @@ TINY = {
     "imagine": "world_model=runs/train-world-model-tiny/world_model data=runs/collect-tiny/dataset episodes=1",
     "evaluate": "policy=runs/train-policy-tiny/policy episodes=1",
     "evaluate-world-model": "world_model=runs/train-world-model-tiny/world_model",
+    "align-world-model": "start=runs/planner/world_model folders.idm=runs/train-idm-tiny/idm",
+    "check-protocol": "data=runs/collect-tiny/dataset episodes=1",
+    "check-suite": f"suite={ADAPTER}:Reach episodes=1",
+    "serve-policy": "policy=runs/two-arms-policy/policy",
+    "train-vla": "",
+    "setup": "",
     "benchmark": "policy=runs/train-policy-tiny/policy tasks=[PickRedCube] episodes=1 workers=0",
     "make-dataset": f"env=Pendulum-v1 store={os.devnull}-{{case}}",
     "train-offline": f"data={OFFLINE} video_episodes=0",
@@ -59,9 +66,18 @@ TINY = {
     "doctor": "",
     "report": "run_dir=runs/train-policy-tiny",
 }
-"""What each command needs at its smallest size, for ``ends``; the others are composed only."""
-PREPARED = ("collect", "train-policy", "train-world-model", "make-dataset")
-"""Commands whose results the others read."""
+"""What each command needs at its smallest size, for ``ends``; ``compare`` and ``methods`` have no number."""
+PREPARED = {
+    "collect-tiny": "collect",
+    "train-policy-tiny": "train-policy",
+    "train-world-model-tiny": "train-world-model",
+    "train-idm-tiny": "train-idm",
+    "make-dataset-tiny": "make-dataset",
+    "planner": "train-world-model model.dynamics.planning=true training.action_dropout=0.5",
+    "two-arms": "collect tasks=[BimanualLiftPot] expert_episodes=2 noisy_episodes=0 image_size=32",
+    "two-arms-policy": "train-policy data=[runs/two-arms/dataset] model.image_size=32",
+}
+"""Run directory → command, of what the others read."""
 
 
 # --- settings and values -------------------------------------------------------------------------------------------
@@ -151,25 +167,27 @@ def refused(arguments: list[str], named: str) -> str:
 
 
 @contextlib.contextmanager
-def without_jobs() -> Iterator[None]:
-    """Jobs that raise ``Started``."""
+def without_jobs(only: type[Any] | None = None) -> Iterator[None]:
+    """Jobs that raise ``Started``; ``only``: the settings of every command, made once."""
 
     def begin(_: Any) -> NoReturn:
         raise Started
 
-    load = Command.load
+    load, schema = Command.load, Command.schema
     Command.load = lambda self: (begin, load(self)[1])  # type: ignore[method-assign]
+    if only is not None:
+        Command.schema = lambda self, given: only  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Command.load = load  # type: ignore[method-assign]
+        Command.load, Command.schema = load, schema  # type: ignore[method-assign]
 
 
 def lines_outside(name: str, given: dict[str, str]) -> Iterator[tuple[list[str], str]]:
     """Command lines with one value outside its range, and the name of that setting."""
     whole = fill(name, given, "tiny" if "tiny" in presets_of(name) else "cpu")
     for row in own_rows(name, given):
-        allowed = range_of(row.key)
+        allowed = range_of(row.key, name)
         assert allowed is not None, row.key
         for value in outside(allowed):
             words = [f"{key}={text}" for key, text in whole.items() if key != row.key]
@@ -182,7 +200,7 @@ def lines_outside(name: str, given: dict[str, str]) -> Iterator[tuple[list[str],
 def check_outside(name: str, given: dict[str, str], every: int = 1) -> tuple[int, list[str]]:
     """How many command lines were tried, and what was wrong; ``every``: only each n-th."""
     lines = list(lines_outside(name, given))[::every]
-    with without_jobs():
+    with without_jobs(COMMANDS[name].schema(given)):
         found = {" ".join(line): refused(line, named) for line, named in lines}
     return len(lines), [f"{line}\n    {what}" for line, what in found.items() if what]
 
@@ -192,9 +210,10 @@ def check_outside(name: str, given: dict[str, str], every: int = 1) -> tuple[int
 
 def prepare(folder: Path) -> None:
     """Make the small results that other commands read."""
-    for name in PREPARED:
-        if not (folder / f"runs/{name}-tiny/result.json").exists():
-            subprocess.run([sys.executable, "-m", "worldrl", name, "preset=tiny"], cwd=folder, check=True, timeout=300)
+    for name, line in PREPARED.items():
+        words = [*line.split(), "preset=tiny", f"run_dir=runs/{name}"]
+        if not (folder / f"runs/{name}/result.json").exists():
+            subprocess.run([sys.executable, "-m", "worldrl", *words], cwd=folder, check=True, timeout=300)
 
 
 def child(arguments: list[str], output: Path) -> NoReturn:
@@ -250,7 +269,7 @@ def check_ends(folder: Path, name: str, given: dict[str, str], limit_s: float) -
     found: dict[str, str] = {}
     scratch = folder / "case"
     for number, row in enumerate(own_rows(name, given)):
-        allowed = range_of(row.key)
+        allowed = range_of(row.key, name)
         assert allowed is not None, row.key
         for value in ends(allowed, kind(row) is int):
             token, began = written(row, value), time.monotonic()

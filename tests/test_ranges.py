@@ -22,11 +22,11 @@ IDS = [" ".join((name, *given.values())) for name, given in VARIANTS]
 @pytest.mark.parametrize(("name", "given"), VARIANTS, ids=IDS)
 def test_every_number_has_a_range_and_every_preset_is_inside(name: str, given: dict[str, str]) -> None:
     rows = list(numeric(name, given))
-    assert [row.key for row in rows if range_of(row.key) is None] == []
+    assert [row.key for row in rows if range_of(row.key, name) is None] == []
     for preset in presets_of(name):
         plain = compose_plain(name, COMMANDS[name].schema(given), fill(name, given, preset))
         for row in rows:
-            check_range(row.key, value_at(plain, row.key))
+            check_range(row.key, value_at(plain, row.key), name)
 
 
 def outside(allowed: Range) -> Iterator[float]:
@@ -39,13 +39,13 @@ def outside(allowed: Range) -> Iterator[float]:
 @pytest.mark.parametrize(("name", "given"), VARIANTS, ids=IDS)
 def test_numbers_outside_are_refused_with_the_settings_name_and_range(name: str, given: dict[str, str]) -> None:
     for row in numeric(name, given):
-        allowed = range_of(row.key)
+        allowed = range_of(row.key, name)
         assert allowed is not None
         for value in outside(allowed):
             with pytest.raises(
                 SettingError, match=rf"^{row.key} must be .*got .*; give {row.key}=\.\.\. in that range$"
             ):
-                check_range(row.key, [value])
+                check_range(row.key, [value], name)
 
 
 SPECIAL = (
@@ -78,7 +78,7 @@ def test_wrong_texts_compose_or_are_refused_in_one_line(name: str) -> None:
             except SettingError as error:
                 assert "\n" not in str(error)  # noqa: PT017  (composing is right, too)
                 continue
-            allowed, value = range_of(row.key), settings
+            allowed, value = range_of(row.key, name), settings
             for part in row.key.split("."):
                 value = getattr(value, part)
             assert allowed is not None

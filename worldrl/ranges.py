@@ -126,6 +126,31 @@ _NAMES: tuple[tuple[Range, str], ...] = (
 RANGES: dict[str, Range] = {name: range_ for range_, names in _NAMES for name in names.split("|")}
 """Last word of a setting's name, or its last words with dots, to its range."""
 RANGES |= {"lora.alpha": POSITIVE, "agent.alpha": NON_NEGATIVE, "recurrent.updates_per_step": POSITIVE}
+_NARROWER: tuple[tuple[Range, str], ...] = (
+    (COUNT, "extend.steps|check-suite.steps|imagine.episodes|evaluate.episodes|evaluate-world-model.episodes|"
+            "benchmark.episodes|check-protocol.episodes|check-protocol.workers|train-vla.workers|train-vla.demonstrations|"
+            "align-world-model.videos|sampler.steps|probe.episodes|policies.imagined_rollouts|execution.steps|"
+            "alignment.prompts|alignment.epochs|denoising.steps|train-policy.training.steps|fine_tuning.steps|cloning.steps|"
+            "train-idm.training.steps|unet.sampling_steps|codec.rows"),
+    (AT_LEAST_TWO, "policies.resampled_rollouts|execution.members|alignment.group_size|branch_grpo.children|sol_rl.explored|"
+                   "step_aware_preference.candidates"),
+    (SIZE, "train-policy.model.width|train-idm.model.width|grasp.width|policy.width|train-policy.model.keypoints|"
+           "train-idm.model.keypoints|grasp.keypoints|policy.keypoints"),
+    (MODULES, "train-policy.model.blocks|train-idm.model.blocks|grasp.blocks|policy.blocks|unet.blocks|"
+              "train-world-model.model.outcome.ensemble_size|world_model.outcome.ensemble_size"),
+    (BELOW_ONE, "command_dropout|jitter|held_out_fraction|wan.model.dynamics.memory_noise|step_aware_preference.gap"),
+    (SHARE, "success.noise_weight|train-idm.training.beta"),
+    (OPEN_SHARE, "dynamics.refinement_sigma|ratio.clip"),
+    (POSITIVE_SHARE, "dance_grpo.trained_share|branch_grpo.extremes_share"),
+    (POSITIVE, "diffusion_nft.beta|sol_rl.nft.beta"),
+    (NON_NEGATIVE, "imagine.weights|align-world-model.weights"),
+    (Range(8, 65_536, unit="width"), "train-policy.model.image_size|train-vla.policy.image_size"),
+    (Range(4, MOST, unit="times"), "train-idm.clip_frames"),
+    (Range(1, 3), "train-idm.model.window"),
+    (Range(1, 2), "unet.order"),
+    (Range(0, 0.5, below=True), "probe.shift"),
+)  # fmt: skip
+RANGES |= {name: range_ for range_, names in _NARROWER for name in names.split("|")}
 
 _CHANGES: tuple[tuple[Range, str], ...] = (
     (COUNT, "asked|behaviour_steps|buffer|chunk|critics|demonstrations|denoising|episodes|epochs|evaluations|idm_steps|judged|"
@@ -143,22 +168,22 @@ _CHANGES: tuple[tuple[Range, str], ...] = (
 RANGES |= {f"{CHANGE}.{name}": range_ for range_, names in _CHANGES for name in names.split("|")}
 
 
-def range_of(key: str) -> Range | None:
-    """Look up a setting's range by the longest known ending of its dotted name; None for an unknown name."""
-    words = key.split(".")
+def range_of(key: str, command: str = "") -> Range | None:
+    """Look up a setting's range by the longest known ending of ``command.key``; None for an unknown name."""
+    words = [command, *key.split(".")]
     return next((RANGES[end] for n in range(len(words)) if (end := ".".join(words[n:])) in RANGES), None)
 
 
-def check_range(key: str, value: Any) -> None:
+def check_range(key: str, value: Any, command: str = "") -> None:
     """Require a setting's number, or each of its numbers, to be in range; other values pass. Raises SettingError."""
     if isinstance(value, list | tuple):
         for item in cast("Sequence[Any]", value):
-            check_range(key, item)
+            check_range(key, item, command)
     elif isinstance(value, dict):
         for name, item in cast("dict[str, Any]", value).items():
-            check_range(f"{key}.{name}" if key == CHANGE else key, item)
+            check_range(f"{key}.{name}" if key == CHANGE else key, item, command)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        allowed = range_of(key)
+        allowed = range_of(key, command)
         if allowed is not None and value not in allowed:
             raise SettingError(
                 f"{key} must be {_rule(allowed, value)}, got {value}{_cost(allowed, value)}; give {key}=... in that range"

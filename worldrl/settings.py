@@ -19,8 +19,9 @@ import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import field, fields, is_dataclass
+from dataclasses import MISSING, field, fields, is_dataclass
 from enum import Enum, StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -140,7 +141,7 @@ def compose(command: str, schema: type[T], given: Mapping[str, str]) -> T:
     if plain.get("run_dir") == "":
         raise SettingError(f"run_dir must name a folder, got ''; leave it out for runs/{command}")
     for row in describe(schema):
-        check_range(row.key, value_at(plain, row.key))
+        check_range(row.key, value_at(plain, row.key), command)
         if row.key in given and (condition := row.unmet(plain)):
             held = show(value_at(plain, condition.key))
             raise SettingError(
@@ -249,11 +250,13 @@ def _check_overrides(
             literal[key] = None if text == "null" and bare_hint(hints[owner]) is not hints[owner] else text
         else:
             grammar.append(f"++{key}={text}")
-            _check_type(node, key, text, hints[owner])
+            value = _typed(node, key, text, hints[owner])
+            check_range(key, value, command)  # before the whole command is composed
     return literal, grammar
 
 
-def _check_type(node: Any, key: str, text: str, hint: Any) -> None:
+def _typed(node: Any, key: str, text: str, hint: Any) -> Any:
+    """Parse a value and require the setting's type."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
@@ -262,9 +265,9 @@ def _check_type(node: Any, key: str, text: str, hint: Any) -> None:
     try:
         value = OverridesParser.create().parse_override(f"++{key}={text}").value()
         OmegaConf.update(copy.deepcopy(node), key, value, force_add=True)
+        return value
     except (HydraException, OmegaConfBaseException) as error:
         raise SettingError(f"{key} must be {type_text(hint)}, got {text!r}{_as_list(key, text, hint)}") from error
-    check_range(key, value)  # before the whole command is composed
 
 
 def _as_list(key: str, text: str, hint: Any) -> str:
@@ -273,6 +276,7 @@ def _as_list(key: str, text: str, hint: Any) -> str:
     return f"; a list is written '{key}=[{text}]'" if wanted else ""
 
 
+@cache
 def _schema_node(schema: type[Any]) -> Any:
     """Make the typed OmegaConf node of a dataclass; frozen nested records become composable."""
     from omegaconf import DictConfig, OmegaConf
@@ -305,10 +309,7 @@ def _build(hint: Any, value: Any, path: str = "") -> Any:
         try:
             return hint(**built)
         except SettingError as error:
-            named = re.match(r"\w+", str(error))
-            if not path or named is None or named[0] not in built or str(error)[named.end() :].startswith("."):
-                raise
-            raise SettingError(f"{path}{error}") from error
+            raise SettingError(_completed(str(error), path, built)) from error
     if origin in (list, tuple) and args:
         item_hints = itertools.repeat(args[0]) if origin is list or args[-1] is Ellipsis else args
         built = [_build(item, part) for item, part in zip(item_hints, value, strict=False)]
@@ -316,6 +317,19 @@ def _build(hint: Any, value: Any, path: str = "") -> Any:
     if origin is dict:
         return {key: _build(args[1], part) for key, part in value.items()}
     return Path(value) if hint is Path else value
+
+
+def _completed(message: str, path: str, built: Mapping[str, Any]) -> str:
+    """Write the setting's whole name at the beginning of a dataclass's message, which knows its own or its group's."""
+    name = re.split(r"[^\w.]", message, maxsplit=1)[0].rstrip(".")
+    words = name.split(".")
+    for first in range(len(words)):
+        value: Any = built
+        for word in words[first:]:
+            value = value.get(word, MISSING) if isinstance(value, Mapping) else getattr(value, word, MISSING)
+        if value is not MISSING:
+            return path + ".".join(words[first:]) + message[len(name) :]
+    return message
 
 
 def _is_mapping(hint: Any) -> bool:

@@ -227,7 +227,7 @@ def command_help(
 ) -> str:
     """Write ``worldrl COMMAND --help``; ``defaults`` are plain values under preset=cpu, ``part`` as in :func:`chosen`."""
     rows, folded = chosen(describe(schema), part, defaults)
-    cells = [(row.key, _type_and_range(row), show(value_at(defaults, row.key)), row.meaning) for row in rows]
+    cells = [(row.key, _type_and_range(row, command), show(value_at(defaults, row.key)), row.meaning) for row in rows]
     if part in ("", ALL):
         cells = [row for row in cells if row[0] != "preset"]
         cells.insert(0, ("preset", "|".join(presets), "cpu", "size or kind of the run"))
@@ -248,9 +248,9 @@ def command_help(
     return "\n".join(lines) + "\n"
 
 
-def _type_and_range(row: SettingRow) -> str:
+def _type_and_range(row: SettingRow, command: str) -> str:
     """A setting's type, and for numbers their range: ``float in [0, 1]``."""
-    allowed = str(range_of(row.key) or "") if re.search(r"\b(?:int|float)\b", row.type_text) else ""
+    allowed = str(range_of(row.key, command) or "") if re.search(r"\b(?:int|float)\b", row.type_text) else ""
     return f"{row.type_text} {allowed}" if allowed not in ("", "any number") else row.type_text
 
 

@@ -8,6 +8,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.storage import capacity
 from worldrl.core.transitions import Transitions
 from worldrl.jobs.data import collect_suite
+from worldrl.reproductions.catalogue import CATALOGUE, HELD, require_room
 from worldrl.rollout.suites import libero
 from worldrl.world_models.state.config import EnsembleConfig, EnsembleTraining
 from worldrl.world_models.state.ensemble_training import fit_ensemble
@@ -39,6 +40,35 @@ def test_a_dataset_that_fits_nowhere_is_refused(no_room, tokens, asked, push_dat
     if asked is not None:
         assert asked in capfd.readouterr().err.strip().splitlines()[-1]
     assert not list((tmp_path / "run").rglob("*.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "asked"),
+    [
+        ("align-world-model data=[{data}] start={model} alignment.prompts=1000000000", "alignment.prompts=1000000000"),
+        ("align-world-model data=[{data}] start={model} alignment.chunks=1000000000", "alignment.chunks=1000000000"),
+        ("align-world-model data=[{data}] start={model} method=sol_rl methods.sol_rl.explored=1000000000", "explored"),
+        ("align-world-model data=[{data}] start={model} videos=1000000000", "videos=1000000000 of each start"),
+        ("reproduce pgd change.trajectories=1000000000", "change.trajectories=1000000000, change.length="),
+        ("reproduce eva scale=tiny change.image_size=65536", "change.image_size=65536"),
+        ("reproduce offline-video scale=tiny change.starts=1000000000", "change.starts=1000000000"),
+    ],
+)
+def test_imagined_arrays_that_fit_nowhere_are_refused(tokens, asked, make_world_model, push_dataset, tmp_path, capfd):
+    """On this machine, without any pretence: 10^9 of anything is more than it holds."""
+    make_world_model(planning=True).save(tmp_path / "model")
+    words = tokens.format(data=push_dataset, model=tmp_path / "model").split()
+    assert main([*words, f"run_dir={tmp_path / 'run'}"]) == USER_ERROR
+    said = capfd.readouterr().err.strip().splitlines()[-1]
+    assert asked in said or "explored" in asked
+    assert "which takes at least" in said
+
+
+def test_the_memory_of_every_reproduction_is_known_and_its_own_sizes_fit():
+    assert set(HELD) == set(CATALOGUE)
+    for name, entry in CATALOGUE.items():
+        for sizes in entry.load().SETTINGS.values():
+            require_room(name, sizes)
 
 
 def test_an_inverse_dynamics_of_absurd_sizes_is_never_made(push_dataset, tmp_path, capfd):

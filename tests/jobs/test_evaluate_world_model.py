@@ -587,3 +587,20 @@ def test_a_policy_that_cannot_dream_here_is_refused_before_anything_is_measured(
     with pytest.raises(SettingError, match=f"policies.folders: the policy in .*policy {words}"):
         evaluate_world_model.main(make_settings(policies=PolicyRolloutConfig([str(folder)])))
     assert not (tmp_path / "run" / "stages").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ({"horizons": [8, 10**9]}, r"horizons=\[8, 1000000000\]: the actions of"),
+        ({"speed_rows": [10**9]}, r"speed_rows=\[1000000000\]"),
+        ({"probe": replace(PROBE, horizon=10**9)}, "probe.horizon=1000000000"),
+        ({"policies": PolicyRolloutConfig(folders=["p"], imagined_rollouts=10**9)}, r"imagined_rollouts=10+ of 2 tasks"),
+    ],
+)
+def test_what_no_memory_holds_is_refused_before_the_first_episode(given, asked, settings_in, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate_world_model, "check_policies", lambda *_: None)
+    monkeypatch.setattr(evaluate_world_model, "claim_inputs", lambda *_: {})
+    with pytest.raises(SettingError, match=rf"{asked}.*, which takes at least [\d,]+\.\d GB of memory"):
+        evaluate_world_model.main(settings_in(tmp_path / "run", **given))
+    assert not list((tmp_path / "run").rglob("*.npz"))

@@ -72,6 +72,7 @@ def test_an_adopted_environment_is_found_and_its_checkout_watched(cache, monkeyp
         "slots": 2,
         "restarts": 2,
         "recycle_after": 50,
+        "images": None,
     }  # one environment per process
     assert worker_config.launch.options["checkout"] == str(root)
     (root / robotwin_facts.NEEDED[0]).unlink()

@@ -4,6 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
+from worldrl.cli import USER_ERROR, main
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.types import Episode
 from worldrl.rollout.suites.libero_files import Demonstration, find_demonstrations, read_demonstration
@@ -92,6 +93,22 @@ def test_damage_is_named_by_file_demonstration_and_field(field, value, message, 
         read(tmp_path / "a.hdf5")
     assert "a.hdf5/data/demo_0" in str(error.value)
     assert repr(field) in str(error.value)
+
+
+def test_actions_beyond_the_range_are_clipped_by_a_setting_and_counted(tmp_path, write_libero_file):
+    write_libero_file(tmp_path / "a.hdf5", task=TASK)
+    actions = np.linspace(-1.2, 1.2, 84).reshape(12, 7)
+    broken(tmp_path / "a.hdf5", "actions", actions)
+    beyond = int((np.abs(actions).max(axis=1) > 1).sum())
+    with pytest.raises(ArtefactError, match=rf"\(1\.200\) and in {beyond} of 12 steps; clip_actions=true"):
+        read(tmp_path / "a.hdf5")
+    (demonstration, *_) = find_demonstrations(tmp_path / "a.hdf5", "libero_goal", TASKS)
+    episode = read_demonstration(demonstration, cameras=("scene",), seed=0, clip_actions=True)
+    np.testing.assert_array_equal(episode.action, np.clip(actions, -1, 1).astype(np.float32)[1:])
+    assert np.abs(episode.command[:, -1]).max() <= 1
+    assert episode.meta["actions_clipped"] == beyond
+    for given in (["collect"], ["check-protocol", f"data={tmp_path / 'other'}"]):
+        assert main([*given, "clip_actions=true", f"run_dir={tmp_path / 'run'}"]) == USER_ERROR
 
 
 def test_links_and_other_storage_of_a_strangers_file_are_not_followed(tmp_path, write_libero_file):

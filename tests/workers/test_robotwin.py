@@ -3,12 +3,16 @@ against a double of the checkout (``robotwin_double.py``). None of it ran agains
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from worldrl.core.errors import SettingError, WorkerError
+from worldrl.core.image_fit import Fit, ImageFit
 from worldrl.evaluation.policy.suites import suite_protocol
+from worldrl.jobs.benchmark import films
+from worldrl.jobs.benchmark.benchmark import BenchmarkSettings
 from worldrl.rollout.agents.actors import ExpertActor
 from worldrl.rollout.real.specs import EpisodeSpec
 from worldrl.rollout.suites.episodes import Rules, play_episodes
@@ -24,13 +28,12 @@ TASK = "close_gripper"
 make_checkout = load_file("robotwin_double", Path(__file__).with_name("robotwin_double.py")).make_checkout
 
 
-def launch(tmp_path, suite="robotwin_clean", *, cameras=(), image_size=0, broken=False):
+def launch(tmp_path, suite="robotwin_clean", *, cameras=(), broken=False):
     options = {
         "suite": suite,
         "checkout": str(make_checkout(tmp_path / "RoboTwin", broken=broken)),
         "seeds": str(tmp_path / "seeds"),
         "cameras": list(cameras),
-        "image_size": image_size,
     }
     return Launch(suite, sys.executable, TARGET, options)
 
@@ -72,7 +75,7 @@ def test_an_episode_starts_where_the_expert_succeeded_and_is_told_a_sentence_of_
 
 def test_whole_episodes_carry_the_scenes_sentence_and_end_at_the_tasks_limit(tmp_path):
     spec = EpisodeSpec(TASK, 0, 0, init_id=0)
-    with SimulatorPool(launch(tmp_path, "robotwin_randomised", cameras=("head",), image_size=32)) as pool:
+    with SimulatorPool(launch(tmp_path, "robotwin_randomised", cameras=("head",))) as pool:
         rules = Rules({TASK: 7}, ("head",), 0, frozenset({0}))
         with pytest.raises(WorkerError, match="plays whole episodes"):
             list(play_episodes(pool, [spec], ExpertActor(), rules))
@@ -107,6 +110,25 @@ class SuiteRow:
             self.rows = make_vec(num_envs=1, suite="robotwin_randomised", cameras=("head", "left_wrist"), image_size=16)
         finally:
             patch.undo()
+
+
+def test_images_get_another_size_as_in_the_policys_training(tmp_path, monkeypatch):
+    """They were always stretched; RoboTwin's are 240 by 320."""
+    for fit, rows in ((Fit.stretch, 16), (Fit.crop, 16), (Fit.letterbox, 12)):
+        with SimulatorPool(launch(tmp_path / fit, cameras=("head",)), images=ImageFit(16, fit)) as pool:
+            image = pool.reset({0: Start(TASK, 0, 0)})[0]["image"]
+            named = find_suite("robotwin_clean").conventions(pool.suite, shadows=True, assets_note="")[1]["picture"]
+        assert (image.shape, int((image[:, 8, 0] == 10).sum())) == ((16, 16, 3), rows)
+        assert named == "16 by 16 pixels" + ("" if fit is Fit.stretch else f", {fit}")
+    monkeypatch.setattr(films, "policy_facts", lambda _: SimpleNamespace(cameras=("head",)))
+    monkeypatch.setattr(films.RobotSide, "served", lambda _: SimpleNamespace(fit=Fit.crop))
+    asked = [
+        films.fit_of(BenchmarkSettings(policy=policy), side, find_suite(suite))
+        for policy, side, suite in (
+            ("p", 16, "robotwin_clean"), ("p", 0, "robotwin_clean"), ("expert", 16, "robotwin_clean"), ("p", 16, "maniskill"),
+        )
+    ]  # fmt: skip
+    assert asked == [Fit.crop, *[Fit.stretch] * 3]
 
 
 def test_a_broken_installation_is_not_taken_for_bad_luck_with_seeds(tmp_path):

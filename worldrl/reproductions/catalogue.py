@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
 from worldrl.core.errors import SettingError, nearest
+from worldrl.core.storage.capacity import require_memory
 from worldrl.reproductions.findings import Findings
 
 SCALES = ("tiny", "quick", "full", "paper")
@@ -116,6 +118,30 @@ CATALOGUE = {
         ),
     )
 }
+
+
+BUFFER, LAYERS = ("starts", "horizon", "generations"), ("hidden", "hidden")
+HELD: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "edge-of-reach-2d": (BUFFER, LAYERS, ("batch", "hidden")),
+    "neubay-bandit": (LAYERS, ("width", "width"), ("batch", "states")),
+    "neubay-horizon": (LAYERS, ("model_width", "model_width", "members"), ("rows", "states")),
+    "edge-of-reach": (BUFFER, LAYERS, ("behaviour_hidden", "behaviour_hidden"), ("batch", "hidden")),
+    "pgd": (LAYERS, ("trajectories", "length"), ("model_width", "model_width", "members"), ("features", "features")),
+    "offline-video": (BUFFER, LAYERS, ("trajectories", "window"), ("features", "features"), ("batch", "hidden")),
+    "eva": (("image_size", "image_size", "prompts", "explored"), ("batch", "image_size", "image_size"),
+            ("codec_width", "codec_width"), ("width", "width", "depth")),
+}  # fmt: skip
+"""Effect to the numbers whose product it holds in memory at once."""
+HELD_BYTES = 4
+"""Least bytes of each: a number in float32."""
+
+
+def require_room(name: str, sizes: Any) -> None:
+    """Refuse an effect whose numbers need more than the available memory; SettingError with their least size."""
+    for fields_ in HELD[name]:
+        count = prod(getattr(sizes, field) for field in fields_)
+        named = ", ".join(f"change.{field}={getattr(sizes, field)}" for field in dict.fromkeys(fields_))
+        require_memory(HELD_BYTES * count, f"{named}: {count:,} numbers are held at once")
 
 
 def methods_of(effect: Reproduction, settings: Any) -> Sequence[str]:

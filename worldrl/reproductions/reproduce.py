@@ -19,7 +19,7 @@ from worldrl.evaluation.report.tables import print_table
 from worldrl.evaluation.report.words import rounded
 from worldrl.recipes.run import open_run
 from worldrl.recipes.side_by_side import run_tasks
-from worldrl.reproductions.catalogue import CATALOGUE, SCALES, Cell, Task, changed, find, methods_of, numbers_read
+from worldrl.reproductions.catalogue import CATALOGUE, SCALES, Cell, Task, changed, find, methods_of, numbers_read, require_room
 from worldrl.reproductions.eva.film_strips import stored_strips
 from worldrl.reproductions.findings import VERDICTS, Findings, claims_table
 from worldrl.settings import non_negative, one_of, positive, setting
@@ -63,6 +63,7 @@ def main(settings: ReproduceSettings) -> dict[str, Any]:
         return {}
     effect = find(settings.name).load()
     sizes = changed(effect.SETTINGS[settings.scale], settings.change)
+    require_room(settings.name, sizes)
     methods = methods_of(effect, sizes)
     # Neighbours have different seeds: stages of one seed share a dataset and a model, and would wait for each other.
     cells = [Cell(m, settings.seed + k) for m in methods for k in range(settings.seeds or sizes.seeds)]

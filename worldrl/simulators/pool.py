@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.core.errors import ActionError, SettingError, WorkerError
+from worldrl.core.image_fit import ImageFit, fit_image
 from worldrl.simulators.process import Launch, Reply, SimulatorProcess, WorkerDied
-from worldrl.workers.link.server import start_name, unpack
+from worldrl.workers.link.server import is_image, start_name, unpack
 from worldrl.workers.link.wire import Arrays
 
 Row = dict[str, NDArray[Any]]
@@ -70,7 +71,8 @@ class SimulatorPool:
 
     ``slots`` counts environments in all, ``timeout_s`` is the longest silence of a worker (s). The same episode may
     lose its worker ``restarts`` times before that is an error. A worker is replaced after ``recycle_after`` episodes;
-    None never. Raises SettingError (a number is out of range).
+    None never. ``images`` is how a simulator's own images get another size; None keeps it. Raises SettingError (a number
+    is out of range).
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class SimulatorPool:
         timeout_s: float = 300.0,
         restarts: int = 2,
         recycle_after: int | None = 50,
+        images: ImageFit | None = None,
     ) -> None:
         self.slots = workers if slots is None else slots
         given = {"workers": workers, "slots": self.slots, "recycle_after": recycle_after}
@@ -92,6 +95,7 @@ class SimulatorPool:
             raise SettingError(f"timeout_s must be > 0 and restarts >= 0, got {timeout_s} and {restarts}")
         self.launch, self.workers = launch, min(workers, self.slots)
         self._timeout_s, self._restarts, self._recycle_after = timeout_s, restarts, recycle_after
+        self._images = images
         self._processes: dict[int, SimulatorProcess] = {}
         self._played = dict.fromkeys(range(self.workers), 0)
         self._journals: dict[int, _Journal] = {}
@@ -108,6 +112,8 @@ class SimulatorPool:
                 self._processes[number] = self._process(number)
             for number in range(self.workers):
                 self.suite = self._introduced(number)
+            if self._images is not None:
+                self.suite |= {"picture": list(self._images.size), "fit": self._images.fit.value}
         except BaseException:
             self.close()
             raise
@@ -317,6 +323,8 @@ class SimulatorPool:
 
     def _rows(self, replies: Mapping[int, Reply]) -> dict[int, list[Row]]:
         rows = {slot: taken for reply in replies.values() for slot, taken in unpack(*reply).items()}
+        for row in (row for taken in rows.values() for row in taken if self._images is not None):
+            row |= {name: fit_image(row[name], self._images.size, self._images.fit) for name in filter(is_image, row)}
         for slot, taken in rows.items():
             self._journals[slot].state = taken[-1]["state"]
         return rows

@@ -64,6 +64,11 @@ def require_memory(needed: int, asked: str, *, free: int | None = None) -> None:
         )
 
 
+def require_frames_memory(count: int, side: int, asked: str) -> None:
+    """Refuse ``count`` images of ``side`` pixels, held at once, that are larger than the available memory; SettingError."""
+    require_memory(3 * side**2 * count, f"{asked}: {count:,} images of {side} by {side} pixels at once")
+
+
 def require_model_memory(make: Callable[[], nn.Module], device: torch.device, group: str) -> None:
     """Refuse a network that cannot be trained in the memory of its device; it is made without any memory first.
 

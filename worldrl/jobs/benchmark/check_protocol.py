@@ -26,6 +26,7 @@ from worldrl.core.statistics.intervals import wilson
 from worldrl.core.storage.log import console
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset, assumed, open_recorded
+from worldrl.data.lerobot.external.selection import OURS
 from worldrl.evaluation.conventions.conventions import image_alternatives
 from worldrl.evaluation.conventions.fit import Conventions, Fit, Match, Search, fits, match, search, verdict
 from worldrl.evaluation.conventions.joint import JointConventions
@@ -38,7 +39,7 @@ from worldrl.rollout.real.embedded import embedded_embodiment
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec, has_spec, spec_of
 from worldrl.rollout.suites.libero import libero_tasks
 from worldrl.rollout.suites.libero_files import IMAGES, START, SUFFIX, find_demonstrations, read_demonstration
-from worldrl.rollout.suites.names import FAMILIES
+from worldrl.rollout.suites.names import CLIP_ACTIONS, FAMILIES
 from worldrl.rollout.suites.registry import find_suite
 from worldrl.rollout.suites.replays import EmbeddedReplayer, Opening, Replayer, SuiteReplayer
 from worldrl.settings import one_of, positive, required, setting
@@ -71,6 +72,7 @@ class CheckProtocolSettings:
     workers: int = setting(1, "external suites: simulator processes")
     shadows: bool = setting(True, "LIBERO: the vendor's shadows, as the images were recorded")
     assets: str = setting("", "LIBERO: folder of its assets; empty takes the folder given to setup")
+    clip_actions: bool = setting(False, CLIP_ACTIONS)
     timeout_s: float = setting(300.0, "longest silence of a worker before it is replaced (s)")
 
     def __post_init__(self) -> None:
@@ -138,8 +140,11 @@ def read(settings: CheckProtocolSettings) -> list[Episode]:
     if settings.suite in LIBERO and (data.suffix == SUFFIX or any(data.glob(f"*{SUFFIX}"))):
         found = find_demonstrations(data, settings.suite, libero_tasks(settings.suite))
         chosen = [found[place] for place in evenly(len(found), settings.episodes)]
-        episodes = [read_demonstration(item, cameras=tuple(IMAGES), seed=settings.seed) for item in chosen]
+        asked = {"cameras": tuple(IMAGES), "seed": settings.seed, "clip_actions": settings.clip_actions}
+        episodes = [read_demonstration(item, **asked) for item in chosen]
         good = [episode for episode in episodes if episode.success]
+    elif settings.clip_actions:
+        raise SettingError(f"clip_actions: is for LIBERO's own files; for a LeRobotDataset write it in {data / OURS}")
     else:
         dataset = open_recorded(data)
         names = suite_names(dataset, settings.suite)

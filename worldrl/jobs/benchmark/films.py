@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worldrl.core.errors import SettingError, WorldrlError
+from worldrl.core.image_fit import Fit
 from worldrl.core.storage.jsonfile import digest
 from worldrl.core.types import Episode
 from worldrl.evaluation.policy.evaluate import policy_actor
@@ -24,6 +25,7 @@ from worldrl.recipes.offline.settings import offline_agent
 from worldrl.recipes.suites.opening import OpenSuite, open_suite
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, actor_to_json
 from worldrl.rollout.agents.policy_folder import is_agent, policy_facts
+from worldrl.rollout.agents.robot_side import RobotSide
 from worldrl.rollout.agents.vector_agent import VectorActor, vector_facts
 from worldrl.rollout.real.rollouts import rollout_episodes
 from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
@@ -51,7 +53,15 @@ def open_external(
         timeout_s=settings.timeout_s,
         restarts=settings.restarts,
         recycle_after=recycle_after_of(settings),
+        fit=fit_of(settings, image_size, suite),
     )
+
+
+def fit_of(settings: BenchmarkSettings, image_size: int, suite: Suite) -> Fit:
+    """How a suite's own images get the policy's size: as in its training; of who sees none, stretched."""
+    if not image_size or suite.spec.picture is None or settings.policy == EXPERT:
+        return Fit.stretch
+    return RobotSide.served(Path(settings.policy)).fit if policy_facts(Path(settings.policy)).cameras else Fit.stretch
 
 
 def recycle_after_of(settings: BenchmarkSettings) -> int:

@@ -31,7 +31,7 @@ from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor, Wa
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.embedded import embedded_embodiment, main_camera
 from worldrl.rollout.real.specs import IMAGE_SIZES, EnvOptions, EpisodeSpec, require_styles
-from worldrl.rollout.suites.names import EMBEDDED, SUITE, SUITE_PYTHON, require_suite_name
+from worldrl.rollout.suites.names import CLIP_ACTIONS, EMBEDDED, SUITE, SUITE_PYTHON, require_suite_name
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.world_models.loading import open_world_model
 
@@ -63,6 +63,7 @@ class CollectSettings:
         None,
         "LIBERO: folder with its own HDF5 demonstrations; all are read; with expert_episodes=0 nothing else is recorded",
     )
+    clip_actions: bool = setting(False, CLIP_ACTIONS)
     shadows: bool = setting(
         True, "LIBERO: the vendor's shadows; false renders eight times faster on a CPU, but other images"
     )
@@ -116,6 +117,8 @@ class CollectSettings:
             check_settings(self)
         elif self.demonstrations is not None:
             raise SettingError("demonstrations: LIBERO's files are read for one of its suites; give suite=libero_...")
+        if self.clip_actions and self.demonstrations is None:
+            raise SettingError("clip_actions: is for LIBERO's own files; give demonstrations=FOLDER, or leave it out")
         require_styles(self.styles, field="styles")
         low, high = IMAGE_SIZES
         if self.suite == EMBEDDED and not low <= self.image_size <= high:

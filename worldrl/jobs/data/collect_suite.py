@@ -170,7 +170,8 @@ def _player(suite: Suite, opened: OpenSuite | None, settings: CollectSettings, c
         for actor, group in groupby(missing, key=lambda pair: pair[1]):
             specs = [spec for spec, _ in group]
             if isinstance(actor, Demonstration):
-                yield of_size(read_demonstration(actor, cameras=cameras, seed=settings.seed), settings.image_size)
+                read = {"cameras": cameras, "seed": settings.seed, "clip_actions": settings.clip_actions}
+                yield of_size(read_demonstration(actor, **read), settings.image_size)
             elif opened is not None:
                 horizon = {spec.task: suite.horizon(spec.task) for spec in specs}
                 rules = Rules(horizon, cameras, settings.hold_steps, range(len(specs)))

@@ -16,6 +16,7 @@ from worldrl.core.interfaces import VideoReward
 from worldrl.core.rng import numpy_stream
 from worldrl.core.statistics.bootstrap import bootstrap
 from worldrl.core.storage.artefact import artefact_hash, parent
+from worldrl.core.storage.capacity import require_frames_memory, require_memory
 from worldrl.core.storage.jsonfile import read_json
 from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.log import MetricLog, console
@@ -51,6 +52,8 @@ from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.world_models.video.model import VideoWorldModel
 
 CONDITIONINGS = ("instruction", "actions")
+VIDEO_BYTES = 100
+"""Least memory of a video's or a plan's key and terms."""
 COLLECTION_KEPT = 0.1
 """Share of the practised plans that the critic does not learn from and is measured on."""
 
@@ -142,6 +145,7 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
     images = images_of(settings.start)
     datasets = open_datasets(settings.data, images)
     require_image_size(datasets[0], images.side, f"the size of start={settings.start}")
+    require_room(settings, images.side)
     with open_run("align-world-model", settings) as run, MetricLog(run.path) as log:
         if settings.executed_plans:
             settings = replace(
@@ -176,6 +180,17 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
         publish(run, report_page(metrics, history, before, after, seed=settings.seed, device=str(device)))
         console().print(f"{sentence(metrics)}\nmodel in {run.path / WORLD_MODEL}, report in {run.path / 'report.html'}")
     return metrics
+
+
+def require_room(settings: AlignWorldModelSettings, side: int) -> None:
+    """Refuse numbers whose videos, held at once, exceed the memory; SettingError with their least size."""
+    config, group = settings.alignment, settings.alignment.group_size
+    if settings.method == "sol_rl":
+        group = max(group, settings.methods.sol_rl.explored)
+    asked = f"alignment.prompts={config.prompts}, {group} videos of each, alignment.chunks={config.chunks}"
+    require_frames_memory(config.prompts * group * config.chunks, side, asked)
+    require_memory(VIDEO_BYTES * settings.videos, f"videos={settings.videos} of each start")
+    require_memory(VIDEO_BYTES * settings.executed_plans, f"executed_plans={settings.executed_plans} of each task")
 
 
 def learned_critic(

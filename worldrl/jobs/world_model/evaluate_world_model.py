@@ -28,6 +28,7 @@ from worldrl.evaluation.world_model.probe import ProbeSettings
 from worldrl.evaluation.world_model.rollout_error import whole_chunks
 from worldrl.evaluation.world_model.throughput import imagined_frames_per_s
 from worldrl.jobs.world_model.evaluation_probe import given_probe, trained_probe
+from worldrl.jobs.world_model.evaluation_room import require_room
 from worldrl.jobs.world_model.grasp_outcome import FIT, FITTED_HERE, NO_RULE, check_choice, fitted, made_for, open_rule
 from worldrl.jobs.world_model.report import report_page, show
 from worldrl.recipes.run import claim_inputs, open_run
@@ -152,6 +153,7 @@ def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
         model = load_model(settings, data, device)
         check_policies(settings.policies.folders, model)
         chosen, others = draw_scripts(data, settings.episodes, spare(settings), seed=settings.seed)
+        require_room(settings, model, len(chosen), control_steps(settings, model, chosen), tasks=len(data.tasks()))
         of = made_for(inputs, model)
         rule = open_rule(settings.grasp_rule, chosen, of)
         readers, instruments = open_readers(settings, model), make_instruments(settings, model, chosen)

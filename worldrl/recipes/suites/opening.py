@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from worldrl.core.errors import SettingError, nearest
+from worldrl.core.image_fit import Fit
 from worldrl.core.storage.log import console
 from worldrl.evaluation.policy.provenance import render_of
 from worldrl.rollout.suites.suite import Suite, Workers
@@ -57,6 +58,7 @@ def open_suite(
     timeout_s: float,
     restarts: int = RESTARTS,
     recycle_after: int | None = RECYCLE_AFTER,
+    fit: Fit = Fit.stretch,
 ) -> Generator[OpenSuite]:
     """Start a suite's workers and probe its physics: in LIBERO, let a stored state settle.
 
@@ -64,7 +66,7 @@ def open_suite(
     ``timeout_s`` is the longest silence of a worker (s). Raises WorkerEnvironmentError (not set up, or nothing renders
     there). Raises WorkerError (a worker cannot serve, or its physics is not the protocol's).
     """
-    asked = Workers(tuple(cameras), image_size, workers, slots, restarts, recycle_after, shadows, assets)
+    asked = Workers(tuple(cameras), image_size, workers, slots, restarts, recycle_after, shadows, assets, fit)
     config = suite.worker_config(asked)
     with SimulatorPool(config.launch, timeout_s=timeout_s, **config.pool) as pool:
         settled = pool.probe()

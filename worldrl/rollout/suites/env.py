@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from worldrl.core.actions import suite_actions
 from worldrl.core.embodiment import STATE_NAMES
 from worldrl.core.errors import SettingError, nearest
+from worldrl.core.image_fit import ImageFit
 from worldrl.core.rng import numpy_stream
 from worldrl.core.types import MAIN_CAMERAS
 from worldrl.rollout.spaces import (
@@ -70,12 +71,13 @@ class SuiteVecEnv(VectorEnv):
         timeout_s: float = 300.0,
         recycle_after: int | None = 50,
         restarts: int = 2,
+        images: ImageFit | None = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     ) -> None:
         self.metadata = {**self.metadata, "autoreset_mode": checked_mode(autoreset_mode)}
         self.num_envs, self.horizon, self._seed = num_envs, horizon, seed
         self._cameras, self._image_size = cameras, image_size
-        limits: dict[str, Any] = {"timeout_s": timeout_s, "recycle_after": recycle_after, "restarts": restarts}
+        limits: dict[str, Any] = {"timeout_s": timeout_s, "recycle_after": recycle_after, "restarts": restarts, "images": images}
         self.pool = SimulatorPool(launch, workers=workers, slots=num_envs, **limits).__enter__()
         self.instruction = {task["name"]: task["instruction"] for task in self.pool.suite["tasks"]}
         self._horizon = {task["name"]: int(task.get("horizon", horizon)) for task in self.pool.suite["tasks"]}

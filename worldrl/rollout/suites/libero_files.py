@@ -52,6 +52,8 @@ SAME_RAD, DISTINCT = 0.05, 0.5
 """Largest mean distance of equal joints (rad), since LIBERO replayed its recordings with drift; and the largest ratio of the
 two distances that separates before from after."""
 ACTION_TOLERANCE = 1e-6
+CLIPPED = "actions_clipped"
+"""Key of the meta: rows of the file whose actions were moved to [-1, 1]; absent where that was not asked for."""
 
 
 @dataclass(frozen=True)
@@ -107,17 +109,20 @@ def _contents(file: Path, suite: str, tasks: Sequence[str]) -> tuple[str, list[i
     return task, sorted(int(name[5:]) for name in names)
 
 
-def read_demonstration(demonstration: Demonstration, *, cameras: Sequence[str], seed: int) -> Episode:
+def read_demonstration(
+    demonstration: Demonstration, *, cameras: Sequence[str], seed: int, clip_actions: bool = False
+) -> Episode:
     """Read one demonstration; its meta holds its spec, the file, and the simulator's state at its first frame.
 
     ``cameras`` are ``scene`` and ``wrist``, in the order of the frames' axis ``V``. ``seed`` is part of the identity;
-    nothing is drawn. Raises ArtefactError (a missing field, a wrong shape, a number that is not finite, an action
+    nothing is drawn. ``clip_actions`` moves actions beyond [-1, 1] to it. Raises ArtefactError (a missing field, a wrong shape, a number that is not finite, an action
     outside [-1, 1]; the message names file, demonstration and field).
     """
     where = f"{demonstration.file}/data/demo_{demonstration.number}"
     raw = _fields(demonstration, where, cameras)
+    beyond = _beyond(raw["actions"], demonstration.number, where, clip=clip_actions)
     after = follows_action(raw["obs/joint_states"], raw["states"], where)
-    actions, rewards = raw["actions"], (raw["rewards"] > 0).astype(np.float32)
+    actions, rewards = np.clip(raw["actions"], -1, 1), (raw["rewards"] > 0).astype(np.float32)
     grippers = actions[:, 6] if after else np.append(np.float32(facts.NO_OP[6]), actions[:-1, 6])
     if not after:
         rewards[-2] = max(rewards[-2:])
@@ -129,7 +134,7 @@ def read_demonstration(demonstration: Demonstration, *, cameras: Sequence[str], 
         frames=np.stack([np.stack([turn(image) for image in raw[IMAGES[camera]]]) for camera in cameras], axis=1),
         state=np.stack([state_vector(obs) for obs in observed]),
         command=np.stack([command_vector(obs, float(g)) for obs, g in zip(observed, grippers, strict=True)]),
-        action=np.clip(actions[used], -1, 1),
+        action=actions[used],
         reward=rewards[used],
         contact=np.zeros(len(actions), np.bool_),
         terminated=success,
@@ -137,7 +142,8 @@ def read_demonstration(demonstration: Demonstration, *, cameras: Sequence[str], 
         instruction=task_instruction(demonstration.task),
         task=demonstration.task,
         cameras=tuple(cameras),
-        meta={**demonstration.spec(seed).to_json(), "restarted": False, "file": demonstration.file.name, START: start},
+        meta={**demonstration.spec(seed).to_json(), "restarted": False, "file": demonstration.file.name, START: start}
+        | ({CLIPPED: beyond} if clip_actions else {}),
     )
 
 
@@ -188,7 +194,14 @@ def _checked(raw: dict[str, NDArray[Any]], number: int, where: str) -> dict[str,
         shape = raw[name].shape
         if raw[name].dtype != np.uint8 or len(shape) != 4 or shape[0] != rows or shape[1] != shape[2] or shape[3] != 3:
             raise fault(where, number, name, f"must be uint8 [{rows}, Y, Y, 3], got {raw[name].dtype} {list(shape)}")
-    beyond = np.abs(raw["actions"]).max(axis=1)
-    if beyond.max() > 1 + ACTION_TOLERANCE:
-        raise fault(where, number, "actions", f"leaves [-1, 1] at step {int(beyond.argmax())} ({beyond.max():.3f})")
     return raw
+
+
+def _beyond(actions: NDArray[np.float32], number: int, where: str, *, clip: bool) -> int:
+    """Count rows ``[N, 7]`` beyond [-1, 1]; ArtefactError for any where they are not clipped."""
+    largest = np.abs(actions).max(axis=1)
+    rows = int((largest > 1 + ACTION_TOLERANCE).sum())
+    if rows and not clip:
+        place = f"leaves [-1, 1] at step {int(largest.argmax())} ({largest.max():.3f}) and in {rows} of {len(actions)} steps"
+        raise fault(where, number, "actions", f"{place}; clip_actions=true moves them to their bound")
+    return rows

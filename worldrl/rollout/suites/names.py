@@ -21,6 +21,8 @@ ADAPTERS = {"metaworld_mt10": ("metaworld", "worldrl.workers.metaworld.adapter:M
 """Suites of adapters that come with worldrl: environment of ``worldrl setup``, and class."""
 SUITE_PYTHON = "interpreter that has the simulator of suite=FILE.py:Class; empty takes this one"
 
+CLIP_ACTIONS = "LIBERO's own files: move actions beyond [-1, 1] to it; otherwise they are refused"
+
 
 def suite_names() -> list[str]:
     """Every external suite that comes with worldrl."""
@@ -39,9 +41,15 @@ def plugins() -> dict[str, str]:
 def require_suite_name(setting: str, value: str, *, others: Iterable[str] = ()) -> None:
     """Refuse a value that names no suite; nothing is started. SettingError names the valid ones and the nearest."""
     names = [*others, *suite_names(), *plugins()]
-    file, separator, name = value.rpartition(":")
-    if value in names or (separator and name.isidentifier() and file.endswith(".py")):
-        return
+    if value not in names:
+        own_adapter(setting, value, names)
+
+
+def own_adapter(setting: str, value: str, names: Iterable[str]) -> tuple[str, str]:
+    """File and class of ``FILE.py:Class``; SettingError names the valid ``names`` for any other value."""
+    file, _, name = value.rpartition(":")
+    if name.isidentifier() and file.endswith(".py"):
+        return file, name
     raise SettingError(
         f"{setting}: unknown value {value!r}{nearest(value, names)}; an adapter of your own is FILE.py:Class"
     )

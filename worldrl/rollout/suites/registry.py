@@ -11,7 +11,7 @@ from pathlib import Path
 
 from worldrl.core.errors import SettingError
 from worldrl.rollout.agents.policy_folder import require_policy_fits
-from worldrl.rollout.suites.names import ADAPTERS, FAMILIES, plugins, require_suite_name
+from worldrl.rollout.suites.names import ADAPTERS, FAMILIES, own_adapter, plugins, suite_names
 from worldrl.rollout.suites.suite import Suite
 from worldrl.simulators.environments import find_environment
 
@@ -36,7 +36,6 @@ def find_suite(name: str, python: str = "") -> Suite:
     """
     from worldrl.rollout.suites.adapter import AdapterSuite
 
-    require_suite_name("suite", name)
     suite, target, own = known_suite(name), "", ""
     if suite is None:
         target, own = _target_of(name)
@@ -52,9 +51,10 @@ def _target_of(name: str) -> tuple[str, str]:
     if name in ADAPTERS:
         environment, target = ADAPTERS[name]
         return target, find_environment(environment).python
-    if (plugin := plugins().get(name)) is not None:
-        return plugin, ""
-    file, _, kind = name.rpartition(":")
+    brought = plugins()
+    if name in brought:
+        return brought[name], ""
+    file, kind = own_adapter("suite", name, [*suite_names(), *brought])
     if not Path(file).is_file():
         raise SettingError(f"suite: there is no file {file}")
     return f"{Path(file).resolve()}:{kind}", ""

@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from worldrl.core.actions import suite_actions
+from worldrl.core.errors import SettingError, nearest
+from worldrl.core.image_fit import WAYS, Fit, ImageFit
 from worldrl.rollout.suites.env import SuiteVecEnv, check_names, register_vector
 from worldrl.rollout.suites.suite import (
     EMBODIMENT,
@@ -33,12 +35,11 @@ ENV_ID = "worldrl/RoboTwin-v0"
 TARGET = "worldrl.workers.robotwin.worker:RoboTwin"
 
 
-def robotwin_launch(suite: str, *, cameras: Sequence[str] = ("head",), image_size: int = 0) -> Launch:
+def robotwin_launch(suite: str, *, cameras: Sequence[str] = ("head",)) -> Launch:
     """Return how a RoboTwin worker of ``robotwin_clean`` or ``robotwin_randomised`` is started.
 
-    ``cameras`` are of ``head``, ``left_wrist``, ``right_wrist``, the head camera first; empty renders nothing.
-    ``image_size`` is the side of square images (pixels); 0 is RoboTwin's own size, 240 by 320. Raises SettingError
-    (unknown suite or camera). Raises WorkerEnvironmentError (not set up).
+    ``cameras`` are of ``head``, ``left_wrist``, ``right_wrist``, the head camera first; empty renders nothing. Images are
+    RoboTwin's own, 240 by 320. Raises SettingError (unknown suite or camera). Raises WorkerEnvironmentError (not set up).
     """
     check_names(suite, facts.CONFIGS, cameras, facts.CAMERAS)
     environment = find_environment("robotwin")
@@ -47,9 +48,15 @@ def robotwin_launch(suite: str, *, cameras: Sequence[str] = ("head",), image_siz
         "checkout": str(environment.record["checkout"]),
         "seeds": str(cache_dir() / "robotwin_seeds"),
         "cameras": list(cameras),
-        "image_size": image_size,
     }
     return Launch(suite, environment.python, TARGET, options)
+
+
+def squares(side: int, fit: Fit | str) -> ImageFit | None:
+    """Square images of ``side`` pixels; None, RoboTwin's own, for 0. SettingError for a fit that makes none."""
+    if fit not in WAYS:
+        raise SettingError(f"fit: unknown value {str(fit)!r}{nearest(str(fit), WAYS)}")
+    return ImageFit(side, Fit(fit)) if side else None
 
 
 class RoboTwinSuite(Suite):
@@ -68,8 +75,8 @@ class RoboTwinSuite(Suite):
 
     def worker_config(self, asked: Workers) -> WorkerConfig:
         """One environment per process."""
-        launch = robotwin_launch(self.name, cameras=asked.cameras, image_size=asked.image_size)
-        return WorkerConfig(launch, asked.workers, asked.workers, asked.restarts, asked.recycle_after)
+        launch, images = robotwin_launch(self.name, cameras=asked.cameras), squares(asked.image_size, asked.fit)
+        return WorkerConfig(launch, asked.workers, asked.workers, asked.restarts, asked.recycle_after, images)
 
     def conventions(self, described: Mapping[str, Any], *, shadows: bool, assets_note: str) -> tuple[str, Conventions]:
         """Actions, state, seeds and configuration."""
@@ -79,7 +86,8 @@ class RoboTwinSuite(Suite):
             "initial_state": f"seeds from {facts.SEED_BLOCK} (1 + seed) on that the expert solved",
             "config": facts.CONFIGS[self.name],
             "success": "check_success at any physics step",
-            "picture": f"{described['picture'][0]} by {described['picture'][1]} pixels",
+            "picture": f"{described['picture'][0]} by {described['picture'][1]} pixels"
+            + (f", {described['fit']}" if described.get("fit", Fit.stretch) != Fit.stretch else ""),
         }
 
     def meaning(self, control_hz: float) -> dict[str, Any]:
@@ -93,19 +101,21 @@ def make_vec(
     suite: str = "robotwin_clean",
     cameras: Sequence[str] = tuple(facts.CAMERAS),
     image_size: int = 0,
+    fit: Fit | str = Fit.stretch,
     **settings: Any,
 ) -> SuiteVecEnv:
     """Make ``worldrl/RoboTwin-v0``, one process per environment, with the settings of :func:`robotwin_launch`.
 
-    The other settings are those of :class:`~worldrl.rollout.suites.env.SuiteVecEnv`.
+    ``image_size`` is the side of square images (pixels), which ``fit`` makes of RoboTwin's; 0 keeps these. The other settings are those of :class:`~worldrl.rollout.suites.env.SuiteVecEnv`.
     """
     return SuiteVecEnv(
-        robotwin_launch(suite, cameras=cameras, image_size=image_size),
+        robotwin_launch(suite, cameras=cameras),
         num_envs=num_envs,
         workers=num_envs,
         horizon=facts.DEFAULT_STEPS,
         cameras=tuple(cameras),
         image_size=image_size,
+        images=squares(image_size, fit),
         **settings,
     )
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from worldrl.core.actions import ActionSpec
 from worldrl.core.embodiment import AnyEmbodiment, JointEmbodiment
 from worldrl.core.errors import SettingError
+from worldrl.core.image_fit import Fit, ImageFit
 from worldrl.simulators.process import Launch
 
 Conventions = dict[str, str | int | float | bool]
@@ -64,7 +65,8 @@ class Workers:
 
     ``cameras`` are the suite's; empty renders nothing. ``image_size`` is the side of square images (pixels); 0 renders
     the suite's own. ``slots`` counts environments in all, ``restarts`` those of a worker per episode. A worker is
-    replaced after ``recycle_after`` episodes; None never. ``shadows`` and ``assets`` are LIBERO's.
+    replaced after ``recycle_after`` episodes; None never. ``shadows`` and ``assets`` are LIBERO's. ``fit`` is how images of
+    a simulator that renders one size get ``image_size``.
     """
 
     cameras: tuple[str, ...]
@@ -75,22 +77,27 @@ class Workers:
     recycle_after: int | None
     shadows: bool = True
     assets: str = ""
+    fit: Fit = Fit.stretch
 
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """How a suite's workers are started and restarted, as its simulator allows; fields as of :class:`Workers`."""
+    """How a suite's workers are started and restarted, as its simulator allows; fields as of :class:`Workers`.
+
+    ``images`` are fitted by the pool; None where the workers render the size that was asked for.
+    """
 
     launch: Launch
     workers: int
     slots: int
     restarts: int
     recycle_after: int | None
+    images: ImageFit | None = None
 
     @property
     def pool(self) -> dict[str, Any]:
         """Arguments of :class:`~worldrl.simulators.pool.SimulatorPool` besides the launch."""
-        return {name: getattr(self, name) for name in ("workers", "slots", "restarts", "recycle_after")}
+        return {name: getattr(self, name) for name in ("workers", "slots", "restarts", "recycle_after", "images")}
 
 
 class Suite(ABC):

@@ -81,13 +81,10 @@ class RoboTwin:
         checkout: folder of RoboTwin 2.0.
         seeds: folder of the expert's verdicts.
         cameras: worldrl's camera names; empty renders nothing.
-        image_size: pixels of squared images; 0 keeps RoboTwin's 240 by 320.
     """
 
-    def __init__(
-        self, *, suite: str, checkout: str, seeds: str, cameras: Sequence[str] = (), image_size: int = 0
-    ) -> None:
-        self.suite, self.config, self.cameras, self.image_size = suite, facts.CONFIGS[suite], tuple(cameras), image_size
+    def __init__(self, *, suite: str, checkout: str, seeds: str, cameras: Sequence[str] = ()) -> None:
+        self.suite, self.config, self.cameras = suite, facts.CONFIGS[suite], tuple(cameras)
         self.root = Path(checkout).resolve()
         missing = [name for name in facts.NEEDED if not (self.root / name).is_file()]
         if missing:
@@ -114,7 +111,7 @@ class RoboTwin:
             "control_hz": facts.FRAME_HZ,
             "joints": facts.joints(),
             "state_size": facts.SIZE,
-            "picture": [self.image_size or facts.IMAGE[0], self.image_size or facts.IMAGE[1]],
+            "picture": list(facts.IMAGE),
         }
 
     def make(self, task: str) -> Simulation:
@@ -211,15 +208,8 @@ class Simulation:
             seen = self.env.get_obs()["observation"]
             for camera in self.suite.cameras:
                 name = "image" if camera == "head" else f"{camera}_image"
-                row[name] = self._image(seen[facts.CAMERAS[camera]]["rgb"])
+                row[name] = np.ascontiguousarray(seen[facts.CAMERAS[camera]]["rgb"], np.uint8)
         return row
-
-    def _image(self, rendered: Any) -> NDArray[np.uint8]:
-        image, size = np.asarray(rendered, np.uint8), self.suite.image_size
-        if not size:
-            return np.ascontiguousarray(image)
-        cv2: Any = importlib.import_module("cv2")
-        return cv2.resize(image, (size, size), interpolation=cv2.INTER_AREA)
 
     def expert(self) -> NDArray[np.float32]:
         """RoboTwin's expert plays whole episodes, not single actions.
