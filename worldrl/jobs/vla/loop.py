@@ -12,6 +12,7 @@ import torch
 from worldrl.core.device import resolve_dtype
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Policy
+from worldrl.core.observation import MEASURED, ObservationSpec, require_observed
 from worldrl.core.rng import numpy_stream, stream_seed
 from worldrl.core.statistics.intervals import Rate, wilson
 from worldrl.core.storage.artefact import read_config
@@ -59,6 +60,11 @@ class Loop:
     def tasks(self) -> tuple[str, ...]:
         """Names."""
         return self.training_suite.tasks
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """Names of the images that its policy and its world model observe."""
+        return tuple(self.settings.cameras)
 
     @property
     def horizons(self) -> dict[str, int]:
@@ -117,6 +123,7 @@ def check_policy_fits(settings: TrainVlaSettings) -> None:
     """
     if settings.supervised:
         require_imaginable(Path(settings.supervised))
+        require_inputs(settings)
         require_algorithm(settings.improvement.algorithm, Path(settings.supervised))
     if settings.start == SCRATCH:
         world = (settings.wan.model if settings.backbone == WAN else settings.world_model).to_json()
@@ -134,9 +141,18 @@ def require_imaginable(folder: Path) -> None:
     """Refuse a policy that looks at what imagination does not show."""
     if lacking := policy_facts(folder).not_imagined:
         raise SettingError(
-            f"supervised: the policy in {folder} needs {' and '.join(lacking)}; imagination shows it the main camera, the "
-            "command and the instruction only. It can be measured (benchmark, evaluate), but not improved here"
+            f"supervised: the policy in {folder} needs {' and '.join(lacking)}; imagination shows it cameras, state, command "
+            "and instruction, once per chunk. It can be measured (benchmark, evaluate), but not improved here"
         )
+
+
+def require_inputs(settings: TrainVlaSettings) -> None:
+    """Refuse a given policy that observes what the loop's world model will not imagine, with both specs side by side."""
+    folder = Path(settings.supervised or "")
+    facts, state = policy_facts(folder), settings.state == MEASURED
+    shown = ObservationSpec.of(facts.actions, settings.cameras, facts.picture, state=state)
+    where = f"the world model of cameras=[{', '.join(settings.cameras)}] state={settings.state}"
+    require_observed(facts.observation, shown, f"the policy in {folder}", where)
 
 
 def require_algorithm(algorithm: str, folder: Path) -> None:

@@ -43,7 +43,7 @@ from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 from worldrl.recipes.language import training_instructions_or_known
 from worldrl.recipes.rl_parts import IMPROVEMENT, open_parts
 from worldrl.recipes.stages import POLICY, calibrate, imagined_plan, learn_policy, learn_world_model
-from worldrl.recipes.training_data import note_events, open_datasets, require_image_size
+from worldrl.recipes.training_data import note_events, open_datasets, require_cameras, require_image_size
 from worldrl.recipes.world_model.lineage import lineage, opened
 from worldrl.recipes.world_model.start import SCRATCH, WORLD_MODEL, starting_world_model
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor
@@ -99,6 +99,7 @@ def given_demonstrations(loop: Loop, dataset: EpisodeDataset) -> dict[str, Rate]
     if dataset.embodiment != loop.training_suite.embodiment:
         raise SettingError(f"data: {folder} is of another robot than {loop.settings.suite}'s; collect it there")
     require_image_size(dataset, size, "policy.image_size")
+    require_cameras([dataset], loop.images)
     if set(dataset.tasks()) != set(loop.tasks):
         raise SettingError(
             f"data: {folder} is of {sorted(dataset.tasks())}, the loop of {sorted(loop.tasks)}; give tasks=, or, of a dataset "
@@ -176,12 +177,14 @@ def practice(loop: Loop, number: int, policy: Path, world: Path | None) -> Path:
             CollectPlan(actor, loop.specs(source, count, loop.seed("practice", number, source)))
             for source, actor, count in sources
         ]
-        if world is not None and settings.imagined_episodes:
-            model, _ = load_world_model(loop, world)
+        model = load_world_model(loop, world)[0] if world is not None and settings.imagined_episodes else None
+        learner = None if model is None else load_policy(policy, str(loop.device))
+        # Weights to begin with may have fewer cameras; the world model of this round will have all.
+        if model is not None and learner is not None and set(learner.more) <= set(model.more):
             plan = imagined_plan(
                 stage.folder / "dreams.npz",
                 model,
-                load_policy(policy, str(loop.device)),
+                learner,
                 loop.tasks,
                 settings.imagined_episodes,
                 seed=loop.seed("practice", number, "dream"),
@@ -277,7 +280,7 @@ def improved_policy(loop: Loop, number: int, demos: Path, policy: Path, world: P
             learner,
             env,
             config,
-            demonstrations=make_samples(shown, learner.chunk_length),
+            demonstrations=make_samples(shown, learner.chunk_length, learner.more),
             paraphrases=training_instructions_or_known(shown),
             seed=loop.seed("improve", number),
             folder=stage.folder / "checkpoints",
@@ -313,6 +316,7 @@ def reset_store(loop: Loop, model: AnyVideoModel, practices: Sequence[Path], num
         seed=loop.seed("starts", number),
         memory_frames=model.memory_frames,
         image_size=loop.settings.policy.image_size,
+        more=model.more,
     )
     episodes, _, _ = collection_split(loop, practices)
     keyframes = keyframe_records(
@@ -320,6 +324,7 @@ def reset_store(loop: Loop, model: AnyVideoModel, practices: Sequence[Path], num
         margin=config.keyframe_margin,
         memory_frames=model.memory_frames,
         frame_stride=model.frame_stride,
+        more=model.more,
     )
     return ResetStore(initial, keyframes)
 

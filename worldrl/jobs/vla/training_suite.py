@@ -25,7 +25,7 @@ from worldrl.recipes.run import choose_tasks
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor
 from worldrl.rollout.imagined.starts import EmbeddedBackend, SimulatorBackend
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
-from worldrl.rollout.real.embedded import embedded_embodiment, embedded_options
+from worldrl.rollout.real.embedded import embedded_cameras, embedded_embodiment, embedded_options
 from worldrl.rollout.suites.names import EMBEDDED
 
 
@@ -119,7 +119,9 @@ class EmbeddedTrainingSuite:
         return collect_dataset(
             folder,
             plans,
-            env_options=embedded_options(self.tasks, self.settings.policy.image_size, self.settings.domain),
+            env_options=embedded_options(
+                self.tasks, self.settings.policy.image_size, self.settings.domain, self.settings.cameras
+            ),
             workers=self.settings.workers,
             envs_per_worker=self.settings.envs_per_worker,
             hold_steps=self.settings.collection.hold_steps,
@@ -136,6 +138,7 @@ class EmbeddedTrainingSuite:
             seed=evaluation.seed,
             chunk_length=self.settings.policy.chunk_length,
             image_size=self.settings.policy.image_size,
+            cameras=embedded_cameras(self.tasks, self.settings.cameras),
             temperature=evaluation.temperature,
             domain=self.settings.domain,
         )
