@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from worldrl.core.errors import ActionError, ArtefactError, SettingError
+from worldrl.core.errors import ActionError, SettingError
 from worldrl.core.observation import split_views
 from worldrl.core.rng import initial_weights, row_streams
 from worldrl.core.storage.jsonfile import read_json
@@ -205,7 +205,7 @@ def test_folders_state_what_is_observed(make_two, two_views, tmp_path, same_tree
     assert stated["command"]["names"][-1] == "gripper"
     config = read_json(tmp_path / "model" / "config.json")
     config["observation"]["cameras"]["image"]["height"] = 8
-    with pytest.raises(ArtefactError, match="height"):
+    with pytest.raises(SettingError, match="height"):
         model.observation.require_stored(config, tmp_path)
 
 

@@ -91,14 +91,12 @@ class ObservationSpec:
         """Refuse a stored config that states another observation; one from before the key states none.
 
         Raises:
-            ArtefactError: they differ.
+            SettingError: they differ.
         """
         if OBSERVATION not in config:
             return
         if differing := difference({OBSERVATION: self.to_json()}, {OBSERVATION: config[OBSERVATION]}):
-            raise ArtefactError(
-                f"{where}: its {OBSERVATION} differs from its other entries: {differing}; save it again"
-            )
+            raise SettingError(f"{where}: its {OBSERVATION} differs from its other entries: {differing}; save it again")
 
 
 def state_spec(actions: ActionSpec) -> VectorSpec:

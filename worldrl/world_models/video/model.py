@@ -111,17 +111,17 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
             instruction = self.success.embed([r.instruction for r in records]).float()
         command = torch.from_numpy(np.stack([r.command for r in records])).to(self.device)
         belief = self.outcome.blank(len(records))
-        measured = self._first_state(records).to(self.device)
+        measured = self._first_state(records)
         return VideoState(latent[:, 0], latent[:, 1:], command, instruction, belief, frames[:, 0], measured)
 
-    def _first_state(self, records: Sequence[ResetRecord]) -> Tensor:
+    def _first_state(self, records: Sequence[ResetRecord]) -> Tensor | None:
         if self.state_head is None:
-            return torch.zeros(len(records), 0)
+            return None
         if any(record.state is None for record in records):
             raise ActionError(
                 "start: this world model predicts the measured state, and a record has none; give its state"
             )
-        return torch.from_numpy(np.stack([record.state for record in records]))
+        return torch.from_numpy(np.stack([record.state for record in records])).to(self.device)
 
     @torch.no_grad()
     def imagine(

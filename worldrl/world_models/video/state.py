@@ -24,7 +24,7 @@ class VideoState:
         instruction: embedded instructions ``[B, d]``.
         belief: recurrent state of the outcome ensemble ``[B, J b]``.
         first: uint8 ``[B, V Y, X, 3]``, each row's first sheet.
-        measured: newest measured numbers ``[B, S]``, ``[B, 0]`` of a model that does not predict them.
+        measured: newest measured numbers ``[B, S]``; None where the model does not predict them.
     """
 
     reference: Tensor
@@ -33,7 +33,7 @@ class VideoState:
     instruction: Tensor
     belief: Tensor
     first: Tensor
-    measured: Tensor
+    measured: Tensor | None = None
 
     @property
     def rows(self) -> int:
@@ -47,11 +47,12 @@ class VideoState:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Tensors that restore the state exactly."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def latent_start(batch: WindowBatch) -> VideoState:
     """Begin where windows of latents begin, without instruction, belief and image."""
     reference, memory = batch.reference.float(), batch.memory.float()
     nothing = reference.new_zeros(len(reference), 0)
-    return VideoState(reference, memory, batch.command, nothing, nothing, nothing, nothing)
+    return VideoState(reference, memory, batch.command, nothing, nothing, nothing)
