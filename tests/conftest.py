@@ -196,7 +196,7 @@ class PushSimulator:
         error: added to every decoded pixel.
     """
 
-    embodiment, chunk_length, memory_frames, frame_stride = ROBOT, 4, 2, 2
+    embodiment, chunk_length, memory_frames, frame_stride, more = ROBOT, 4, 2, 2, ()
     device = torch.device("cpu")
 
     def __init__(
@@ -253,7 +253,7 @@ class ScriptedWorld:
     Frame ``f`` shows control step ``2 (f + 1)``; its success probability is that step's first action, 0 if negative.
     """
 
-    embodiment, chunk_length, memory_frames, frame_stride = ROBOT, 4, 2, 2
+    embodiment, chunk_length, memory_frames, frame_stride, more = ROBOT, 4, 2, 2, ()
 
     def __init__(self) -> None:
         self.rows_simulated: list[int] = []

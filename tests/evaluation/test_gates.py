@@ -16,7 +16,8 @@ def gate(name, **values):
 
 def test_every_gate_has_its_threshold_meaning_and_advice():
     gates = make_gates(GOOD, GateThresholds())
-    assert {g.name for g in gates} == GOOD.keys() == MEANING.keys() - {"confirmed"} == ADVICE.keys() - {"confirmed"}
+    of_others = {"confirmed", "view_psnr"}  # measured elsewhere, or of models with further cameras
+    assert {g.name for g in gates} == GOOD.keys() == MEANING.keys() - of_others == ADVICE.keys() - of_others
     assert all(g.passed for g in gates)
     require(gates)
 

@@ -72,7 +72,7 @@ def take(run_dir: Path, folder: Path, **sizes):
     ("changes", "words"),
     [
         ({"type": "diffusion", "n_obs_steps": 2}, r"needs 2 observations \(n_obs_steps\); imagination shows"),
-        ({"wrist": True}, "needs wrist_image; imagination shows"),
+        ({"wrist": True}, r"does not fit the world model of cameras=\[image\]"),
     ],
 )
 def test_a_policy_that_imagination_cannot_serve_is_refused_before_anything_is_recorded(tmp_path, changes, words):
@@ -81,8 +81,22 @@ def test_a_policy_that_imagination_cannot_serve_is_refused_before_anything_is_re
         seen = {"observation.images.scene": sees, "observation.images.wrist": sees, "observation.state": moves}
         changes["input_features"] = seen
     folder = fake.publish(tmp_path / "policy", **changes)
-    with pytest.raises(SettingError, match=f"supervised: the policy in .*policy {words}"):
+    with pytest.raises(SettingError, match=f"the policy in .*policy {words}"):
         check_policy_fits(TrainVlaSettings(supervised=str(folder)))
+
+
+def test_a_lerobot_policy_of_two_cameras_is_not_refused_where_the_loop_observes_both(tmp_path):
+    sees, moves = {"type": "VISUAL", "shape": [3, 16, 16]}, {"type": "STATE", "shape": [7]}
+    seen = {"observation.images.scene": sees, "observation.images.wrist": sees, "observation.state": moves}
+    folder = fake.publish(tmp_path / "policy", input_features=seen)
+    settings = TrainVlaSettings(
+        supervised=str(folder),
+        cameras=["image", "wrist_image"],
+        improvement=Improvement(algorithm="grpo"),
+        policy=TokenPolicyConfig(image_size=16),
+    )
+    with pytest.raises(SettingError, match=r"policy\.image_size is 16, the world model's image_size is 64"):
+        check_policy_fits(settings)  # what is refused is the size of the bundled weights, no longer the camera
 
 
 def test_an_algorithm_that_a_policy_cannot_learn_by_is_refused_before_anything_is_recorded(tmp_path):

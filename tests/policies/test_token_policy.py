@@ -207,6 +207,7 @@ def test_saved_policy_loads_to_the_same_bits(policy, make_obs, tmp_path: Path):
     assert torch.equal(policy.act(make_obs(), generators=None).logp, loaded.act(make_obs(), generators=None).logp)
     stored = json.loads((tmp_path / "policy" / "config.json").read_text())
     assert ActionSpec.from_json(stored.pop("actions")) == policy.actions == TOOL_ACTIONS
+    assert stored.pop("observation") == policy.observation.to_json()
     assert TokenPolicyConfig(**{k: v for k, v in stored.items() if k not in ("schema", "kind")}) == policy.config
 
 

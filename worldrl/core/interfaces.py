@@ -42,7 +42,7 @@ class Policy(Protocol):
 
     @property
     def more(self) -> Sequence[str]:
-        """What it looks at beside picture, command and sentence: keys of ``PolicyObs.more``."""
+        """What it observes besides image, command and instruction: keys of ``PolicyObs.more``."""
         ...
 
     def act(
@@ -140,6 +140,11 @@ class WorldModel(Protocol):
     embodiment: AnyEmbodiment
 
     @property
+    def more(self) -> Sequence[str]:
+        """What it imagines besides image, command and success: further images, then ``state`` (``core.observation``)."""
+        ...
+
+    @property
     def chunk_length(self) -> int:
         """Control steps ``L`` per chunk."""
         ...
@@ -169,7 +174,7 @@ class WorldModel(Protocol):
         ...
 
     def decode_last(self, state: Any) -> Tensor:
-        """Decode only the newest frame, uint8 ``[B, Y, X, 3]``: what the policy needs to see."""
+        """Decode only the newest frame, uint8 ``[B, V Y, X, 3]``: what the policy needs to see, of ``V`` cameras."""
         ...
 
 

@@ -26,9 +26,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.errors import ArtefactError
-
-MAIN_CAMERAS = ("scene", "head")
-"""Those whose picture an environment calls ``image``, and that policies look through; another camera's is ``<camera>_image``."""
+from worldrl.core.observation import IMAGE, MAIN_CAMERAS, camera_of, stack_views
 
 
 @dataclass(frozen=True)
@@ -125,6 +123,12 @@ class Episode:
             raise ArtefactError(f"camera {camera!r} was not recorded; this episode has {', '.join(self.cameras)}")
         return self.frames[:, self.cameras.index(camera)]
 
+    def sheet(self, images: Sequence[str] = (IMAGE,)) -> NDArray[np.uint8]:
+        """Views named ``images`` one below the other, ``[T+1, V Y, X, 3]``; ArtefactError where one was not recorded."""
+        if tuple(images) == (IMAGE,):
+            return self.main_view
+        return stack_views([self.view(camera_of(name, self.cameras)) for name in images])
+
     def __repr__(self) -> str:
         """Show shapes, not arrays."""
         outcome = "success" if self.success else "failure"
@@ -139,8 +143,8 @@ class PolicyObs:
         image: uint8 ``[B, Y, X, 3]`` of the scene camera.
         command: float32 ``[B, A]``, what the robot was last told (see :class:`Episode`).
         instruction: ``B`` sentences.
-        more: what a real simulator shows besides, by name, for policies that ask for it: ``state`` float32 ``[B, S]``,
-            ``wrist_image`` uint8 ``[B, Y, X, 3]``. Imagination shows no more.
+        more: what is observed besides, by name, for policies that ask for it: ``state`` float32 ``[B, S]``, ``wrist_image``
+            uint8 ``[B, Y, X, 3]``.
         past: what it saw at the control steps before, the oldest first, for policies with ``n_obs_steps`` above 1; before
             an episode's first observation that one is repeated.
     """
@@ -213,6 +217,8 @@ class Imagined:
         success_prob: float32 ``[B, F]``, of its best judge.
         uncertainty: float32 ``[B, F]``, how far its jurors are apart (standard deviation of their probabilities); None
             where a model has but one judge.
+        state: float32 ``[B, F, S]``, predicted measured numbers; ``state_deviation`` their standard deviations. None where a
+            model does not predict them.
     """
 
     latent: torch.Tensor
@@ -220,6 +226,8 @@ class Imagined:
     command: torch.Tensor
     success_prob: torch.Tensor
     uncertainty: torch.Tensor | None = None
+    state: torch.Tensor | None = None
+    state_deviation: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -259,7 +267,7 @@ class ResetRecord:
     """A state from which an imagined rollout may start.
 
     Attributes:
-        reference: uint8 ``[Y, X, 3]``, the episode's first frame.
+        reference: uint8 ``[Y, X, 3]``, the episode's first frame; of several cameras a sheet (``core.observation``).
         memory: uint8 ``[K, Y, X, 3]``, the last ``K`` model frames up to now; repeats of the reference at an
             episode's start.
         command: float32 ``[A]`` now.
@@ -270,6 +278,7 @@ class ResetRecord:
         memory_action: float32 ``[M, A]``, the actions that led to the memory's frames, ``frame_stride`` each, null
             actions before the episode's start; None where that is all of them.
         reference_command: float32 ``[A]`` at the reference; None at an episode's start, where it is ``command``.
+        state: float32 ``[S]``, measured now; None where nobody needs it.
     """
 
     reference: NDArray[np.uint8]
@@ -281,6 +290,7 @@ class ResetRecord:
     source: str
     memory_action: NDArray[np.float32] | None = None
     reference_command: NDArray[np.float32] | None = None
+    state: NDArray[np.float32] | None = None
 
     @property
     def first_command(self) -> NDArray[np.float32]:

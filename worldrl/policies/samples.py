@@ -8,9 +8,10 @@ Shapes legend: ``M`` samples, ``T`` steps, ``L`` chunk, ``A`` numbers of an acti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import SettingError
+from worldrl.core.observation import STATE, camera_of
 from worldrl.core.types import Episode
 from worldrl.policies.statistics import one_robot
 
@@ -32,6 +34,7 @@ class Samples:
         command: float32 ``[M, A]``.
         chunk: float32 ``[M, L, A]``.
         instruction: ``M`` texts, as recorded.
+        more: what is observed besides, by name (see :class:`~worldrl.core.types.PolicyObs`), a row per sample.
         first: int64 ``[M]``, index of the first sample of the same episode; None where episodes are not contiguous.
     """
 
@@ -41,6 +44,7 @@ class Samples:
     instruction: tuple[str, ...]
     task: tuple[str, ...]
     first: Tensor | None = None
+    more: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
     def __len__(self) -> int:
         """Return ``M``."""
@@ -51,12 +55,14 @@ class Samples:
         """Concatenate samples."""
         image, command, chunk = (torch.cat([getattr(p, name) for p in parts]) for name in ("image", "command", "chunk"))
         instruction, task = (tuple(chain.from_iterable(getattr(p, n) for p in parts)) for n in ("instruction", "task"))
-        return Samples(image, command, chunk, instruction, task)
+        more = {name: torch.cat([part.more[name] for part in parts]) for name in parts[0].more}
+        return Samples(image, command, chunk, instruction, task, more=more)
 
     def select(self, index: Tensor) -> Samples:
         """Take the samples of ``index``."""
         instruction, task = (tuple(texts[i] for i in index.tolist()) for texts in (self.instruction, self.task))
-        return Samples(self.image[index], self.command[index], self.chunk[index], instruction, task)
+        more = {name: value[index] for name, value in self.more.items()}
+        return Samples(self.image[index], self.command[index], self.chunk[index], instruction, task, more=more)
 
     def back(self, index: Tensor, steps: int) -> Tensor:
         """Index of the frame ``steps`` before each of ``index``, at the earliest its episode's first frame.
@@ -78,8 +84,15 @@ def action_chunks(action: NDArray[np.float32], length: int, actions: ActionSpec)
     return np.ascontiguousarray(windows.transpose(0, 2, 1))
 
 
-def make_samples(episodes: Sequence[Episode], chunk_length: int) -> Samples:
+def observed(episode: Episode, name: str) -> NDArray[Any]:
+    """What an episode observed under a name, ``[T+1, ...]``: an image, or the state; ArtefactError where it did not."""
+    return episode.state if name == STATE else episode.view(camera_of(name, episode.cameras))
+
+
+def make_samples(episodes: Sequence[Episode], chunk_length: int, more: Sequence[str] = ()) -> Samples:
     """Make one sample per frame with an action, from episodes of one robot with its main camera.
+
+    ``more`` names what is observed besides.
 
     Raises:
         SettingError: there is no action.
@@ -95,5 +108,6 @@ def make_samples(episodes: Sequence[Episode], chunk_length: int) -> Samples:
         chunk=torch.from_numpy(np.concatenate([action_chunks(e.action, chunk_length, e.actions) for e in used])),
         instruction=tuple(e.instruction for e in used for _ in range(len(e))),
         task=tuple(e.task for e in used for _ in range(len(e))),
+        more={name: torch.from_numpy(np.concatenate([observed(e, name)[: len(e)] for e in used])) for name in more},
         first=torch.from_numpy(np.repeat(np.cumsum([0, *map(len, used[:-1])]), [len(e) for e in used])),
     )

@@ -22,6 +22,8 @@ from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.types import Episode
 from worldrl.data.windows.frame_store import require_robot
 
+LEAST_STATE_DEVIATION = 1e-3
+"""Lower bound of a measured number's deviation: a finger that holds differs by millimetres from one that does not."""
 LEAST_DEVIATION = 1e-2
 """Lower bound of a command's deviation (m or rad): small motions are not scaled to unit deviation."""
 
@@ -47,6 +49,8 @@ class PolicyStatistics:
         action_high: float32 ``[A]``, upper end.
         command_mean: float32 ``[A]``.
         command_std: float32 ``[A]``, at least 0.01.
+        state_mean: float32 ``[S]``, of the measured state; None for a policy that does not observe it.
+        state_std: float32 ``[S]``, at least 0.001.
     """
 
     action_low: Tensor
@@ -54,6 +58,8 @@ class PolicyStatistics:
     command_mean: Tensor
     command_std: Tensor
     actions: ActionSpec = TOOL_ACTIONS
+    state_mean: Tensor | None = None
+    state_std: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Check shapes and order."""
@@ -79,8 +85,11 @@ class PolicyStatistics:
         low, high = action_range(np.concatenate([episode.action for episode in episodes]))
         command = np.concatenate([episode.command for episode in episodes])
         std = np.maximum(command.std(axis=0), LEAST_DEVIATION)
-        numbers = (low, high, command.mean(axis=0), std)
-        return cls(*(torch.tensor(v, dtype=torch.float32) for v in numbers), actions=actions)
+        state = np.concatenate([episode.state for episode in episodes])
+        state_std = np.maximum(state.std(axis=0), LEAST_STATE_DEVIATION)
+        numbers = (low, high, command.mean(axis=0), std, state.mean(axis=0), state_std)
+        *own, mean, deviation = (torch.tensor(v, dtype=torch.float32) for v in numbers)
+        return cls(*own, actions=actions, state_mean=mean, state_std=deviation)
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], actions: ActionSpec, folder: Path) -> PolicyStatistics:
@@ -95,13 +104,21 @@ class PolicyStatistics:
                 f"policy {folder}: normalisation statistics {', '.join(missing)} are missing, so its actions would "
                 "have the wrong scale; train the policy again or copy the complete folder"
             )
-        return cls(**{name: tensors[name] for name in _TENSORS}, actions=actions)
+        given = {name: tensors[name] for name in (*_TENSORS, *_STATE) if name in tensors}
+        return cls(**given, actions=actions)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return copies by name."""
-        return {name: getattr(self, name).clone() for name in _TENSORS}
+    def tensors(self, *, state: bool = False) -> dict[str, Tensor]:
+        """Return copies by name, with those of the measured state where asked.
+
+        Raises:
+            SettingError: there are none of the state.
+        """
+        if state and (self.state_mean is None or self.state_std is None):
+            raise SettingError("statistics: none of the measured state; compute them from demonstrations that have it")
+        return {name: getattr(self, name).clone() for name in (*_TENSORS, *(_STATE if state else ()))}
 
 
+_STATE = ("state_mean", "state_std")
 _TENSORS = ("action_low", "action_high", "command_mean", "command_std")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import SettingError
+from worldrl.core.observation import IMAGE
 from worldrl.core.rng import stream_seed
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.evaluation.policy.protocol import instruction_of
@@ -39,8 +40,12 @@ def check_samples(tasks: Sequence[str], robot: AnyEmbodiment) -> list[str]:
     return chosen
 
 
-def record_samples(folder: Path, tasks: Sequence[str], count: int, *, seed: int, image_size: int) -> EpisodeDataset:
+def record_samples(
+    folder: Path, tasks: Sequence[str], count: int, *, seed: int, image_size: int, images: Sequence[str] = (IMAGE,)
+) -> EpisodeDataset:
     """Record ``count`` episodes of tasks in turn in the embedded suite, half by the expert and half near misses; resumes in ``folder``.
+
+    ``images`` names the cameras' images.
 
     Raises:
         WorkerError: the simulator failed.
@@ -53,7 +58,7 @@ def record_samples(folder: Path, tasks: Sequence[str], count: int, *, seed: int,
     collect_dataset(
         folder,
         [plan for plan in plans if plan.specs],
-        env_options=embedded_options(tasks, image_size),
+        env_options=embedded_options(tasks, image_size, images=images),
         workers=0,
         hold_steps=HOLD_STEPS,
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from worldrl.core.errors import SettingError
 from worldrl.core.image_fit import WAYS, Fit, ImageFit
+from worldrl.core.observation import image_name
 from worldrl.core.storage.log import console
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset, open_recorded, require_alike
@@ -48,6 +49,22 @@ def require_image_size(
         f"data: the images in {dataset.source} are {columns} by {rows} pixels, {field} is {size}; "
         f"{', or '.join(mend for mend in mends if mend)}"
     )
+
+
+def require_cameras(datasets: Sequence[EpisodeDataset], images: Sequence[str]) -> None:
+    """Refuse datasets that lack the images of a model, before any is decoded.
+
+    Raises:
+        SettingError: with the cameras of both.
+    """
+    for dataset in datasets:
+        recorded = [image_name(camera) for camera in dataset.cameras]
+        if missing := [name for name in images if name not in recorded]:
+            raise SettingError(
+                f"data: {dataset.source} has no {' and no '.join(missing)}\n  the model takes {', '.join(images)} | "
+                f"the data has {', '.join(recorded)}\nrecord the others (worldrl collect wrist=true), or give cameras "
+                "that the data has"
+            )
 
 
 def _other_images(dataset: EpisodeDataset, size: int, *, square: bool) -> str:

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.embodiment import AnyEmbodiment, JointEmbodiment
 from worldrl.core.errors import ActionError, SettingError, nearest
+from worldrl.core.observation import STATE, images_among
+from worldrl.core.types import ResetRecord
 
 _CHARACTERS = "".join(chr(code) for code in range(32, 127))
 _LONGEST = 256
@@ -50,6 +52,23 @@ def given_spaces(low: Any, high: Any, instructions: Iterable[str]) -> dict[str, 
         "command": gymnasium.spaces.Box(low, high, dtype=np.float32),
         "instruction": InstructionSpace(max(_LONGEST, longest), charset=_CHARACTERS + "".join(others)),
     }
+
+
+def observed_spaces(record: ResetRecord, more: Sequence[str]) -> dict[str, gymnasium.Space[Any]]:
+    """Spaces of one row's images and, where it is in ``more``, of its measured state, in the sizes of a start state.
+
+    Raises:
+        SettingError: the state is observed, and the start state has none.
+    """
+    names = images_among(more)
+    rows, columns, channels = record.reference.shape
+    shape = (rows // len(names), columns, channels)
+    spaces: dict[str, gymnasium.Space[Any]] = {name: gymnasium.spaces.Box(0, 255, shape, np.uint8) for name in names}
+    if STATE in more:
+        if record.state is None:
+            raise SettingError("start states: the world model predicts the measured state, and they have none")
+        spaces[STATE] = gymnasium.spaces.Box(-np.inf, np.inf, record.state.shape, np.float32)
+    return spaces
 
 
 def set_spaces(env: VectorEnv, observation: Mapping[str, gymnasium.Space[Any]], actions: ActionSpec) -> None:

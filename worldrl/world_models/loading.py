@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from worldrl.core.errors import SettingError
 from worldrl.core.lookup import named
 from worldrl.core.storage.artefact import read_manifest
 
@@ -26,6 +27,14 @@ CLASSES = {
     "wan-world-model": "worldrl.world_models.wan.model:WanWorldModel",
 }
 """Kind of an artefact → its class."""
+
+
+def require_one_view(model: AnyVideoModel, what: str) -> None:
+    """Refuse a world model of several cameras or with a measured state for what reads the main image alone; SettingError."""
+    if model.more:
+        raise SettingError(
+            f"{what}: takes a world model of one camera without measured state; this one also imagines {', '.join(model.more)}"
+        )
 
 
 def open_world_model(folder: Path | str, device: torch.device | str = "cpu") -> AnyVideoModel:

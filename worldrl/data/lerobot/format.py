@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json
 from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.observation import OBSERVATION, ObservationSpec, image_name
 from worldrl.core.storage.typed import from_plain
 from worldrl.core.types import Episode
 
@@ -119,10 +120,17 @@ class DatasetHeader:
         if min(self.image_size) < 1:
             raise SettingError(f"image_size: needs rows and columns of at least 1, got {list(self.image_size)}")
 
+    @property
+    def observation(self) -> ObservationSpec:
+        """What is observed at every step: cameras by the names of their images, measured state and command."""
+        images = [image_name(camera) for camera in self.cameras]
+        return ObservationSpec.of(self.embodiment.actions, images, self.image_size, state=True)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
             "schema": JOURNAL_SCHEMA,
+            OBSERVATION: self.observation.to_json(),
             "fps": self.fps,
             "cameras": list(self.cameras),
             "image_size": list(self.image_size),
@@ -135,7 +143,9 @@ class DatasetHeader:
         """Rebuild from :meth:`to_json`; SettingError for an unknown field, another type or a wrong value."""
         stored = from_plain(_StoredHeader, dict(data), where="header")
         embodiment = embodiment_from_json(stored.embodiment)
-        return cls(stored.fps, stored.cameras, stored.image_size, embodiment, stored.suite)
+        header = cls(stored.fps, stored.cameras, stored.image_size, embodiment, stored.suite)
+        header.observation.require_stored(data, "header")
+        return header
 
 
 @dataclass(frozen=True)
@@ -148,6 +158,7 @@ class _StoredHeader:
     image_size: tuple[int, int]
     embodiment: dict[str, Any]
     suite: str = ""
+    observation: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ class WindowBatch:
         commands: float32 ``[B, S, A]`` after each action.
         success: bool ``[B, W]``, that future frame fulfils the task.
         opening: float32 ``[B, W, G]``, measured opening of each gripper in that future frame.
+        state: float32 ``[B, W, S]``, measured in that future frame.
         valid: bool ``[B, W]``, that future frame was recorded.
         static: bool ``[B]``, the row is a static clip.
         fulfilled: bool ``[B]``, the episode that it is cut out of fulfils the task somewhere.
@@ -84,6 +85,7 @@ class WindowBatch:
     commands: Tensor
     success: Tensor
     opening: Tensor
+    state: Tensor
     valid: Tensor
     static: Tensor
     fulfilled: Tensor
@@ -137,6 +139,7 @@ def gather_windows(
         commands=torch.from_numpy(store.command[first + np.minimum(now + moving * (step + 1), last)]),
         success=torch.from_numpy(store.success[frame_row]),
         opening=torch.from_numpy(store.opening[frame_row]),
+        state=torch.from_numpy(store.state[frame_row]),
         valid=torch.from_numpy(now + moving * future <= last),
         static=torch.from_numpy(static),
         fulfilled=torch.from_numpy(store.fulfilled[episode]),

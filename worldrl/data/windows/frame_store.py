@@ -20,6 +20,7 @@ from torch import Tensor
 
 from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.observation import IMAGE
 from worldrl.core.types import Episode
 from worldrl.data.windows.keyframes import keyframes
 
@@ -30,11 +31,13 @@ class FrameStore:
 
     Attributes:
         actions: what the numbers of ``action`` and ``command`` are.
-        frames: uint8 ``[R, Y, X, 3]`` of one camera, or what a codec made of them: a tensor ``[R, c, h, w]``.
+        frames: uint8 ``[R, Y, X, 3]`` of one camera, or a sheet of several, or what a codec made of them: a tensor
+            ``[R, c, h, w]``.
         action: float32 ``[R, A]``, taken at this frame.
         command: float32 ``[R, A]`` at this frame.
         success: bool ``[R]``, this frame fulfils the task.
         opening: float32 ``[R, G]``, measured opening of each gripper.
+        state: float32 ``[R, S]``, measured.
         first: int64 ``[E]``, the row of each episode's frame 0.
         length: int64 ``[E]``, each episode's number of actions ``T``.
         event_episode: int64 ``[events]``, the episode of each keyframe.
@@ -50,6 +53,7 @@ class FrameStore:
     command: NDArray[np.float32]
     success: NDArray[np.bool_]
     opening: NDArray[np.float32]
+    state: NDArray[np.float32]
     first: NDArray[np.int64]
     length: NDArray[np.int64]
     event_episode: NDArray[np.int64]
@@ -59,12 +63,13 @@ class FrameStore:
     task: tuple[str, ...]
 
 
-def build_store(episodes: Sequence[Episode], camera: str | None = None) -> FrameStore:
+def build_store(episodes: Sequence[Episode], camera: str | None = None, images: Sequence[str] = (IMAGE,)) -> FrameStore:
     """Copy episodes into one store.
 
     Args:
         episodes: a list, or a dataset; one that is not loaded is decoded here, and the store is the only copy.
-        camera: which camera to keep; None keeps the main one.
+        camera: which camera to keep; None keeps ``images``.
+        images: names of the views of a frame, the main one by default.
 
     Returns:
         The store.
@@ -78,9 +83,9 @@ def build_store(episodes: Sequence[Episode], camera: str | None = None) -> Frame
     length = np.array(_lengths(episodes), dtype=np.int64)
     first = np.concatenate([[0], np.cumsum(length + 1)[:-1]]).astype(np.int64)
     rows, one = int((length + 1).sum()), episodes[0]
-    arrays = _empty_arrays(rows, _camera_view(one, camera).shape[1:], one.actions)
+    arrays = _empty_arrays(rows, _camera_view(one, camera, images).shape[1:], one.actions, one.state.shape[1])
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        fill = partial(_fill, arrays, camera=camera, actions=one.actions)
+        fill = partial(_fill, arrays, camera=camera, images=images, actions=one.actions)
         filled = list(pool.map(lambda e: fill(int(first[e]), episodes[e], number=e), range(len(episodes))))
     events = [(number, step) for number, (_, _, steps) in enumerate(filled) for step in steps]
     event = np.array(events, dtype=np.int64).reshape(-1, 2)
@@ -89,25 +94,40 @@ def build_store(episodes: Sequence[Episode], camera: str | None = None) -> Frame
     return FrameStore(one.actions, *arrays, first, length, event[:, 0], event[:, 1], fulfilled, instruction, task)
 
 
-_Arrays = tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_], NDArray[np.float32]]
+_Arrays = tuple[
+    NDArray[np.uint8],
+    NDArray[np.float32],
+    NDArray[np.float32],
+    NDArray[np.bool_],
+    NDArray[np.float32],
+    NDArray[np.float32],
+]
 
 
-def _empty_arrays(rows: int, shape: tuple[int, ...], actions: ActionSpec) -> _Arrays:
+def _empty_arrays(rows: int, shape: tuple[int, ...], actions: ActionSpec, measured: int) -> _Arrays:
     return (
         np.empty((rows, *shape), dtype=np.uint8),
         np.empty((rows, actions.size), dtype=np.float32),
         np.empty((rows, actions.size), dtype=np.float32),
         np.zeros(rows, dtype=np.bool_),
         np.empty((rows, len(actions.grippers)), dtype=np.float32),
+        np.empty((rows, measured), dtype=np.float32),
     )
 
 
 def _fill(
-    arrays: _Arrays, first: int, episode: Episode, *, camera: str | None, actions: ActionSpec, number: int
+    arrays: _Arrays,
+    first: int,
+    episode: Episode,
+    *,
+    camera: str | None,
+    images: Sequence[str],
+    actions: ActionSpec,
+    number: int,
 ) -> tuple[str, str, list[int]]:
     """Copy one episode to its rows; return its instruction, task and keyframe steps."""
-    frames, action, command, success, opening = (array[first : first + len(episode) + 1] for array in arrays)
-    view = _camera_view(episode, camera)
+    frames, action, command, success, opening, state = (array[first : first + len(episode) + 1] for array in arrays)
+    view = _camera_view(episode, camera, images)
     if view.shape != frames.shape:
         raise ArtefactError(f"episode {number}: frames {view.shape}, the first episode's size is {frames.shape[1:]}")
     require_robot(episode, number, actions)
@@ -115,7 +135,7 @@ def _fill(
     action[:-1], action[-1] = episode.action, actions.hold(episode.command[-1])
     command[:] = episode.command
     success[1:] = episode.reward > 0
-    opening[:] = episode.opening
+    opening[:], state[:] = episode.opening, episode.state
     return episode.instruction, episode.task, sorted({key.step for key in keyframes(episode)})
 
 
@@ -132,8 +152,8 @@ def require_robot(episode: Episode, number: int, actions: ActionSpec) -> None:
         )
 
 
-def _camera_view(episode: Episode, camera: str | None) -> NDArray[np.uint8]:
-    return episode.main_view if camera is None else episode.view(camera)
+def _camera_view(episode: Episode, camera: str | None, images: Sequence[str]) -> NDArray[np.uint8]:
+    return episode.sheet(images) if camera is None else episode.view(camera)
 
 
 def _lengths(episodes: Sequence[Episode]) -> list[int]:

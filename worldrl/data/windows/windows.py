@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from worldrl.core.errors import SettingError
+from worldrl.core.observation import IMAGE
 from worldrl.core.types import Episode
 from worldrl.data.windows.batch import Index, WindowBatch, WindowLayout, gather_windows
 from worldrl.data.windows.frame_store import FrameStore, build_store
@@ -49,7 +50,8 @@ class WindowSampler:
         first_chunk_share: share of windows that start an episode.
         static_share: share of static clips (see the module).
         event_share: share of windows around a keyframe, 0 where there is none; what is left starts at any frame.
-        camera: which camera the model sees; None takes the main one.
+        camera: which camera the model sees; None takes ``images``.
+        images: names of the views that it sees, the main one by default.
 
     Raises:
         SettingError: a share outside [0, 1], shares above 1 together, no episode long enough, or a share of
@@ -68,11 +70,12 @@ class WindowSampler:
         static_share: float = 0.05,
         event_share: float = 0.5,
         camera: str | None = None,
+        images: Sequence[str] = (IMAGE,),
     ) -> None:
         shares = {"first_chunk_share": first_chunk_share, "static_share": static_share, "event_share": event_share}
         self.layout = WindowLayout(chunk_length, memory_frames, frame_stride, unroll)
         _check_shares(shares)
-        self.store = build_store(episodes, camera)
+        self.store = build_store(episodes, camera, images)
         # Frame t needs frame t+stride, so t is in 0..T-stride; shorter episodes have no window.
         self._last_start = self.store.length - frame_stride
         self._startable = np.flatnonzero(self._last_start >= 0)

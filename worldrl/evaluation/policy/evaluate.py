@@ -18,6 +18,7 @@ from worldrl.evaluation.policy.provenance import Provenance, provenance
 from worldrl.evaluation.policy.result import EvalLog, EvalResult, header_json
 from worldrl.rollout.agents.actors import AnyActor, PolicyActor, actor_to_json
 from worldrl.rollout.agents.policy_folder import PolicyFacts, policy_facts, require_policy_fits
+from worldrl.rollout.real.embedded import WRISTS
 from worldrl.rollout.real.rollouts import rollout_episodes
 from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
 
@@ -82,7 +83,7 @@ def evaluate_policy(
 
 def fitting_facts(folder: Path, protocol: EvalProtocol) -> PolicyFacts:
     """Facts of a policy that fits a protocol; errors as in :func:`evaluate_policy`."""
-    cameras = (*protocol.cameras[:1], *(() if protocol.actions.absolute else ("wrist",)))
+    cameras = (*protocol.cameras[:1], *WRISTS[protocol.actions.absolute])
     require_policy_fits(folder, protocol.actions, f"the suite {protocol.suite}", cameras=cameras)
     facts = policy_facts(folder)
     if facts.chunk_length != protocol.chunk_length:

@@ -16,6 +16,7 @@ import numpy as np
 from worldrl.core.errors import GateError, SettingError
 from worldrl.core.statistics.intervals import Rate
 from worldrl.core.types import Episode
+from worldrl.evaluation.world_model.further import further_errors
 from worldrl.evaluation.world_model.rollout_error import (
     action_swap_ratio,
     closed_loop_psnr,
@@ -37,6 +38,7 @@ class GateThresholds:
     Attributes:
         psnr: closed-loop PSNR (dB) after 32 control steps.
         action_swap_ratio: error with another episode's actions over the error with the true ones.
+        view_psnr: closed-loop PSNR (dB) after 32 control steps of the worst further camera; of models that have one.
         static_psnr: PSNR (dB) between the first frame and the image after 32 steps of holding still.
         recall: share of really successful episodes whose true actions are imagined to succeed. Low, because a strict
             threshold costs only rollouts, while a lax one teaches false successes.
@@ -44,6 +46,7 @@ class GateThresholds:
     """
 
     psnr: float = 22.0
+    view_psnr: float = 20.0
     action_swap_ratio: float = 1.5
     static_psnr: float = 24.0
     recall: float = 0.5
@@ -85,6 +88,7 @@ class Gate:
 
 MEANING = {
     "psnr": "closed-loop image error after 32 control steps (dB), held-out episodes",
+    "view_psnr": "the same, of the worst further camera",
     "action_swap_ratio": "error with another episode's actions over the error with the true ones",
     "static_psnr": "similarity (dB) to the first frame after 32 steps of holding still",
     "recall": "really successful episodes whose true actions the model imagines to succeed",
@@ -93,6 +97,7 @@ MEANING = {
 }
 ADVICE = {
     "psnr": "train longer (training.steps) or on more rollouts",
+    "view_psnr": "train longer (training.steps), or train the frame codec on these views (training.codec_steps)",
     "action_swap_ratio": "the model ignores its actions: train longer (training.steps), or raise training.event_share",
     "static_psnr": "raise training.static_share",
     "recall": "record more episodes that succeed (train-vla: collection.expert_episodes), raise training.event_share, train "
@@ -127,19 +132,21 @@ def measure_gates(
     result = replay(model, episodes, actions, seed=seed)
     actual = np.array([episode.success for episode in episodes])
     report = outcome_report(outcomes(result, rule), actual)
-    psnrs = closed_loop_psnr(result)
+    psnrs = closed_loop_psnr(result) | further_errors(result)
     values = {
         "psnr": psnrs.get("closed_loop.psnr@32", float("nan")),
         "action_swap_ratio": action_swap_ratio(model, episodes, steps, seed=seed, true=result),
         "static_psnr": static_psnr(model, episodes, 4 * model.chunk_length, seed=seed),
     }
+    if result.further:
+        values["view_psnr"] = min(psnrs.get(f"closed_loop.psnr@32.{name}", float("nan")) for name in result.further)
     rates = {name: report[name] for name in ("recall", "precision")}
     return make_gates(values | rates, thresholds), {**values, **psnrs, **report}
 
 
 def make_gates(measured: Mapping[str, float | Rate | None], thresholds: GateThresholds) -> list[Gate]:
     """Compare measured values with thresholds."""
-    return [judge(name, measured[name], limit) for name, limit in asdict(thresholds).items()]
+    return [judge(name, measured[name], limit) for name, limit in asdict(thresholds).items() if name in measured]
 
 
 def judge(name: str, measured: float | Rate | None, threshold: float) -> Gate:

@@ -8,14 +8,15 @@ Shapes legend: ``E`` episodes, ``T`` predicted frames, ``K`` chunks, ``L`` contr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from worldrl.core.observation import IMAGE, STATE, images_among
 from worldrl.core.rng import stream
 from worldrl.core.statistics.intervals import Rate, wilson
 from worldrl.core.types import Episode, first_frames
@@ -30,13 +31,16 @@ HORIZONS = (8, 32, 64)
 
 @dataclass(frozen=True)
 class Replay:
-    """True and imagined frames of the same actions.
+    """True and imagined frames of the same actions, in the main camera.
 
     Attributes:
         real: uint8 ``[E, T, Y, X, 3]``, as ``imagined``; frames beyond an episode's end repeat its last.
         valid: bool ``[E, T]``, the real frame exists.
         probability: float32 ``[E, T]`` of success.
         frame_stride: control steps between frames.
+        further: real and imagined frames of the model's other cameras, by name.
+        state: real and imagined measured numbers float32 ``[E, T, S]``; None where the model does not predict them.
+        state_names: of these numbers.
     """
 
     real: NDArray[np.uint8]
@@ -44,6 +48,9 @@ class Replay:
     valid: NDArray[np.bool_]
     probability: NDArray[np.float32]
     frame_stride: int
+    further: Mapping[str, tuple[NDArray[np.uint8], NDArray[np.uint8]]] = field(default_factory=dict)
+    state: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
+    state_names: tuple[str, ...] = ()
 
 
 def whole_chunks(steps: int, length: int) -> int:
@@ -78,19 +85,34 @@ def replay(
     step = model.frame_stride * (1 + np.arange(frames))
     last = np.array([len(episode) for episode in episodes])
     index = np.minimum(step[None], last[:, None])
-    real = np.stack([episode.main_view[row] for episode, row in zip(episodes, index, strict=True)])
-    imagined, probability = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
-    return Replay(real, imagined, step[None] <= last[:, None], probability, model.frame_stride)
+    images = images_among(model.more)
+    real = np.stack([episode.sheet(images)[row] for episode, row in zip(episodes, index, strict=True)])
+    imagined, probability, state = (np.concatenate([part[k] for part in parts]) for k in (0, 1, 2))
+    views = {
+        name: (np.ascontiguousarray(true), np.ascontiguousarray(shown))
+        for name, true, shown in zip(
+            images, *(np.split(sheets, len(images), axis=-3) for sheets in (real, imagined)), strict=True
+        )
+    }
+    valid = step[None] <= last[:, None]
+    main = views.pop(IMAGE)
+    if STATE not in model.more:
+        return Replay(*main, valid, probability, model.frame_stride, views)
+    measured = np.stack([episode.state[row] for episode, row in zip(episodes, index, strict=True)])
+    names = model.embodiment.state_names
+    return Replay(*main, valid, probability, model.frame_stride, views, (measured, state), names)
 
 
 def _replay_rows(model: AnyVideoModel, episodes: Sequence[Episode], actions: NDArray[np.float32], seed: int, row: int):
     records = [
-        record_at(e, 0, memory_frames=model.memory_frames, frame_stride=model.frame_stride, source="replay")
+        record_at(
+            e, 0, memory_frames=model.memory_frames, frame_stride=model.frame_stride, source="replay", more=model.more
+        )
         for e in episodes
     ]
     state: Any = model.start(records)
     first = first_frames(records)
-    frames, probabilities = [], []
+    frames, probabilities, states = [], [], []
     act = given_actions(torch.from_numpy(actions).to(model.device), model.chunk_length)
 
     def noise(chunk: int) -> list[torch.Generator]:
@@ -100,12 +122,19 @@ def _replay_rows(model: AnyVideoModel, episodes: Sequence[Episode], actions: NDA
     for _, imagined in roll_forward(model, state, chunks, act, noise):
         frames.append(model.decode(imagined.latent, first).cpu().numpy())
         probabilities.append(imagined.success_prob.cpu().numpy())
-    return np.concatenate(frames, axis=1), np.concatenate(probabilities, axis=1)
+        measured = imagined.command[:, :0] if imagined.state is None else imagined.state
+        states.append(measured.float().cpu().numpy())
+    return [np.concatenate(part, axis=1) for part in (frames, probabilities, states)]
 
 
 def squared_error(result: Replay) -> NDArray[np.float64]:
-    """Mean squared pixel error ``[E, T]`` on the [0, 1] scale."""
-    difference = (result.imagined.astype(np.float32) - result.real.astype(np.float32)) / 255
+    """Mean squared pixel error ``[E, T]`` on the [0, 1] scale, in the main camera."""
+    return pixel_error(result.real, result.imagined)
+
+
+def pixel_error(real: NDArray[np.uint8], imagined: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Mean squared error ``[E, T]`` of images ``[E, T, Y, X, 3]`` on the [0, 1] scale."""
+    difference = (imagined.astype(np.float32) - real.astype(np.float32)) / 255
     return np.square(difference).mean(axis=(2, 3, 4), dtype=np.float64)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
+from worldrl.core.observation import images_among
 from worldrl.core.rng import numpy_stream
 from worldrl.core.statistics.sequential import Boundary
 from worldrl.core.storage.log import console
@@ -48,6 +49,7 @@ from worldrl.rollout.agents.actors import ExpertActor
 from worldrl.rollout.agents.policy_folder import is_agent, policy_facts
 from worldrl.rollout.agents.vector_agent import require_vector_fits
 from worldrl.rollout.chunk_timing import check_timing
+from worldrl.rollout.real.embedded import embedded_cameras
 from worldrl.rollout.suites.episodes import EpisodeTiming
 from worldrl.rollout.suites.names import SUITE, SUITE_PYTHON, require_suite_name
 from worldrl.rollout.suites.registry import find_suite, require_suite_fits
@@ -226,13 +228,13 @@ def embedded(
     settings: BenchmarkSettings, run: RunDirectory, device: str, account: EpisodeTiming
 ) -> tuple[EvalResult, dict[str, Any]]:
     """Measure on the embedded suite, in this environment."""
-    fields = common_fields(settings)
+    fields, tasks = common_fields(settings), choose_tasks(settings.tasks, None)
     if settings.policy != EXPERT:
         facts = policy_facts(Path(settings.policy))
         fields["image_size"] = facts.image_size
-        fields |= {"cameras": facts.cameras} if len(facts.cameras) > 1 else {}
+        fields["cameras"] = embedded_cameras(tasks, images_among(facts.more))
     protocol = embedded_protocol(
-        choose_tasks(settings.tasks, None),
+        tasks,
         episodes_per_task=settings.episodes,
         initial_states="sampled",
         domain=settings.domain,

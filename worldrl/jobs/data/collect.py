@@ -29,7 +29,7 @@ from worldrl.recipes.suites.opening import say_assets
 from worldrl.recipes.world_model.start import weights_folder
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor, WanderActor
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
-from worldrl.rollout.real.embedded import embedded_embodiment, main_camera
+from worldrl.rollout.real.embedded import WRISTS, embedded_embodiment, main_camera
 from worldrl.rollout.real.specs import IMAGE_SIZES, EnvOptions, EpisodeSpec, require_styles
 from worldrl.rollout.suites.names import CLIP_ACTIONS, EMBEDDED, SUITE, SUITE_PYTHON, require_suite_name
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
@@ -199,8 +199,7 @@ def env_options(settings: CollectSettings, tasks: Sequence[str]) -> EnvOptions:
                 f"policy: the one in {settings.policy} acts with {', '.join(own.names)}, the robot of these tasks with "
                 f"{', '.join(robot.actions.names)}; give a policy of this robot"
             )
-    wrists = ("left_wrist", "right_wrist") if two_armed else ("wrist",)
-    cameras = (main_camera(robot), *(wrists if settings.wrist else ()))
+    cameras = (main_camera(robot), *(WRISTS[two_armed] if settings.wrist else ()))
     return EnvOptions(image_size=settings.image_size, cameras=cameras, domain=settings.domain, actions=robot.actions)
 
 

@@ -49,6 +49,7 @@ from worldrl.rollout.imagined.decoded_plans import check_targets
 from worldrl.rollout.imagined.reset_store import record_at
 from worldrl.rollout.real.motions import shuffled_motions
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
+from worldrl.world_models.loading import require_one_view
 from worldrl.world_models.video.model import VideoWorldModel
 
 CONDITIONINGS = ("instruction", "actions")
@@ -261,6 +262,7 @@ def _model(settings: AlignWorldModelSettings, dataset: EpisodeDataset, device: t
         raise SettingError(
             f"start: {settings.start} is a Wan world model; alignment trains worldrl's own flow transformer"
         )
+    require_one_view(model, "align-world-model")
     if settings.conditioning == "instruction" and not model.config.dynamics.planning:
         raise SettingError(
             f"start: the world model in {settings.start} does not plan; train one with model.dynamics.planning=true "

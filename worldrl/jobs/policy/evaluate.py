@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from worldrl.core.device import resolve_device
+from worldrl.core.observation import images_among
 from worldrl.core.storage.log import console
 from worldrl.evaluation.policy.evaluate import evaluate_policy
 from worldrl.evaluation.policy.protocol import DOMAINS, EvalProtocol, embedded_protocol
@@ -15,6 +16,7 @@ from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, show, video_wr
 from worldrl.recipes.run import choose_tasks, open_run
 from worldrl.rollout.agents.policy_folder import policy_facts
 from worldrl.rollout.chunk_timing import check_timing
+from worldrl.rollout.real.embedded import embedded_cameras
 from worldrl.rollout.real.specs import require_styles
 from worldrl.settings import non_negative, one_of, positive, required, setting
 
@@ -92,13 +94,14 @@ def make_protocol(settings: EvaluateSettings) -> EvalProtocol:
     """The protocol of these settings; image size and chunk length are the policy's own."""
     facts = policy_facts(Path(settings.policy))
     replan = check_timing(settings.replan, settings.latency, facts.chunk_length)
+    tasks = choose_tasks(settings.tasks, settings.kind)
     return embedded_protocol(
-        choose_tasks(settings.tasks, settings.kind),
+        tasks,
         episodes_per_task=settings.episodes,
         seed=settings.seed,
         chunk_length=facts.chunk_length,
         image_size=facts.image_size,
-        **({"cameras": facts.cameras} if len(facts.cameras) > 1 else {}),
+        cameras=embedded_cameras(tasks, images_among(facts.more)),
         replan=replan,
         latency=settings.latency,
         initial_states=settings.initial_states,

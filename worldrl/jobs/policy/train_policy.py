@@ -9,6 +9,7 @@ from typing import Any
 
 from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
+from worldrl.core.observation import images_among
 from worldrl.core.storage.log import MetricLog, console
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import assumed
@@ -20,7 +21,7 @@ from worldrl.policies.lerobot.policy import LerobotPolicy
 from worldrl.policies.token.policy import TokenPolicyConfig
 from worldrl.recipes.run import open_run
 from worldrl.recipes.stages import POLICY, learn_policy
-from worldrl.recipes.training_data import offers, open_datasets, require_image_size
+from worldrl.recipes.training_data import offers, open_datasets, require_cameras, require_image_size
 from worldrl.rollout.agents.policy_folder import policy_facts
 from worldrl.settings import setting
 
@@ -60,6 +61,8 @@ def main(settings: TrainPolicySettings) -> dict[str, Any]:
     if not settings.start:
         larger = offers("model.image_size={side}", lambda side: replace(settings.model, image_size=side))
         require_image_size(datasets[0], settings.model.image_size, "model.image_size", larger, fit="model.fit")
+    needed = policy_facts(Path(settings.start)).more if settings.start else settings.model.cameras[1:]
+    require_cameras(datasets, images_among(needed))
     with open_run("train-policy", settings) as run, MetricLog(run.path) as log:
         episodes, trained = [episode for dataset in datasets for episode in dataset.load()], trained_on(datasets)
         if settings.start:

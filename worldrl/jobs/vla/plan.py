@@ -15,6 +15,7 @@ import torch
 from worldrl.core.device import resolve_device, resolve_dtype
 from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import SettingError
+from worldrl.core.observation import MEASURED, ObservationSpec, require_observed
 from worldrl.core.rng import stream_seed
 from worldrl.core.storage.artefact import read_config
 from worldrl.evaluation.policy.protocol import CLEAN
@@ -55,9 +56,10 @@ class Plan:
     """All that the stages need to know.
 
     ``start`` is the folder of the world model to begin with, None for one from scratch, which ``first_training`` trains;
-    ``training`` refines any other. ``data`` and ``supervised`` are folders that replace recording and cloning. ``styles``
-    counts the other visual styles of each training episode. ``held_out`` is the share of collected episodes that
-    calibration and gates have. ``stop_at_gate`` and ``from_supervised``: see ``gates`` and ``improve_from``.
+    ``training`` refines any other. ``data`` and ``supervised`` are folders that replace recording and cloning. ``images``
+    names what policy and world model observe. ``styles`` counts the other visual styles of each training episode.
+    ``held_out`` is the share of collected episodes that calibration and gates have. ``stop_at_gate`` and
+    ``from_supervised``: see ``gates`` and ``improve_from``.
     """
 
     suite: TrainingSuite
@@ -69,6 +71,7 @@ class Plan:
     data: str | None
     demonstrations: int
     supervised: Path | None
+    images: tuple[str, ...]
     policy: TokenPolicyConfig
     cloning: BehaviourCloning
     collection: CollectionSettings
@@ -135,6 +138,7 @@ def planned(settings: TrainVlaSettings, device: torch.device) -> Plan:
         data=settings.data,
         demonstrations=settings.demonstrations,
         supervised=None if settings.supervised is None else Path(settings.supervised),
+        images=tuple(settings.cameras),
         policy=settings.policy,
         cloning=settings.cloning,
         collection=settings.collection,
@@ -160,6 +164,7 @@ def planned(settings: TrainVlaSettings, device: torch.device) -> Plan:
 def _suite(settings: TrainVlaSettings, device: torch.device) -> TrainingSuite:
     options = SuiteOptions(
         image_size=settings.policy.image_size,
+        images=tuple(settings.cameras),
         chunk_length=settings.policy.chunk_length,
         hold_steps=settings.collection.hold_steps,
         evaluation=settings.evaluation,
@@ -241,6 +246,7 @@ def check_policy_fits(settings: TrainVlaSettings) -> None:
     """
     if settings.supervised:
         require_imaginable(Path(settings.supervised))
+        require_inputs(settings)
         require_algorithm(settings.improvement.algorithm, Path(settings.supervised))
     if settings.start == SCRATCH:
         world = (settings.wan.model if settings.backbone == WAN else settings.world_model).to_json()
@@ -258,9 +264,18 @@ def require_imaginable(folder: Path) -> None:
     """Refuse a policy that looks at what imagination does not show; SettingError."""
     if lacking := policy_facts(folder).not_imagined:
         raise SettingError(
-            f"supervised: the policy in {folder} needs {' and '.join(lacking)}; imagination shows it the main camera, the "
-            "command and the instruction only. It can be measured (benchmark, evaluate), but not improved here"
+            f"supervised: the policy in {folder} needs {' and '.join(lacking)}; imagination shows it cameras, state, command "
+            "and instruction, once per chunk. It can be measured (benchmark, evaluate), but not improved here"
         )
+
+
+def require_inputs(settings: TrainVlaSettings) -> None:
+    """Refuse a given policy that observes what the loop's world model will not imagine, with both specs side by side."""
+    folder = Path(settings.supervised or "")
+    facts, state = policy_facts(folder), settings.state == MEASURED
+    shown = ObservationSpec.of(facts.actions, settings.cameras, facts.picture, state=state)
+    where = f"the world model of cameras=[{', '.join(settings.cameras)}] state={settings.state}"
+    require_observed(facts.observation, shown, f"the policy in {folder}", where)
 
 
 def require_algorithm(algorithm: str, folder: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from worldrl.core.errors import SettingError
 from worldrl.core.image_fit import Fit
+from worldrl.core.observation import IMAGE, NOT_OBSERVED, check_inputs, further
 from worldrl.evaluation.policy.protocol import CLEAN, DOMAINS
 from worldrl.evaluation.world_model.gates import GateThresholds
 from worldrl.methods.imitation.config import BehaviourCloning
@@ -164,6 +165,11 @@ class TrainVlaSettings:
     )
     held_out: float = setting(0.2, "share of the collected episodes kept apart for calibration and gates")
     target_precision: float = setting(0.85, "precision at which the success threshold is calibrated")
+    cameras: list[str] = setting(
+        [IMAGE],
+        "images that policy and world model observe: image (the main camera's) first, then for example wrist_image",
+    )
+    state: str = setting(NOT_OBSERVED, "measured: policy and world model also observe the measured state; or none")
     policy: TokenPolicyConfig = field(default_factory=TokenPolicyConfig)
     cloning: BehaviourCloning = field(
         default_factory=lambda: BehaviourCloning(steps=4000, batch_size=96), metadata={"only_with": "supervised=null"}
@@ -192,6 +198,7 @@ class TrainVlaSettings:
     def __post_init__(self) -> None:
         """Check the ranges."""
         require_suite_name("suite", self.suite, others=[EMBEDDED])
+        self._share_inputs()
         one_of("gates", self.gates, ("stop", "warn"))
         one_of("improve_from", self.improve_from, ("latest", "supervised"))
         one_of("backbone", self.backbone, BACKBONES)
@@ -221,6 +228,23 @@ class TrainVlaSettings:
                     f"{name}.fit={part.fit}: the loop records its own images; bring those of data to policy.image_size with "
                     "image_size and fit in the dataset's worldrl.json"
                 )
+        if further(self.cameras, self.state) and (self.backbone != VIDEO or self.suite != EMBEDDED):
+            raise SettingError(
+                f"cameras: [{', '.join(self.cameras)}] with state={self.state} need backbone={VIDEO} and suite={EMBEDDED}; "
+                f"elsewhere give cameras=[{IMAGE}] and state={NOT_OBSERVED}"
+            )
         if self.start == SCRATCH and self.backbone == VIDEO:
             wanted = "scratch.training.codec_steps above 0 (3000 by default), or start=FOLDER of a trained world model"
             require_trained_codec(self.world_model, self.scratch.training, wanted)
+
+    def _share_inputs(self) -> None:
+        """Give policy and world model the same cameras and state, where they name none of their own."""
+        check_inputs(self.cameras, self.state, "")
+        for name, part in {"policy": self.policy, "world_model": self.world_model}.items():
+            own = part.cameras, part.state
+            if own not in (([IMAGE], NOT_OBSERVED), (self.cameras, self.state)):
+                raise SettingError(
+                    f"{name}.cameras=[{', '.join(part.cameras)}] and {name}.state={part.state} differ from "
+                    f"cameras=[{', '.join(self.cameras)}] and state={self.state}; give cameras and state only"
+                )
+            part.cameras, part.state = list(self.cameras), self.state

@@ -40,7 +40,7 @@ from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 from worldrl.recipes.language import training_instructions_or_known
 from worldrl.recipes.rl_parts import IMPROVEMENT, open_parts
 from worldrl.recipes.stages import POLICY, calibrate, imagined_plan, learn_policy, learn_world_model
-from worldrl.recipes.training_data import note_events, open_datasets, require_image_size
+from worldrl.recipes.training_data import note_events, open_datasets, require_cameras, require_image_size
 from worldrl.recipes.world_model.lineage import lineage
 from worldrl.recipes.world_model.start import SCRATCH, WORLD_MODEL, starting_world_model
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor
@@ -91,6 +91,7 @@ def given_demonstrations(plan: Plan, dataset: EpisodeDataset) -> dict[str, Rate]
     if dataset.embodiment != plan.suite.embodiment:
         raise SettingError(f"data: {folder} is of another robot than {plan.suite.name}'s; collect it there")
     require_image_size(dataset, size, "policy.image_size")
+    require_cameras([dataset], plan.images)
     if set(dataset.tasks()) != set(plan.tasks):
         raise SettingError(
             f"data: {folder} is of {sorted(dataset.tasks())}, the loop of {sorted(plan.tasks)}; give tasks=, or, of a dataset "
@@ -167,10 +168,12 @@ def practice(loop: Loop, number: int, policy: SavedPolicy, world: SavedWorld | N
             CollectPlan(actor, loop.specs(source, count, loop.plan.seed_of("practice", number, source)))
             for source, actor, count in sources
         ]
-        if world is not None and counts.imagined_episodes:
+        model = world.model if world is not None and counts.imagined_episodes else None
+        # Weights to begin with may have fewer cameras; the world model of this round will have all.
+        if model is not None and set(policy.network.more) <= set(model.more):
             plan = imagined_plan(
                 stage.folder / "dreams.npz",
-                world.model,
+                model,
                 policy.network,
                 loop.plan.tasks,
                 counts.imagined_episodes,
@@ -273,7 +276,7 @@ def improved_policy(
             learner,
             env,
             config,
-            demonstrations=make_samples(shown, learner.chunk_length),
+            demonstrations=make_samples(shown, learner.chunk_length, learner.more),
             paraphrases=training_instructions_or_known(shown),
             seed=loop.plan.seed_of("improve", number),
             folder=stage.folder / "checkpoints",
@@ -309,6 +312,7 @@ def reset_store(loop: Loop, model: AnyVideoModel, practices: Sequence[Recording]
         seed=loop.plan.seed_of("starts", number),
         memory_frames=model.memory_frames,
         image_size=loop.plan.policy.image_size,
+        more=model.more,
     )
     episodes, _, _ = collection_split(loop, practices)
     keyframes = keyframe_records(
@@ -316,6 +320,7 @@ def reset_store(loop: Loop, model: AnyVideoModel, practices: Sequence[Recording]
         margin=config.keyframe_margin,
         memory_frames=model.memory_frames,
         frame_stride=model.frame_stride,
+        more=model.more,
     )
     return ResetStore(initial, keyframes)
 

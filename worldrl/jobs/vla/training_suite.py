@@ -20,7 +20,7 @@ from worldrl.jobs.vla.settings import CollectionSettings, Evaluation
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor
 from worldrl.rollout.imagined.starts import EmbeddedBackend, SimulatorBackend
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
-from worldrl.rollout.real.embedded import embedded_embodiment, embedded_options
+from worldrl.rollout.real.embedded import embedded_cameras, embedded_embodiment, embedded_options
 from worldrl.rollout.suites.names import EMBEDDED
 
 
@@ -28,11 +28,12 @@ from worldrl.rollout.suites.names import EMBEDDED
 class SuiteOptions:
     """How a run uses its suite.
 
-    ``image_size`` in pixels; ``chunk_length`` and ``hold_steps``, recorded after the first success, in control steps;
+    ``image_size`` in pixels, of the cameras' ``images``; ``chunk_length`` and ``hold_steps``, recorded after the first success, in control steps;
     ``evaluation``: of both evaluations; ``timeout_s``: longest silence of a worker (s).
     """
 
     image_size: int
+    images: tuple[str, ...]
     chunk_length: int
     hold_steps: int
     evaluation: Evaluation
@@ -137,7 +138,7 @@ class EmbeddedTrainingSuite:
         return collect_dataset(
             folder,
             plans,
-            env_options=embedded_options(self.tasks, self.options.image_size, self.options.domain),
+            env_options=embedded_options(self.tasks, self.options.image_size, self.options.domain, self.options.images),
             workers=self.options.workers,
             envs_per_worker=self.options.envs_per_worker,
             hold_steps=self.options.hold_steps,
@@ -154,6 +155,7 @@ class EmbeddedTrainingSuite:
             seed=evaluation.seed,
             chunk_length=self.options.chunk_length,
             image_size=self.options.image_size,
+            cameras=embedded_cameras(self.tasks, self.options.images),
             temperature=evaluation.temperature,
             domain=self.options.domain,
         )

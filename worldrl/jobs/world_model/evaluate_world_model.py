@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.device import peak_device_mb, peak_rss_mb, resolve_device, resolve_dtype, set_threads
 from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.observation import images_among
 from worldrl.core.storage.artefact import artefact_hash
 from worldrl.core.storage.jsonfile import digest, read_json
 from worldrl.core.storage.learned import Learned
@@ -33,7 +34,7 @@ from worldrl.jobs.world_model.grasp_outcome import FIT, FITTED_HERE, NO_RULE, ch
 from worldrl.jobs.world_model.report import report_page, show
 from worldrl.recipes.run import claim_inputs, open_run
 from worldrl.recipes.sampler import Sampler, sampled
-from worldrl.recipes.training_data import require_image_size
+from worldrl.recipes.training_data import require_cameras, require_image_size
 from worldrl.recipes.world_model.policy_rollouts import (
     PolicyRolloutConfig,
     Readers,
@@ -217,6 +218,7 @@ def load_model(settings: EvaluateWorldModelSettings, data: EpisodeDataset, devic
     model.eval()
     settings.sampler.apply(model.config.dynamics)
     require_image_size(data, model.config.codec.image_size, f"the size of world_model={settings.world_model}")
+    require_cameras([data], images_among(model.more))
     check_horizons(settings.horizons, model.frame_stride)
     model.compute_dtype = resolve_dtype(settings.dtype, device)
     return model
@@ -273,7 +275,8 @@ def measured(
             files.append(stage.folder / f"{first:05d}.npz")
             if not files[-1].exists():
                 size = model.config.codec.image_size
-                runs = list(true_runs(scripts[rows], actions[rows], image_size=size))
+                look = {"image_size": size, "images": images_among(model.more)}
+                runs = list(true_runs(scripts[rows], actions[rows], **look))
                 measure(model, runs, swapped[rows], instruments, row=first).save(files[-1])
             progress.advance(len(scripts[rows]))
     if not stage.finished:
@@ -317,9 +320,8 @@ def _continued(
 
 def circumstances(settings: EvaluateWorldModelSettings, model: AnyVideoModel, data: EpisodeDataset) -> dict[str, Any]:
     """Speed and memory, how long horizons were reached, and what was not computed."""
-    record = record_at(
-        data[0], 0, memory_frames=model.memory_frames, frame_stride=model.frame_stride, source="throughput"
-    )
+    layout = {"memory_frames": model.memory_frames, "frame_stride": model.frame_stride, "more": model.more}
+    record = record_at(data[0], 0, source="throughput", **layout)
     reasons = {
         "lpips": NO_LPIPS if settings.lpips is None else None,
         "fvd": NO_FVD if settings.fvd is None else None,

@@ -11,12 +11,14 @@ import numpy as np
 
 from worldrl.core.device import resolve_device, resolve_dtype
 from worldrl.core.errors import SettingError
+from worldrl.core.observation import images_among
 from worldrl.core.rng import numpy_stream
 from worldrl.core.storage.log import console
 from worldrl.core.storage.run import RunDirectory
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset, open_recorded
 from worldrl.evaluation.report.store import publish
+from worldrl.evaluation.world_model.further import further_errors
 from worldrl.evaluation.world_model.rollout_error import (
     action_swap_ratio,
     closed_loop_psnr,
@@ -30,14 +32,14 @@ from worldrl.jobs.world_model.imagine_plans import imagine_plans, judgement
 from worldrl.jobs.world_model.imagine_report import report_page, sentence
 from worldrl.recipes.run import open_run
 from worldrl.recipes.sample_episodes import check_samples, record_samples
-from worldrl.recipes.training_data import require_image_size
+from worldrl.recipes.training_data import require_cameras, require_image_size
 from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, images_of, weights_folder
 from worldrl.registry import REWARD_MIXES
 from worldrl.rewards.motion.terms import chosen_terms
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.imagined.staged_rollouts import StagedConfig
 from worldrl.settings import non_negative, one_of, positive, setting
-from worldrl.world_models.loading import AnyVideoModel, open_world_model
+from worldrl.world_models.loading import AnyVideoModel, open_world_model, require_one_view
 
 
 @dataclass
@@ -104,6 +106,9 @@ def main(settings: ImagineSettings) -> dict[str, Any]:
             require_image_size(
                 dataset, model.config.codec.image_size, f"the size of world_model={settings.world_model}"
             )
+            require_cameras([dataset], images_among(model.more))
+        if settings.plan:
+            require_one_view(model, "plan=true")
         model.compute_dtype = resolve_dtype(settings.dtype, device)
         dataset = dataset or own_episodes(run, settings, model)
         episodes = choose_episodes(dataset, settings.episodes, seed=settings.seed)
@@ -118,6 +123,7 @@ def main(settings: ImagineSettings) -> dict[str, Any]:
         metrics = {
             "episodes": len(episodes),
             **closed_loop_psnr(result),
+            **further_errors(result),
             "action_swap_ratio": swapped if math.isfinite(swapped) else None,
             **outcome_report(imagined, np.array([succeeds_within(episode, steps) for episode in episodes])),
         }
@@ -137,7 +143,8 @@ def own_episodes(run: RunDirectory, settings: ImagineSettings, model: AnyVideoMo
     tasks = check_samples(settings.tasks, model.embodiment)
     stage = run.stage("01-episodes")
     size = model.config.codec.image_size
-    dataset = record_samples(stage.folder / "dataset", tasks, settings.episodes, seed=settings.seed, image_size=size)
+    look = {"image_size": size, "images": images_among(model.more)}
+    dataset = record_samples(stage.folder / "dataset", tasks, settings.episodes, seed=settings.seed, **look)
     if not stage.finished:
         stage.finish({"episodes": len(dataset)})
     return dataset

@@ -12,6 +12,7 @@ import torch
 from worldrl.core.device import resolve_device, resolve_dtype
 from worldrl.core.errors import SettingError
 from worldrl.core.image_fit import Fit, ImageFit
+from worldrl.core.observation import IMAGE
 from worldrl.core.storage.artefact import artefact_hash
 from worldrl.core.storage.jsonfile import difference
 from worldrl.core.storage.log import MetricLog
@@ -24,7 +25,13 @@ from worldrl.recipes.gates_output import show_gates
 from worldrl.recipes.run import open_run
 from worldrl.recipes.sampler import Sampler
 from worldrl.recipes.stages import calibrate, learn_world_model, split_held_out
-from worldrl.recipes.training_data import note_events, offers, open_datasets, require_image_size
+from worldrl.recipes.training_data import (
+    note_events,
+    offers,
+    open_datasets,
+    require_cameras,
+    require_image_size,
+)
 from worldrl.recipes.visual_styles import refuse_test_styles
 from worldrl.recipes.world_model.learn_wan import whole_wan
 from worldrl.recipes.world_model.lineage import lineage
@@ -33,6 +40,7 @@ from worldrl.recipes.world_model.start import (
     SCRATCH,
     WORLD_MODEL,
     check_start,
+    config_of,
     images_of,
     is_wan,
     require_trained_codec,
@@ -130,6 +138,7 @@ def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
     if settings.backbone == VIDEO:
         check_start(settings.start, settings.model, settings.training)
     check_size(settings, datasets[0])
+    require_cameras(datasets, wanted_cameras(settings))
     with open_run("train-world-model", settings) as run, MetricLog(run.path) as log:
         model, training, calibration, held_out = _begin(settings, datasets, device)
         part = settings.wan.training if settings.backbone == WAN else settings.training
@@ -174,6 +183,14 @@ def wanted_images(settings: TrainWorldModelSettings) -> ImageFit:
         return codec.images
     held = images_of(settings.start)
     return held if codec.fit is Fit.refuse else replace(held, fit=codec.fit)
+
+
+def wanted_cameras(settings: TrainWorldModelSettings) -> list[str]:
+    """Names of the images that the world model will imagine."""
+    if settings.backbone == WAN:
+        return [IMAGE]
+    asked = settings.model.cameras
+    return asked if settings.start == SCRATCH or len(asked) > 1 else config_of(settings.start).cameras
 
 
 def check_size(settings: TrainWorldModelSettings, dataset: EpisodeDataset) -> None:

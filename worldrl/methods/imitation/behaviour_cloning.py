@@ -19,6 +19,7 @@ from torch import Tensor
 from worldrl.core.device import resolve_dtype
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs
+from worldrl.core.observation import STATE
 from worldrl.core.rng import stream
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.training.fit import fit_module
@@ -77,7 +78,8 @@ def train_policy(
     Raises:
         SettingError: no successful episode, or an empty list of paraphrases.
     """
-    demonstrations = Demonstrations.split(episodes, config.held_out_fraction, policy.chunk_length, seed=seed)
+    split = config.held_out_fraction, policy.chunk_length
+    demonstrations = Demonstrations.split(episodes, *split, seed=seed, more=policy.more)
     source = Source(demonstrations.samples, config.batch_size)
     clone(policy.to(device), [source], config=config, seed=seed, folder=folder, log=log, paraphrases=paraphrases)
     return demonstrations.report(
@@ -126,7 +128,7 @@ def clone(
         value = token_loss(policy, logp, chunk.to(logp.device), label_width=config.label_width, weights=weights)
         return value, {"policy/loss": value.detach()}
 
-    policy.image_encoder.compute_dtype = resolve_dtype(config.dtype, policy.device)
+    set_encoders_dtype(policy, resolve_dtype(config.dtype, policy.device))
     fit_module(
         series,
         policy,
@@ -142,7 +144,13 @@ def clone(
         folder=folder,
         log=log,
     )
-    policy.image_encoder.compute_dtype = torch.float32
+    set_encoders_dtype(policy, torch.float32)
+
+
+def set_encoders_dtype(policy: TokenPolicy, dtype: torch.dtype) -> None:
+    """Set the number type of the image encoders' convolutions."""
+    for encoder in (policy.image_encoder, *policy.further_encoders):
+        encoder.compute_dtype = dtype
 
 
 @torch.no_grad()
@@ -164,7 +172,8 @@ def measure(
 
 def _measure_rows(policy: TokenPolicy, samples: Samples, index: Tensor, config: BehaviourCloning) -> Tensor:
     instructions = [samples.instruction[i] for i in index.tolist()]
-    logp = policy.log_softmax(PolicyObs(samples.image[index], samples.command[index], instructions))
+    more = {name: value[index] for name, value in samples.more.items()}
+    logp = policy.log_softmax(PolicyObs(samples.image[index], samples.command[index], instructions, more))
     chunk = samples.chunk[index].to(logp.device)
     token = logp.argmax(dim=-1)
     weights = config.weights(policy.actions)
@@ -192,13 +201,21 @@ class _Batches:
         rows = len(samples)
         wording = torch.rand(rows, generator=generator).tolist()
         seen = torch.rand(rows, generator=generator) >= config.command_dropout
-        image = samples.image
-        if config.shift_pixels:
-            image = random_shift(image, pixels=config.shift_pixels, generator=generator)
-        if config.jitter:
-            image = colour_jitter(image, strength=config.jitter, generator=generator)
+        image = self._augmented(samples.image, generator)
+        more = {
+            name: value if name == STATE else self._augmented(value, generator) for name, value in samples.more.items()
+        }
         words = zip(samples.task, samples.instruction, wording, strict=True)
-        return PolicyObs(image, samples.command, [self._instruction_of(*word) for word in words]), samples.chunk, seen
+        instructions = [self._instruction_of(*word) for word in words]
+        return PolicyObs(image, samples.command, instructions, more), samples.chunk, seen
+
+    def _augmented(self, image: Tensor, generator: torch.Generator) -> Tensor:
+        """Shift and recolour images, each camera's on its own."""
+        if self.config.shift_pixels:
+            image = random_shift(image, pixels=self.config.shift_pixels, generator=generator)
+        if self.config.jitter:
+            image = colour_jitter(image, strength=self.config.jitter, generator=generator)
+        return image
 
     def _instruction_of(self, task: str, recorded: str, uniform: float) -> str:
         choices = self.paraphrases.get(task)

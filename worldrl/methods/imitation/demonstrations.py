@@ -46,8 +46,12 @@ class Demonstrations:
     counts: dict[str, int]
 
     @classmethod
-    def split(cls, episodes: Sequence[Episode], fraction: float, chunk_length: int, *, seed: int) -> Demonstrations:
+    def split(
+        cls, episodes: Sequence[Episode], fraction: float, chunk_length: int, *, seed: int, more: Sequence[str] = ()
+    ) -> Demonstrations:
         """Leave failures out, hold a share of the episodes out, and cut both parts into samples of ``chunk_length`` steps.
+
+        ``more`` names what is observed besides image, command and instruction.
 
         Raises:
             SettingError: no episode succeeded.
@@ -63,9 +67,8 @@ class Demonstrations:
             "held_out_episodes": len(held_out),
             "skipped_failures": len(episodes) - len(successful),
         }
-        return cls(
-            make_samples(train, chunk_length), make_samples(held_out, chunk_length) if held_out else None, counts
-        )
+        parts = [make_samples(part, chunk_length, more) if part else None for part in (train, held_out)]
+        return cls(parts[0] or make_samples(train, chunk_length), parts[1], counts)
 
     def report(self, train: Any, held_out: Any) -> ImitationReport:
         """Combine the measurements with the counts."""

@@ -80,7 +80,9 @@ def fine_tune(
     Raises:
         SettingError: no successful episode, or observations that do not fit the policy.
     """
-    demonstrations = Demonstrations.split(episodes, config.held_out_fraction, policy.folder.chunk_size, seed=seed)
+    demonstrations = Demonstrations.split(
+        episodes, config.held_out_fraction, policy.folder.chunk_size, seed=seed, more=policy.more
+    )
     samples, held_out = demonstrations.samples, demonstrations.held_out
 
     def loss(step: int) -> tuple[Tensor, Logs]:
@@ -119,7 +121,15 @@ def window(samples: Samples, index: Tensor, n_obs_steps: int) -> tuple[PolicyObs
     """Observations up to the samples of ``index``, and chunks ``[B, H, A]`` from the oldest observation's step on."""
     places = [samples.back(index, steps) for steps in reversed(range(n_obs_steps))]
     instruction = [samples.instruction[i] for i in index.tolist()]
-    *past, newest = (PolicyObs(samples.image[place], samples.command[place], instruction) for place in places)
+    *past, newest = (
+        PolicyObs(
+            samples.image[place],
+            samples.command[place],
+            instruction,
+            {name: value[place] for name, value in samples.more.items()},
+        )
+        for place in places
+    )
     chunk = torch.cat([*(samples.chunk[place, :1] for place in places[:-1]), samples.chunk[index]], dim=1)
     return replace(newest, past=past), chunk[:, : samples.chunk.shape[1]]
 

@@ -43,6 +43,8 @@ from worldrl.rollout.imagined.env import WorldModelVecEnv
 from worldrl.rollout.imagined.rollouts import ImaginedRollouts
 
 KIND = "imagined-successes"
+MORE = "more."
+"""Before the names of what is observed besides image, command and instruction, in a file of tensors."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ def selected_samples(rollouts: ImaginedRollouts, policy: TokenPolicy, trust: Ten
         chunk=policy.decode(rollouts.token[chunk, row].to(policy.device)).cpu(),
         instruction=tuple(rollouts.instruction[r] for r in rows),
         task=tuple(rollouts.task[r] for r in rows),
+        more={name: value[chunk, row] for name, value in rollouts.more.items()},
     )
     success, trace = rollouts.success.float(), Trace(0, rollouts.group, rollouts.valid, rollouts.success)
     weight = successes(leave_one_out(success, trace), success, trace, torch.Generator())
@@ -175,7 +178,8 @@ def _sources(
 def save_selected(folder: Path, batch: SelectedSamples) -> None:
     """Write what a batch leaves to learn, whole or not at all."""
     samples = batch.samples
-    tensors = {"image": samples.image, "command": samples.command, "chunk": samples.chunk, "weight": batch.weight}
+    own = {"image": samples.image, "command": samples.command, "chunk": samples.chunk, "weight": batch.weight}
+    tensors = {**own, **{MORE + name: value for name, value in samples.more.items()}}
     config = {"instruction": list(samples.instruction), "task": list(samples.task), "imagined_success": batch.rate}
     write_artefact(folder, kind=KIND, config=config, tensors={k: v.contiguous() for k, v in tensors.items()})
 
@@ -185,5 +189,6 @@ def load_selected(folder: Path) -> SelectedSamples:
     artefact = read_artefact(folder, kind=KIND)
     tensors, config = dict(artefact.tensors), artefact.config
     weight = tensors.pop("weight")
-    samples = Samples(**tensors, instruction=tuple(config["instruction"]), task=tuple(config["task"]))
+    more = {name.removeprefix(MORE): tensors.pop(name) for name in list(tensors) if name.startswith(MORE)}
+    samples = Samples(**tensors, more=more, instruction=tuple(config["instruction"]), task=tuple(config["task"]))
     return SelectedSamples(samples, weight, float(config["imagined_success"]))

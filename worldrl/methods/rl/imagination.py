@@ -91,7 +91,8 @@ class PolicyChunks:
     def select(self, index: Tensor) -> PolicyChunks:
         """Take the chunks of ``index``."""
         sentences: list[str] = [self.obs.instruction[int(i)] for i in index]
-        obs = PolicyObs(self.obs.image[index], self.obs.command[index], sentences)
+        more = {name: value[index] for name, value in self.obs.more.items()}
+        obs = PolicyObs(self.obs.image[index], self.obs.command[index], sentences, more)
         return PolicyChunks(obs, self.token[index], self.logp[index], self.advantage[index], self.weight[index])
 
 
@@ -186,6 +187,7 @@ class PolicyImagination:
                 rollouts.image[chunk, row],
                 rollouts.command[chunk, row],
                 [rollouts.instruction[r] for r in row.tolist()],
+                {name: value[chunk, row] for name, value in rollouts.more.items()},
             ),
             token=rollouts.token[chunk, row],
             logp=rollouts.logp[chunk, row],

@@ -15,7 +15,7 @@ Shapes legend: ``B`` rows, ``L`` chunk, ``A`` numbers of an action and of a comm
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,16 @@ from torch.optim import Optimizer
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.errors import SettingError
 from worldrl.core.image_fit import Fit, ImageFit
+from worldrl.core.observation import (
+    IMAGE,
+    MEASURED,
+    NOT_OBSERVED,
+    OBSERVATION,
+    STATE,
+    ObservationSpec,
+    check_inputs,
+    further,
+)
 from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.storage.typed import from_plain
 from worldrl.core.storage.weights import fitting, load_weights
@@ -56,6 +66,8 @@ class TokenPolicyConfig:
         keypoints: keypoints of the image encoder.
         text_width: size of the instruction vector.
         hidden: width of the decoder.
+        cameras: images that it observes, ``image`` (the main camera's) first, then for example ``wrist_image``.
+        state: ``measured`` also observes the measured state; ``none`` does not.
     """
 
     image_size: int = 64
@@ -67,9 +79,12 @@ class TokenPolicyConfig:
     keypoints: int = 16
     text_width: int = 64
     hidden: int = 256
+    cameras: list[str] = field(default_factory=lambda: [IMAGE])
+    state: str = NOT_OBSERVED
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        check_inputs(self.cameras, self.state, "policy.")
         for name, least in (
             ("chunk_length", 1),
             ("bins", 2),
@@ -101,6 +116,12 @@ def stored_actions(config: Mapping[str, Any]) -> ActionSpec:
     return ActionSpec.from_json(config[ACTIONS]) if ACTIONS in config else TOOL_ACTIONS
 
 
+def observed_by(config: TokenPolicyConfig, actions: ActionSpec) -> ObservationSpec:
+    """What a policy of this configuration observes of a robot with ``actions``."""
+    size = (config.image_size, config.image_size)
+    return ObservationSpec.of(actions, config.cameras, size, state=config.state == MEASURED)
+
+
 def inverse_cdf(probability: Tensor, uniform: Tensor) -> Tensor:
     """Sample bins int64 ``[...]`` from ``probability`` ``[..., bins]`` by inversion at ``uniform`` ``[...]`` in [0, 1).
 
@@ -125,9 +146,9 @@ class TokenPolicy(nn.Module):
     action_high: Tensor
     command_mean: Tensor
     command_std: Tensor
+    state_mean: Tensor
+    state_std: Tensor
     needs_noise, n_obs_steps = False, 1
-    more: tuple[str, ...] = ()
-    """Inputs besides image, command and instruction: none."""
 
     def __init__(self, config: TokenPolicyConfig, statistics: PolicyStatistics) -> None:
         super().__init__()
@@ -138,13 +159,17 @@ class TokenPolicy(nn.Module):
             )
         self.config, self.chunk_length, self.actions = config, config.chunk_length, statistics.actions
         self.trained_on: dict[str, Any] | None = None
-        for name, tensor in statistics.tensors().items():
+        self.more = further(config.cameras, config.state)
+        """Inputs besides image, command and instruction."""
+        measured = config.state == MEASURED
+        for name, tensor in statistics.tensors(state=measured).items():
             self.register_buffer(name, tensor)
         self.instruction_encoder = InstructionEncoder(config.text_width)
-        self.image_encoder = ImageEncoder(
-            config.text_width, width=config.width, blocks=config.blocks, keypoints=config.keypoints
-        )
-        inputs = self.image_encoder.out_width + config.text_width + self.actions.size + 1
+        sizes = {"width": config.width, "blocks": config.blocks, "keypoints": config.keypoints}
+        self.image_encoder = ImageEncoder(config.text_width, **sizes)
+        self.further_encoders = nn.ModuleList([ImageEncoder(config.text_width, **sizes) for _ in config.cameras[1:]])
+        inputs = len(config.cameras) * self.image_encoder.out_width + config.text_width + self.actions.size + 1
+        inputs += len(self.state_mean) if measured else 0
         self.decoder = nn.Sequential(
             nn.Linear(inputs, config.hidden),
             nn.GELU(),
@@ -158,6 +183,11 @@ class TokenPolicy(nn.Module):
         """Device of the weights; observations are moved there."""
         return self.action_low.device
 
+    @property
+    def observation(self) -> ObservationSpec:
+        """What it observes."""
+        return observed_by(self.config, self.actions)
+
     def logits(self, obs: PolicyObs, *, command_seen: Tensor | None = None) -> Tensor:
         """Logits ``[B, L, A, bins]`` of the tokens, forbidden bins masked.
 
@@ -166,11 +196,17 @@ class TokenPolicy(nn.Module):
         Raises:
             ObservationError: an observation breaks a rule.
         """
-        check_obs(obs, self.config.image_size, self.actions.size)
+        state = STATE in self.more
+        size = len(self.state_mean) if state else 0
+        check_obs(obs, self.config.image_size, self.actions.size, more=self.more, state_size=size)
         text = self.instruction_encoder(obs.instruction)
-        image = self.image_encoder(obs.image.to(self.device), text)
-        command = self._command_features(obs.command, command_seen)
-        flat = self.decoder(torch.cat([image, text, command], dim=1))
+        parts = [self.image_encoder(obs.image.to(self.device), text), text]
+        parts.append(self._command_features(obs.command, command_seen))
+        for name, encoder in zip(self.config.cameras[1:], self.further_encoders, strict=True):
+            parts.append(encoder(obs.more[name].to(self.device), text))
+        if state:
+            parts.append(self._state_features(obs.more[STATE], command_seen))
+        flat = self.decoder(torch.cat(parts, dim=1))
         out = flat.unflatten(1, (self.chunk_length, self.actions.size, self.config.bins))
         return out.masked_fill(~allowed_bins(self.action_low, self.action_high, self.config.bins), FORBIDDEN)
 
@@ -241,7 +277,8 @@ class TokenPolicy(nn.Module):
         """
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
         known = {} if self.trained_on is None else {TRAINED_ON: self.trained_on}
-        config = {**asdict(self.config), ACTIONS: self.actions.to_json(), **known}
+        contract = {ACTIONS: self.actions.to_json(), OBSERVATION: self.observation.to_json()}
+        config = {**asdict(self.config), **contract, **known}
         write_artefact(folder, kind="policy", config=config, tensors=tensors, parents=parents)
 
     @classmethod
@@ -252,10 +289,12 @@ class TokenPolicy(nn.Module):
             ArtefactError: the folder is missing, damaged, of another kind, or lacks statistics or weights.
         """
         artefact = read_artefact(folder, kind="policy")
-        sizes = {name: value for name, value in artefact.config.items() if name not in (ACTIONS, TRAINED_ON)}
+        apart = (ACTIONS, OBSERVATION, TRAINED_ON)
+        sizes = {name: value for name, value in artefact.config.items() if name not in apart}
         with fitting(artefact):
             statistics = PolicyStatistics.from_tensors(artefact.tensors, stored_actions(artefact.config), folder)
             policy = cls(from_plain(TokenPolicyConfig, sizes, where="config"), statistics)
+            policy.observation.require_stored(artefact.config, folder)
             load_weights(policy, artefact)
             policy.trained_on = artefact.config.get(TRAINED_ON)
         return policy.to(device).eval()
@@ -270,6 +309,11 @@ class TokenPolicy(nn.Module):
         scaled = ((command.to(self.command_mean) - self.command_mean) / self.command_std).clamp(-5, 5)
         shown = scaled.new_ones(len(scaled), 1) if seen is None else seen.to(scaled)[:, None]
         return torch.cat([scaled * shown, shown], dim=1)
+
+    def _state_features(self, state: Tensor, seen: Tensor | None) -> Tensor:
+        """Scale measured numbers ``[B, S]``; hidden where the command is, which they tell otherwise."""
+        scaled = ((state.to(self.state_mean) - self.state_mean) / self.state_std).clamp(-5, 5)
+        return scaled if seen is None else scaled * seen.to(scaled)[:, None]
 
     def _sample(
         self, logp: Tensor, generators: Sequence[torch.Generator], correlated_noise: CorrelatedNoise | None

@@ -40,7 +40,7 @@ from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.imagined.latent_world import LatentWorld, RecordedLatents, recorded_latents
 from worldrl.rollout.vector.registered_env import registered_id
 from worldrl.world_models.latent.chunk_basis import ChunkBasis
-from worldrl.world_models.loading import open_world_model
+from worldrl.world_models.loading import open_world_model, require_one_view
 from worldrl.world_models.state.config import MemberChoice, Uncertainty
 from worldrl.world_models.state.ensemble_training import fit_ensemble
 from worldrl.world_models.state.ensemble_world import EnsembleWorld, EnsembleWorldConfig
@@ -130,6 +130,7 @@ def open_data(settings: Any, device: torch.device) -> Opened:
         raise SettingError(
             f"world_model: {settings.world_model} is a Wan model; world=latent needs a video world model"
         )
+    require_one_view(model, "world=latent")
     dataset = open_recorded(settings.data, model.config.codec.images)
     require_image_size(dataset, model.config.codec.image_size, f"the size of world_model={settings.world_model}")
     episodes = dataset.load()

@@ -37,7 +37,7 @@ def learn_video(
     """Train codec, dynamics, distilled sampler, outcome head and restorer in place, each with steps; return the last numbers."""
     numbers: dict[str, Any] = {}
     if training.codec_steps and model.config.codec_kind is CodecKind.patch:
-        frames = torch.from_numpy(np.concatenate([episode.main_view for episode in episodes]))
+        frames = torch.from_numpy(np.concatenate([episode.sheet(model.config.cameras) for episode in episodes]))
         fit_codec(model, frames, training, seed=seed, folder=folder / "codec", log=log)
         numbers |= last_numbers(log, "codec")
     parts = (

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from worldrl.core.errors import SettingError
+from worldrl.core.observation import images_among, require_observed
 from worldrl.core.renames import first_name
 from worldrl.core.rng import stream_seed
 from worldrl.core.statistics.intervals import Rate, auroc_within, wilson
@@ -146,9 +147,9 @@ def policies_beside_reality(
 
 
 def check_policies(folders: Sequence[str], model: AnyVideoModel, *, field: str = "policies.folders") -> None:
-    """Refuse policies of the setting ``field`` that cannot dream in this world model, before anything is measured.
+    """Refuse policies of the setting ``field`` that cannot act in this world model, before anything is measured.
 
-    worldrl's own and lerobot's can; agents on vectors see no picture.
+    worldrl's own and lerobot's can; agents on vectors have no image.
 
     Raises:
         ArtefactError: no policy in a folder.
@@ -166,6 +167,7 @@ def check_policies(folders: Sequence[str], model: AnyVideoModel, *, field: str =
                 f"{field}: the policy in {folder} ({facts.kind}) needs {' and '.join(facts.not_imagined)}, which "
                 "imagination does not show; leave it out"
             )
+        require_observed(facts.observation, model.observation, f"the policy in {folder}", "the world model")
         if differing := [name for name, value in fitting.items() if getattr(facts, name) != value]:
             raise SettingError(
                 f"{field}: the policy in {folder} has another {' and '.join(differing)} than the world model; give "
@@ -231,7 +233,8 @@ def judge_policy(
 def _starts(model: AnyVideoModel, policy_rollouts: PolicyRollouts, count: int, seed: int) -> list[ResetRecord]:
     """Render the initial states of dreams again."""
     tasks, size = list(dict.fromkeys(policy_rollouts.task)), model.config.codec.image_size
-    return simulator_starts(tasks, count, seed=seed, memory_frames=model.memory_frames, image_size=size)
+    layout = {"memory_frames": model.memory_frames, "image_size": size, "more": model.more}
+    return simulator_starts(tasks, count, seed=seed, **layout)
 
 
 def _normalised_error(
@@ -259,7 +262,8 @@ def _grasp(
     """What inverse dynamics makes of the closing of the hand in each dream ``[E]``."""
     check_robot(grasp, policy_rollouts.actions)
     starts = _starts(model, policy_rollouts, count, seed)
-    return grasp_error(grasp, model.embodiment, starts, torch.from_numpy(policy_rollouts.action), success_step)
+    action = torch.from_numpy(policy_rollouts.action)
+    return grasp_error(grasp, model.embodiment, starts, action, success_step, model.more)
 
 
 def _act_freely(
@@ -273,7 +277,9 @@ def _act_freely(
     rows = collect_dataset(
         data,
         [plan],
-        env_options=embedded_options(set(policy_rollouts.task), image_size),
+        env_options=embedded_options(
+            set(policy_rollouts.task), image_size, images=images_among(policy_facts(policy).more)
+        ),
         workers=config.workers,
         envs_per_worker=config.envs_per_worker,
     )

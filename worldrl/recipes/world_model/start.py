@@ -91,6 +91,11 @@ def check_start(start: str, config: VideoWorldModelConfig, training: WorldModelT
             f"outcome.ensemble_size={taken.outcome.ensemble_size} adds members to the {held.outcome.ensemble_size} of {weights_folder(start)}, which "
             "training.outcome_steps=0 leaves untrained; give it steps"
         )
+    if not training.steps and (taken.cameras, taken.state) != (held.cameras, held.state):
+        raise SettingError(
+            f"cameras and state: [{', '.join(taken.cameras)}] with state={taken.state} adds parts to {weights_folder(start)}, "
+            "which training.steps=0 leaves untrained; give it steps"
+        )
     if taken.outcome.conditioning != held.outcome.conditioning and not training.outcome_steps:
         raise SettingError(
             f"outcome.conditioning={taken.outcome.conditioning}: the outcome head of {weights_folder(start)} has learned from "

@@ -45,14 +45,24 @@ def lerobot_facts(folder: Path) -> dict[str, Any]:
 
 
 def described(
-    folder: Path, *, kind: str, picture: tuple[int, int], actions: ActionSpec, chunk_length: int, identity: str
+    folder: Path,
+    *,
+    kind: str,
+    picture: tuple[int, int],
+    actions: ActionSpec,
+    chunk_length: int,
+    identity: str,
+    more: Sequence[str] = (),
 ) -> LerobotFolder:
-    """Describe worldrl's own policy as a lerobot folder; ``identity`` is its hash."""
+    """Describe worldrl's own policy as a lerobot folder; ``identity`` is its hash, ``more`` what it observes besides."""
+    image, state = Feature("VISUAL", (3, *picture)), Feature("STATE", (measured_size(actions),))
+    inputs = {IMAGE: image, COMMAND: Feature("STATE", (actions.size,))}
+    inputs |= {name: state if name == STATE else image for name in more}
     return LerobotFolder(
         path=folder,
         kind=kind,
-        inputs={IMAGE: Feature("VISUAL", (3, *picture)), COMMAND: Feature("STATE", (actions.size,))},
-        sources={IMAGE: IMAGE, COMMAND: COMMAND},
+        inputs=inputs,
+        sources={name: name for name in inputs},
         action_size=actions.size,
         actions=actions,
         chunk_size=chunk_length,

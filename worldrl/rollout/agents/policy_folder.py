@@ -11,6 +11,15 @@ from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.image_fit import Fit
 from worldrl.core.interfaces import TrainablePolicy
+from worldrl.core.observation import (
+    IMAGE,
+    NOT_OBSERVED,
+    STATE,
+    SUFFIX,
+    ObservationSpec,
+    further,
+    images_among,
+)
 from worldrl.core.storage.artefact import parent, read_artefact, read_manifest
 from worldrl.core.storage.typed import from_plain
 from worldrl.policies.token.policy import TRAINED_ON, TokenPolicy, stored_actions
@@ -41,11 +50,16 @@ class PolicyFacts:
 
     @property
     def not_imagined(self) -> tuple[str, ...]:
-        """Inputs that imagination lacks: it has the main camera, command and instruction, once per chunk."""
+        """Inputs that no imagination has: it shows cameras, command and state (``observation``), once per chunk."""
         from worldrl.rollout.agents.vector_agent import KIND as AGENT
 
         steps = (f"{self.n_obs_steps} observations (n_obs_steps)",) if self.n_obs_steps > 1 else ()
-        return *(("a vector of numbers",) if self.kind == AGENT else ()), *self.more, *steps
+        return *(("a vector of numbers",) if self.kind == AGENT else ()), *steps
+
+    @property
+    def observation(self) -> ObservationSpec:
+        """What it observes."""
+        return ObservationSpec.of(self.actions, images_among(self.more), self.picture, state=STATE in self.more)
 
     @property
     def image_size(self) -> int:
@@ -78,14 +92,16 @@ def policy_facts(folder: Path) -> PolicyFacts:
         return PolicyFacts(AGENT, 1, (0, 0), (), vector_actions(agent.low, agent.high), agent.hash)
     artefact = read_artefact(folder, kind="policy")
     config = artefact.config
+    more = further(config.get("cameras", [IMAGE]), config.get(STATE, NOT_OBSERVED))
     return PolicyFacts(
         kind=TOKEN,
         chunk_length=config["chunk_length"],
         picture=(config["image_size"], config["image_size"]),
-        cameras=("scene",),
+        cameras=("scene", *(name.removesuffix(SUFFIX) for name in images_among(more)[1:])),
         actions=stored_actions(config),
         hash=artefact.hash,
         trained_on=config.get(TRAINED_ON),
+        more=more,
         fit=from_plain(Fit, config.get("fit", Fit.refuse), where=f"{folder}: fit", error=ArtefactError),
     )
 
@@ -129,6 +145,7 @@ def require_policy_fits(
             actions=own.actions,
             chunk_length=own.chunk_length,
             identity=own.hash,
+            more=own.more,
         )
     require_shown(found, actions, where, cameras, picture)
 

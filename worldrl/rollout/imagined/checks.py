@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.interfaces import WorldModel
+from worldrl.core.observation import COMMAND, IMAGE, STATE, images_among
 from worldrl.core.types import ResetRecord
 from worldrl.rollout.spaces import whole
 
@@ -61,7 +62,8 @@ def check_records(
 
 
 def _check_record(where: str, record: ResetRecord, world_model: WorldModel, space: Dict) -> None:
-    image, command = _box(space, "image"), _box(space, "command")
+    image, command = _box(space, IMAGE), _box(space, COMMAND)
+    sheet = (len(images_among(world_model.more)) * image.shape[0], *image.shape[1:])
     for name in ("task", "source"):
         if not isinstance(value := getattr(record, name), str):
             raise SettingError(f"{where}.{name}: must be text, got {type(value).__name__}")
@@ -71,8 +73,10 @@ def _check_record(where: str, record: ResetRecord, world_model: WorldModel, spac
         )
     whole(f"{where}.step", record.step, 0)
     size = world_model.embodiment.actions.size
-    _array(f"{where}.reference", record.reference, image.shape, np.uint8)
-    _array(f"{where}.memory", record.memory, (world_model.memory_frames, *image.shape), np.uint8)
+    _array(f"{where}.reference", record.reference, sheet, np.uint8)
+    _array(f"{where}.memory", record.memory, (world_model.memory_frames, *sheet), np.uint8)
+    if STATE in world_model.more:
+        _array(f"{where}.state", record.state, _box(space, STATE).shape, np.float32)
     _command(f"{where}.command", record.command, command)
     if record.reference_command is not None:
         _array(f"{where}.reference_command", record.reference_command, (size,), np.float32)

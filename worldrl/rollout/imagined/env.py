@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import ActionError, SettingError
 from worldrl.core.interfaces import WorldModel, WorldState
+from worldrl.core.observation import STATE, split_views
 from worldrl.core.rng import stream
 from worldrl.core.types import ResetRecord
 from worldrl.rewards.success import SuccessRule, first_success
@@ -47,6 +48,7 @@ from worldrl.rollout.spaces import (
     checked_seed,
     command_bounds,
     given_spaces,
+    observed_spaces,
     set_spaces,
     whole,
 )
@@ -55,7 +57,8 @@ from worldrl.rollout.spaces import (
 class WorldModelVecEnv(VectorEnv):
     """Imagined rollouts of a :class:`~worldrl.core.interfaces.WorldModel`.
 
-    Observation (``Dict``): ``image`` uint8 ``[Y, X, 3]``; ``command`` float32 ``[A]``, integrated from the actions;
+    Observation (``Dict``): ``image`` uint8 ``[Y, X, 3]``, and the model's other cameras, for example ``wrist_image``;
+    ``state`` float32 ``[S]`` of a model that predicts it; ``command`` float32 ``[A]``, integrated from the actions;
     ``instruction`` text. Action: float32 ``[A]`` in the robot's range. Reward: 1 on the first step whose success
     probability satisfies ``rule``, else 0; ``terminated`` on that step's chunk. ``truncated`` at the end of the row's
     own horizon.
@@ -103,13 +106,14 @@ class WorldModelVecEnv(VectorEnv):
         return self.world_model.embodiment.actions
 
     def _make_spaces(self, store: ResetStore) -> None:
-        image = store.sample(1, 0.0, generator=stream(0, "spaces"))[0].reference
+        record = store.sample(1, 0.0, generator=stream(0, "spaces"))[0]
         commands = np.stack([record.command for record in store.records])
         if not np.isfinite(commands).all():
             raise SettingError("start states: a command is not finite; leave out the episodes that hold it")
         low, high = command_bounds(self.world_model.embodiment, commands)
         given = given_spaces(low, high, {record.instruction for record in store.records})
-        self._row_space = gymnasium.spaces.Dict({"image": gymnasium.spaces.Box(0, 255, image.shape, np.uint8), **given})
+        shown = observed_spaces(record, self.world_model.more)
+        self._row_space = gymnasium.spaces.Dict({**shown, **given})
         set_spaces(self, self._row_space.spaces, self.actions)
 
     def _reset_counters(self) -> None:
@@ -258,9 +262,13 @@ class WorldModelVecEnv(VectorEnv):
         return self._state
 
     def _observe(self) -> dict[str, Any]:
-        command = self._require_state().state_dict()["command"].cpu().numpy().copy()
+        more, now = self.world_model.more, self._require_state().state_dict()
+        views = split_views(torch.from_numpy(self._image), more)
+        shown = {name: view.numpy().copy() for name, view in views.items()}
+        if STATE in more:
+            shown[STATE] = now["measured"].float().cpu().numpy().copy()
         instruction = tuple(record.instruction for record in self.records)
-        return {"image": self._image.copy(), "command": command, "instruction": instruction}
+        return {**shown, "command": now["command"].cpu().numpy().copy(), "instruction": instruction}
 
     def _info(self) -> dict[str, Any]:
         frames = self.world_model.chunk_length // self.world_model.frame_stride
@@ -273,7 +281,7 @@ class WorldModelVecEnv(VectorEnv):
         }
 
     def render(self) -> tuple[NDArray[np.uint8], ...]:
-        """Return the current image of each row."""
+        """Return the current image of each row, of all cameras one below the other."""
         return tuple(self._image.copy())
 
     _COUNTERS = ("elapsed", "episode", "phase", "streak", "succeeded", "over", "buffer", "_image")
@@ -298,7 +306,7 @@ class WorldModelVecEnv(VectorEnv):
         seed = whole("state['seed']", parts["seed"], 0)
         records = self._check_records(stored_records(parts["records"]), self.num_envs)
         own = {name: getattr(self, name) for name in self._COUNTERS}
-        own["_image"] = np.zeros(self.observation_space["image"].shape, np.uint8)  # pyright: ignore[reportIndexIssue]
+        own["_image"] = np.zeros((self.num_envs, *self.store.records[0].reference.shape), np.uint8)
         counters = check_counters(parts["counters"], own, self.world_model.chunk_length)
         fresh = self.world_model.start(records).state_dict()
         world = self.world_model.restore(check_world(parts["world"], fresh))

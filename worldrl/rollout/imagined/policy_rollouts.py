@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.errors import ArtefactError
 from worldrl.core.interfaces import Policy, WorldModel, WorldState
+from worldrl.core.observation import IMAGE, STATE, require_named, split_views
 from worldrl.core.rng import stream
 from worldrl.core.storage.atomic import write_file
 from worldrl.core.types import Episode, PolicyObs, ResetRecord
@@ -123,7 +124,7 @@ def imagine_policy(
     steps = max(-(-horizon[task] // model.chunk_length) for task in tasks) * model.chunk_length
     parts = []
     for task in tasks:
-        layout = {"memory_frames": model.memory_frames, "image_size": image_size}
+        layout = {"memory_frames": model.memory_frames, "image_size": image_size, "more": model.more}
         starts = simulator_backend.starts([task], count, seed=seed, **layout)
         action, probability = imagine_policy_rows(model, policy, starts, steps, seed=seed, exploration=exploration)
         action[:, horizon[task] :] = policy.actions.hold(action[:, horizon[task] - 1])[:, None]
@@ -153,7 +154,9 @@ def imagine_from_keyframes(
     stride, length = model.frame_stride, max(horizon.values())
     at = [step - step % stride for _, step in starts]
     records = [
-        record_at(e, step, memory_frames=model.memory_frames, frame_stride=stride, source="imagined with")
+        record_at(
+            e, step, memory_frames=model.memory_frames, frame_stride=stride, source="imagined with", more=model.more
+        )
         for (e, _), step in zip(starts, at, strict=True)
     ]
     steps = -(-(length - min(at)) // model.chunk_length) * model.chunk_length
@@ -208,9 +211,14 @@ def _padded_actions(action: NDArray[np.float32], steps: int, actions: ActionSpec
 def imagine_policy_rows(
     model: WorldModel, policy: Policy, starts: Sequence[ResetRecord], steps: int, *, seed: int, exploration: Exploration
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Imagine one rollout per start; return its actions ``[E, T, A]`` and success probabilities ``[E, N]``."""
+    """Imagine one rollout per start; return its actions ``[E, T, A]`` and success probabilities ``[E, N]``.
+
+    Raises:
+        SettingError: the policy observes what the model does not imagine.
+    """
+    require_named(policy.more, model.more)
     actions, probabilities = [], []
-    image = torch.from_numpy(np.stack([record.memory[-1] for record in starts]))
+    first = torch.from_numpy(np.stack([record.memory[-1] for record in starts]))
     task, instruction = [record.task for record in starts], [record.instruction for record in starts]
     generators = [stream(seed, "habit", task[row], row) for row in range(len(starts))]
     correlated_noise = exploration.correlated_noise(generators, policy.actions.size)
@@ -219,7 +227,10 @@ def imagine_policy_rows(
         return [stream(seed, "dream", name, task[row], row, chunk) for row in range(len(starts))]
 
     def act(chunk: int, state: WorldState) -> torch.Tensor:
-        obs = PolicyObs(model.decode_last(state) if chunk else image, state.state_dict()["command"], instruction)
+        views = split_views(model.decode_last(state) if chunk else first, model.more)
+        now = state.state_dict()
+        more = {name: now["measured"] if name == STATE else views[name] for name in policy.more}
+        obs = PolicyObs(views[IMAGE], now["command"], instruction, more)
         generators = draws("policy", chunk)
         action = policy.act(
             obs, generators=generators, temperature=exploration.temperature, correlated_noise=correlated_noise

@@ -46,7 +46,7 @@ def dataset_store(data: Path | str, model: AnyVideoModel, *, margin: int) -> tup
             f"{len(dataset)} of {dataset.image_size}, {dataset.embodiment}"
         )
     episodes = list(dataset.load())
-    layout = {"memory_frames": model.memory_frames, "frame_stride": model.frame_stride}
+    layout = {"memory_frames": model.memory_frames, "frame_stride": model.frame_stride, "more": model.more}
     first = [record_at(e, 0, source=f"episode {number}, start", **layout) for number, e in enumerate(episodes)]
     horizon = {task: max(len(e) for e in episodes if e.task == task) for task in dataset.tasks()}
     return ResetStore(first, keyframe_records(episodes, margin=margin, **layout)), horizon

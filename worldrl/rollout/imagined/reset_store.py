@@ -12,15 +12,22 @@ import numpy as np
 import torch
 
 from worldrl.core.errors import SettingError
+from worldrl.core.observation import STATE, images_among
 from worldrl.core.types import Episode, ResetRecord
 from worldrl.data.windows.batch import actions_before
 from worldrl.data.windows.divergence import first_closing, partings
 from worldrl.data.windows.keyframes import Keyframe, keyframes
 
 
-def record_at(episode: Episode, step: int, *, memory_frames: int, frame_stride: int, source: str) -> ResetRecord:
-    """Make the record of frame ``step`` in the main camera; the first frame stands for those before the start."""
-    index, view = np.maximum(step - frame_stride * np.arange(memory_frames)[::-1], 0), episode.main_view
+def record_at(
+    episode: Episode, step: int, *, memory_frames: int, frame_stride: int, source: str, more: Sequence[str] = ()
+) -> ResetRecord:
+    """Make the record of frame ``step``; the first frame stands for those before the start.
+
+    ``more`` names what is observed besides the main camera, command and instruction.
+    """
+    index = np.maximum(step - frame_stride * np.arange(memory_frames)[::-1], 0)
+    view = episode.sheet(images_among(more))
     return ResetRecord(
         reference=view[0],
         memory=view[index],
@@ -31,13 +38,21 @@ def record_at(episode: Episode, step: int, *, memory_frames: int, frame_stride: 
         source=source,
         memory_action=actions_before(episode.action, episode.null_action, step, memory_frames * frame_stride),
         reference_command=episode.command[0],
+        state=episode.state[step] if STATE in more else None,
     )
 
 
 def initial_record(
-    image: np.ndarray, command: np.ndarray, *, instruction: str, task: str, memory_frames: int, source: str
+    image: np.ndarray,
+    command: np.ndarray,
+    *,
+    instruction: str,
+    task: str,
+    memory_frames: int,
+    source: str,
+    state: np.ndarray | None = None,
 ) -> ResetRecord:
-    """Make the record of an initial state from one rendered frame (uint8 ``[Y, X, 3]``)."""
+    """Make the record of an initial state from one rendered frame (uint8 ``[Y, X, 3]``, or a sheet) and its measured state."""
     return ResetRecord(
         reference=image,
         memory=np.repeat(image[None], memory_frames, axis=0),
@@ -46,14 +61,15 @@ def initial_record(
         task=task,
         step=0,
         source=source,
+        state=None if state is None else np.asarray(state, dtype=np.float32),
     )
 
 
 def keyframe_records(
-    episodes: Sequence[Episode], *, margin: int, memory_frames: int, frame_stride: int
+    episodes: Sequence[Episode], *, margin: int, memory_frames: int, frame_stride: int, more: Sequence[str] = ()
 ) -> list[ResetRecord]:
     """Make one record per start of :func:`keyframe_starts`, ``margin`` control steps before its keyframe."""
-    layout = {"memory_frames": memory_frames, "frame_stride": frame_stride}
+    layout = {"memory_frames": memory_frames, "frame_stride": frame_stride, "more": more}
     return [
         record_at(episodes[number], step, source=f"episode {number}, {what}", **layout)
         for number, step, what in keyframe_starts(episodes, margin=margin)

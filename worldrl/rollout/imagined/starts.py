@@ -14,8 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from worldrl.core.observation import STATE, images_among, stack_views
 from worldrl.core.types import ResetRecord
 from worldrl.rollout.imagined.reset_store import initial_record
+from worldrl.rollout.real.embedded import embedded_cameras
 from worldrl.rollout.real.specs import EpisodeSpec
 
 
@@ -31,7 +33,14 @@ class SimulatorBackend(Protocol):
         ...
 
     def starts(
-        self, tasks: Sequence[str], count: int, *, seed: int, memory_frames: int, image_size: int
+        self,
+        tasks: Sequence[str],
+        count: int,
+        *,
+        seed: int,
+        memory_frames: int,
+        image_size: int,
+        more: Sequence[str] = (),
     ) -> list[ResetRecord]:
         """As :func:`simulator_starts`."""
         ...
@@ -58,10 +67,17 @@ class EmbeddedBackend:
         return spec
 
     def starts(
-        self, tasks: Sequence[str], count: int, *, seed: int, memory_frames: int, image_size: int
+        self,
+        tasks: Sequence[str],
+        count: int,
+        *,
+        seed: int,
+        memory_frames: int,
+        image_size: int,
+        more: Sequence[str] = (),
     ) -> list[ResetRecord]:
         """Render initial states in this process."""
-        layout = {"memory_frames": memory_frames, "image_size": image_size}
+        layout = {"memory_frames": memory_frames, "image_size": image_size, "more": more}
         return simulator_starts(tasks, count, seed=seed, domain=self.domain, **layout)
 
     def replay(
@@ -96,19 +112,30 @@ def task_horizons(tasks: Sequence[str]) -> dict[str, int]:
 
 
 def simulator_starts(
-    tasks: Sequence[str], count: int, *, seed: int, memory_frames: int, image_size: int, domain: str = "clean"
+    tasks: Sequence[str],
+    count: int,
+    *,
+    seed: int,
+    memory_frames: int,
+    image_size: int,
+    domain: str = "clean",
+    more: Sequence[str] = (),
 ) -> list[ResetRecord]:
     """Render the initial states 0..count-1 of each task; their ``source`` is ``"index <i>, seed <s>"``.
 
-    ``seed``, task and index name a state; keep the seed apart from the evaluation's. ``domain`` is of two-armed tasks.
+    ``seed``, task and index name a state; keep the seed apart from the evaluation's. ``domain`` is of two-armed tasks;
+    ``more`` names what is observed besides image, command and instruction.
     """
-    records = []
+    records, images = [], images_among(more)
     for task in tasks:
-        with simulator(task, image_size=image_size, **_of_domain(domain)) as env:
+        cameras = embedded_cameras([task], images)
+        with simulator(task, image_size=image_size, cameras=cameras, **_of_domain(domain)) as env:
             for index in range(count):
                 obs, _ = env.reset(seed=seed, options={"index": index})
                 given = {"instruction": obs["instruction"], "task": task, "source": f"index {index}, seed {seed}"}
-                records.append(initial_record(obs["image"], obs["command"], memory_frames=memory_frames, **given))
+                sheet = stack_views([obs[name] for name in images])
+                given["state"] = obs[STATE] if STATE in more else None
+                records.append(initial_record(sheet, obs["command"], memory_frames=memory_frames, **given))
     return records
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 
 from worldrl.core.embodiment import AnyEmbodiment, Embodiment, JointEmbodiment
 from worldrl.core.errors import SettingError
+from worldrl.core.observation import IMAGE, image_name
 from worldrl.rollout.real.specs import EnvOptions
 
 EMBEDDED_SUITE = "worldrl"
@@ -38,7 +39,25 @@ def main_camera(robot: AnyEmbodiment) -> str:
     return "head" if isinstance(robot, JointEmbodiment) else "scene"
 
 
-def embedded_options(tasks: Collection[str], image_size: int, domain: str = "clean") -> EnvOptions:
-    """Options of environments of these tasks with their main camera; errors as :func:`embedded_embodiment`."""
+WRISTS = {False: ("wrist",), True: ("left_wrist", "right_wrist")}
+"""Cameras on the hands, of robots without and with joint targets."""
+
+
+def embedded_cameras(tasks: Collection[str], images: Sequence[str]) -> tuple[str, ...]:
+    """Cameras of these tasks' robot whose images have these names, main one first.
+
+    Raises SettingError (it has no such camera).
+    """
     robot = embedded_embodiment(tasks)
-    return EnvOptions(image_size=image_size, cameras=(main_camera(robot),), actions=robot.actions, domain=domain)
+    own = {image_name(c): c for c in (main_camera(robot), *WRISTS[isinstance(robot, JointEmbodiment)])}
+    if unknown := [name for name in images if name not in own]:
+        raise SettingError(f"cameras: the embedded suite's robot has {', '.join(own)}, got {unknown[0]}")
+    return tuple(own[name] for name in images)
+
+
+def embedded_options(
+    tasks: Collection[str], image_size: int, domain: str = "clean", images: Sequence[str] = (IMAGE,)
+) -> EnvOptions:
+    """Options of environments of these tasks with the cameras of ``images``; errors as :func:`embedded_cameras`."""
+    robot, cameras = embedded_embodiment(tasks), embedded_cameras(tasks, images)
+    return EnvOptions(image_size=image_size, cameras=cameras, actions=robot.actions, domain=domain)

@@ -28,8 +28,10 @@ from numpy.typing import NDArray
 from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.embodiment import Embodiment, integrate_commands, quaternion_from_rotvec, quaternion_product
 from worldrl.core.embodiment import rotvec_from_quaternion as rotvec
+from worldrl.core.observation import IMAGE
 from worldrl.core.types import Episode
 from worldrl.rollout.camera import Camera, scene_camera
+from worldrl.rollout.real.embedded import embedded_cameras
 from worldrl.rollout.real.recording import Recording
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec, spec_of
 from worldrl.rollout.real.worker_task import EnvSlot
@@ -147,14 +149,18 @@ def _path(embodiment: Embodiment, start: NDArray[np.float32], action: NDArray[np
 
 
 def true_runs(
-    scripts: Sequence[Script], actions: Sequence[NDArray[np.float32]], *, image_size: int
+    scripts: Sequence[Script],
+    actions: Sequence[NDArray[np.float32]],
+    *,
+    image_size: int,
+    images: Sequence[str] = (IMAGE,),
 ) -> Iterator[TrueRun]:
     """Execute actions float32 ``[T_i, 7]`` from each script's initial state, whatever the task's outcome.
 
-    Neighbours of one task share a simulator. Yields one run per script, with the frame after every action.
+    ``images`` names the cameras' images. Neighbours of one task share a simulator. Yields one run per script, with the frame after every action.
     """
     limits = {script.spec.task: max(map(len, actions)) for script in scripts}
-    options = EnvOptions(image_size=image_size, cameras=("scene",), max_steps=limits)
+    options = EnvOptions(image_size=image_size, cameras=embedded_cameras(limits, images), max_steps=limits)
     with closing(EnvSlot(options, "pixels")) as slot:
         for script, action in zip(scripts, actions, strict=True):
             yield _execute(slot, options, script, action)

@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.errors import WorldrlError
-from worldrl.core.types import MAIN_CAMERAS, Episode
+from worldrl.core.observation import image_name
+from worldrl.core.types import Episode
 from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
 
 
 def camera_frames(obs: Mapping[str, Any], cameras: tuple[str, ...]) -> NDArray[np.uint8]:
     """Stack the cameras of one observation, uint8 ``[V, Y, X, 3]``."""
-    return np.stack([obs["image" if camera in MAIN_CAMERAS else f"{camera}_image"] for camera in cameras])
+    return np.stack([obs[image_name(camera)] for camera in cameras])
 
 
 class Recording:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.core.errors import SettingError
+from worldrl.core.observation import COMMAND, IMAGE, STATE, images_among, stack_views
 from worldrl.core.rng import numpy_stream
 from worldrl.core.types import ResetRecord
 from worldrl.rollout.imagined.reset_store import initial_record
@@ -31,10 +33,9 @@ def stored_state(task: str, index: int, seed: int, *, states: int) -> int:
 
 @dataclass
 class _FirstFrame:
-    """The first frame of a stored state."""
+    """What is observed at a stored state, by name."""
 
-    image: NDArray[np.uint8]
-    command: NDArray[np.float32]
+    shown: Mapping[str, NDArray[Any]]
 
 
 class ExternalBackend:
@@ -57,30 +58,45 @@ class ExternalBackend:
         return replace(spec, init_id=stored_state(spec.task, spec.index, spec.seed, states=self.states))
 
     def starts(
-        self, tasks: Sequence[str], count: int, *, seed: int, memory_frames: int, image_size: int
+        self,
+        tasks: Sequence[str],
+        count: int,
+        *,
+        seed: int,
+        memory_frames: int,
+        image_size: int,
+        more: Sequence[str] = (),
     ) -> list[ResetRecord]:
-        """Reset the simulator to each state once only; SettingError where its workers' images have another size."""
+        """Reset the simulator to each state once only; SettingError where its workers do not draw such images."""
+        images = images_among(more)
         instruction = {task["name"]: task["instruction"] for task in self._workers().suite["tasks"]}
         records: list[ResetRecord] = []
         for task in tasks:
             for index in range(count):
                 spec = self.placed(EpisodeSpec(task, index, seed))
                 first = self._first_frame(spec)
-                if len(first.image) != image_size:
+                if missing := [name for name in images if name not in first.shown]:
+                    raise SettingError(f"cameras: the suite's workers draw no {missing[0]}")
+                if len(first.shown[IMAGE]) != image_size:
                     raise SettingError(
-                        f"image_size: the suite's workers draw {len(first.image)}, not {image_size} pixels"
+                        f"image_size: the suite's workers draw {len(first.shown[IMAGE])}, not {image_size} pixels"
                     )
                 given = {"instruction": instruction[task], "task": task, "source": f"stored state {spec.init_id}"}
-                records.append(initial_record(first.image, first.command, memory_frames=memory_frames, **given))
+                given["state"] = first.shown[STATE] if STATE in more else None
+                sheet = stack_views([first.shown[name] for name in images])
+                records.append(initial_record(sheet, first.shown[COMMAND], memory_frames=memory_frames, **given))
         return records
 
     def _first_frame(self, spec: EpisodeSpec) -> _FirstFrame:
         start = start_of(spec)
         if (start.task, start.init_id) not in self._frames:
             row = self._workers().reset({0: start}, render=True)[0]
-            self._frames[start.task, start.init_id] = _FirstFrame(
-                np.array(row["image"]), np.array(row["command"], np.float32)
-            )
+            observed = {
+                name: np.array(value) if name.endswith(IMAGE) else np.array(value, np.float32)
+                for name, value in row.items()
+                if name in (STATE, COMMAND) or name.endswith(IMAGE)
+            }
+            self._frames[start.task, start.init_id] = _FirstFrame(observed)
         return self._frames[start.task, start.init_id]
 
     def replay(

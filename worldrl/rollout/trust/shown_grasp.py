@@ -19,6 +19,7 @@ from torch import Tensor
 from worldrl.core.actions import ActionSpec
 from worldrl.core.embodiment import AnyEmbodiment, integrate_commands
 from worldrl.core.errors import SettingError
+from worldrl.core.observation import IMAGE, split_views
 from worldrl.core.types import ResetRecord
 from worldrl.rewards.grasp import GraspDynamics
 
@@ -75,14 +76,16 @@ def grasp_error(
     starts: Sequence[ResetRecord],
     action: Tensor,
     success_step: NDArray[np.int64],
+    more: Sequence[str] = (),
 ) -> NDArray[np.float32]:
     """Return the grasp's normalised error float32 ``[E]`` of imagined rollouts, from actions and first frames.
 
     ``action`` is float32 ``[E, T, A]``. ``success_step`` ``[E]`` is the control step of the imagined success, -1
-    without one, where all steps count.
+    without one, where all steps count. ``more`` is what the starts show besides the main image.
     """
     command = commands_from(embodiment, torch.from_numpy(np.stack([record.command for record in starts])), action)
-    frame = torch.from_numpy(np.stack([record.memory[-1] for record in starts]))
+    sheets = torch.from_numpy(np.stack([record.memory[-1] for record in starts]))
+    frame = split_views(sheets, more)[IMAGE]
     until = counted_steps(success_step, action.shape[1])
     instruction = [record.instruction for record in starts]
     return closings(grasp, frame, instruction, command, until, success_step >= 0)[1]

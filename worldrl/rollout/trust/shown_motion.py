@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from worldrl.core.errors import SettingError
+from worldrl.core.observation import IMAGE, split_views
 from worldrl.core.rng import stream
 from worldrl.core.types import ResetRecord, first_frames
 from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
@@ -74,6 +75,6 @@ def _of_one_task(model: Any, idm: InverseDynamics, starts: list[ResetRecord], ac
 
     act, chunks = given_actions(action, model.chunk_length), action.shape[1] // model.chunk_length
     for _, imagined in roll_forward(model, state, chunks, act, noise):
-        frames.append(model.decode(imagined.latent, first).cpu())
+        frames.append(split_views(model.decode(imagined.latent, first).cpu(), model.more)[IMAGE])
         commands.append(imagined.command[:, [step - 1 for step in imagined.frame_steps]].cpu())
     return motion_error(idm, torch.cat(frames, dim=1), torch.cat(commands, dim=1))

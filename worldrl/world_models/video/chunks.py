@@ -38,6 +38,11 @@ class Chunked(Generic[ConfigT]):
     config: ConfigT
 
     @property
+    def more(self) -> tuple[str, ...]:
+        """What it imagines besides the main image, the command and success: nothing."""
+        return ()
+
+    @property
     def chunk_length(self) -> int:
         """Control steps ``L`` per chunk."""
         return self.config.dynamics.chunk_length

@@ -3,7 +3,9 @@
 The patch codec makes an 8×8 grid of latent vectors of 64×64 RGB. Its latents have unit root-mean-square per token, so
 they need no stored statistics and match the flow's unit noise. The identity codec returns the pixels.
 
-Shapes legend: ``B`` rows, ``T`` frames, ``c`` latent channels, ``h w`` latent grid, ``n = h w`` tokens.
+Each view of a sheet is encoded and decoded alone.
+
+Shapes legend: ``B`` rows, ``T`` frames, ``V`` views, ``c`` latent channels, ``h w`` latent grid, ``n = h w`` tokens.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from worldrl.core.rng import on_device
 from worldrl.nn.blocks import Block
 from worldrl.nn.embed import patchify, unpatchify
 from worldrl.world_models.video.config import CodecConfig
+from worldrl.world_models.video.views import as_rows, as_sheets
 
 
 def to_unit(frames: Tensor) -> Tensor:
@@ -46,9 +49,9 @@ def salience_weight(frames: Tensor, salience: float) -> Tensor:
 class PatchCodec(nn.Module):
     """Encoder and decoder of a few attention blocks over patches."""
 
-    def __init__(self, config: CodecConfig):
+    def __init__(self, config: CodecConfig, views: int = 1):
         super().__init__()
-        self.config = config
+        self.config, self.views = config, views
         self.side = config.image_size // config.patch
         tokens, pixels = self.side**2, 3 * config.patch**2
         self.encode_in = nn.Linear(pixels, config.width)
@@ -63,23 +66,28 @@ class PatchCodec(nn.Module):
 
     @property
     def latent_shape(self) -> tuple[int, int, int]:
-        """``(c, h, w)`` of one frame."""
-        return self.config.channels, self.side, self.side
+        """``(c, V h, w)`` of one frame."""
+        return self.config.channels, self.views * self.side, self.side
 
     def encode(self, frames: Tensor) -> Tensor:
-        """Map float ``[B, T, 3, Y, X]`` in [-1, 1] to ``[B, T, c, h, w]`` with unit root-mean-square per token."""
-        rows, steps = frames.shape[:2]
-        tokens = self.encode_in(patchify(frames.flatten(0, 1), self.config.patch)) + self.encode_position
+        """Map float ``[B, T, 3, V Y, X]`` in [-1, 1] to ``[B, T, c, V h, w]`` with unit root-mean-square per token."""
+        shape = frames.shape[:2]
+        views = frames.shape[-2] // self.config.image_size
+        pixels = as_rows(frames.flatten(0, 1), views)
+        tokens = self.encode_in(patchify(pixels, self.config.patch)) + self.encode_position
         latent = self.encode_out(self.encoder(tokens))  # [B T, n, c]
         latent = latent * torch.rsqrt(latent.square().mean(dim=-1, keepdim=True) + 1e-6)
-        return latent.transpose(1, 2).reshape(rows, steps, *self.latent_shape)
+        grid = latent.transpose(1, 2).reshape(len(latent), self.config.channels, self.side, self.side)
+        return as_sheets(grid, views).unflatten(0, shape)
 
     def decode(self, latent: Tensor) -> Tensor:
-        """Map ``[B, T, c, h, w]`` to float ``[B, T, 3, Y, X]``, about in [-1, 1]."""
-        rows, steps = latent.shape[:2]
-        tokens = self.decode_in(latent.flatten(0, 1).flatten(2).transpose(1, 2)) + self.decode_position
-        pixels = self.decode_out(self.decode_norm(self.decoder(tokens)))  # [B T, n, 3 p p]
-        return unpatchify(pixels, self.config.patch, self.side).unflatten(0, (rows, steps))
+        """Map ``[B, T, c, V h, w]`` to float ``[B, T, 3, V Y, X]``, about in [-1, 1]."""
+        shape = latent.shape[:2]
+        views = latent.shape[-2] // self.side
+        grid = as_rows(latent.flatten(0, 1), views)
+        tokens = self.decode_in(grid.flatten(2).transpose(1, 2)) + self.decode_position
+        pixels = self.decode_out(self.decode_norm(self.decoder(tokens)))  # [B T V, n, 3 p p]
+        return as_sheets(unpatchify(pixels, self.config.patch, self.side), views).unflatten(0, shape)
 
     def loss(self, frames: Tensor, *, generator: torch.Generator) -> tuple[Tensor, Logs]:
         """Reconstruction loss of uint8 frames ``[N, Y, X, 3]``: salience-weighted squared plus absolute error."""
@@ -99,14 +107,14 @@ class PatchCodec(nn.Module):
 class IdentityCodec(nn.Module):
     """Latents are pixels in [-1, 1]; nothing is learned."""
 
-    def __init__(self, config: CodecConfig):
+    def __init__(self, config: CodecConfig, views: int = 1):
         super().__init__()
-        self.config = config
+        self.config, self.views = config, views
 
     @property
     def latent_shape(self) -> tuple[int, int, int]:
-        """``(3, Y, X)`` of one frame."""
-        return 3, self.config.image_size, self.config.image_size
+        """``(3, V Y, X)`` of one frame."""
+        return 3, self.views * self.config.image_size, self.config.image_size
 
     def encode(self, frames: Tensor) -> Tensor:
         """Return ``[B, T, 3, Y, X]`` in [-1, 1] unchanged."""

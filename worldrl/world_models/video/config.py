@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from worldrl.core.errors import SettingError, nearest, require_at_least_one
 from worldrl.core.image_fit import Fit, ImageFit
+from worldrl.core.observation import IMAGE, NOT_OBSERVED, OBSERVATION, check_inputs
 from worldrl.core.renames import current_config
 from worldrl.core.storage.typed import from_plain
 from worldrl.world_models.video.unet_config import UNetConfig
@@ -203,6 +204,17 @@ class GripperHeadConfig:
     loss_weight: float = 0.3
 
 
+@dataclass
+class StateHeadConfig:
+    """State head, of models with ``state=measured``.
+
+    Attributes:
+        loss_weight: weight of its negative log-likelihood (nats per number) beside the flow loss.
+    """
+
+    loss_weight: float = 0.05
+
+
 CONDITIONINGS = ("actions", "instruction")
 """Conditions of a video."""
 
@@ -263,7 +275,12 @@ class RestorerConfig:
 
 @dataclass
 class VideoWorldModelConfig:
-    """Sizes of a :class:`~worldrl.world_models.video.model.VideoWorldModel`."""
+    """Sizes of a :class:`~worldrl.world_models.video.model.VideoWorldModel`.
+
+    Attributes:
+        cameras: images that it imagines together, ``image`` (the main camera's) first, then for example ``wrist_image``.
+        state: ``measured`` also predicts the measured state; ``none`` does not.
+    """
 
     codec: CodecConfig = field(default_factory=CodecConfig)
     dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)
@@ -271,9 +288,18 @@ class VideoWorldModelConfig:
     gripper: GripperHeadConfig = field(default_factory=GripperHeadConfig)
     outcome: OutcomeHeadConfig = field(default_factory=OutcomeHeadConfig)
     restorer: RestorerConfig = field(default_factory=RestorerConfig)
+    cameras: list[str] = field(default_factory=lambda: [IMAGE])
+    state: str = NOT_OBSERVED
+    state_head: StateHeadConfig = field(default_factory=StateHeadConfig)
 
     def __post_init__(self) -> None:
-        """Reject a U-Net with more halvings than its grid has, and blocks that do not tile a frame."""
+        """Reject cameras that do not fit, a U-Net with more halvings than its grid has, and blocks that do not tile a frame."""
+        check_inputs(self.cameras, self.state, "model.")
+        if len(self.cameras) > 1 and self.dynamics.kind is not DynamicsKind.flow_transformer:
+            raise SettingError(
+                f"cameras: [{', '.join(self.cameras)}] need dynamics.kind={DynamicsKind.flow_transformer}; "
+                f"{self.dynamics.kind} takes one camera"
+            )
         halvings = 2 ** (self.dynamics.unet.levels - 1)
         if self.dynamics.kind is DynamicsKind.edm_unet and self.latent_size % halvings:
             raise SettingError(
@@ -302,7 +328,7 @@ class VideoWorldModelConfig:
         Raises:
             SettingError: an unknown key, a value of another type or out of its range.
         """
-        own = {name: part for name, part in current_config(data).items() if name != "embodiment"}
+        own = {name: part for name, part in current_config(data).items() if name not in ("embodiment", OBSERVATION)}
         return from_plain(cls, own, where="config")
 
     def to_json(self) -> dict[str, Any]:

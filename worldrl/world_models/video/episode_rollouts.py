@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from worldrl.core.observation import images_among
 from worldrl.core.rng import stream
 from worldrl.core.storage.log import Progress
 from worldrl.core.types import Episode
@@ -27,7 +28,7 @@ def whole_episodes(
 
     Episodes of similar length share a batch, which wastes the least padding. ``series`` names the progress line.
     """
-    store = build_store(episodes)
+    store = build_store(episodes, images=images_among(model.more))
     order = np.argsort(store.length, kind="stable")
     with Progress(f"{series}: imagining", len(order), unit="episodes") as progress:
         for first in range(0, len(order), batch):

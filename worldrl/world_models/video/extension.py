@@ -23,7 +23,7 @@ FREE = frozenset(
         "dynamics.unet.sampling_steps", "dynamics.unet.order",
         "success.loss_weight", "success.positive_weight", "success.noise_weight", "gripper.loss_weight",
         "outcome.ensemble_size", "outcome.threshold", "outcome.min_threshold", "outcome.debounce",
-        "outcome.conditioning",
+        "outcome.conditioning", "state", "state_head.loss_weight",
     }
 )  # fmt: skip
 """Settings that fit any weights: of losses, training, sampling and thresholds; and parts that can be added untrained."""
@@ -36,8 +36,8 @@ RESTORER = "restorer."
 def extended(model: VideoWorldModel, wanted: VideoWorldModelConfig, *, seed: int) -> VideoWorldModel:
     """Return the model under the settings that ``wanted`` gives.
 
-    Missing planning, frame restorer and ensemble members are added untrained. With the same settings of sampling, and
-    no member added, all numbers and images stay the same.
+    Missing planning, frame restorer, ensemble members, views and state head are added untrained. With the same settings of
+    sampling, and no member or view added, all numbers and images stay the same.
 
     Raises:
         SettingError: a given setting does not fit these weights, or the backend cannot plan.
@@ -76,6 +76,8 @@ def extended_config(held: VideoWorldModelConfig, wanted: VideoWorldModelConfig) 
 def _fits(name: str, old: Any, value: Any, held: VideoWorldModelConfig) -> bool:
     if name.startswith(RESTORER):
         return not held.restorer.width
+    if name == "cameras":  # further views after those that the weights have
+        return value[: len(old)] == old
     return name in FREE and not (name == "outcome.ensemble_size" and value < old)
 
 

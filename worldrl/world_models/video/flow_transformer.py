@@ -15,6 +15,8 @@ actions in such rows, without poses. Rows with actions do not change.
 Levels and steps are those of the rectified flow (``worldrl.diffusion.flow``); a finished sample can be refined
 (PDE-Refiner, Lippe et al. 2023).
 
+Several views are one sequence of tokens (``views``): ``h`` is then the height of all.
+
 Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions of ``A`` numbers, ``c h w``
 latent, ``n = h w``.
 """
@@ -34,6 +36,7 @@ from worldrl.nn.embed import sinusoidal
 from worldrl.world_models.video.config import DynamicsConfig
 from worldrl.world_models.video.dynamics import ChunkLoss, motion_weight
 from worldrl.world_models.video.pose_map import make_pose_map
+from worldrl.world_models.video.views import FurtherViews
 
 
 class PlanCondition(nn.Module):
@@ -64,11 +67,17 @@ class _Plan:
 class FlowTransformer(nn.Module):
     """Predicts the clean latents of a chunk, all frames ``(c, h, w)`` at once, from noisy ones."""
 
-    def __init__(self, config: DynamicsConfig, latent_shape: tuple[int, int, int], actions: ActionSpec = TOOL_ACTIONS):
+    def __init__(
+        self,
+        config: DynamicsConfig,
+        latent_shape: tuple[int, int, int],
+        actions: ActionSpec = TOOL_ACTIONS,
+        views: int = 1,
+    ):
         super().__init__()
         self.config, self.actions = config, actions
         self.width, self.heads = config.width, config.heads
-        channels, height, width = latent_shape
+        channels, height, width = latent_shape[0], latent_shape[1] // views, latent_shape[2]
         frames = config.chunk_frames
         action = 2 * actions.size  # with the command that it leads to
         d = config.width
@@ -86,6 +95,8 @@ class FlowTransformer(nn.Module):
         self.tokens_out = nn.Linear(d, channels * frames)
         self.plan = PlanCondition(d, config.chunk_length) if config.planning else None
         self._initialise()
+        sizes = (views, d, (height, width), frames, actions)
+        self.views = FurtherViews(*sizes, pose_map=config.pose_map) if views > 1 else None
 
     def _initialise(self) -> None:
         # Training starts from a still image, unmodulated by actions.
@@ -108,10 +119,12 @@ class FlowTransformer(nn.Module):
         action, plan = self._plan(action)
         if self.pose_map is not None:
             commands = action[:, self.config.frame_stride - 1 :: self.config.frame_stride, self.actions.size :]
-            drawn = self.pose_map(commands).to(tokens.dtype)
+            drawn = self.pose_map(commands)
+            drawn = (drawn if self.views is None else self.views.draw(drawn, commands)).to(tokens.dtype)
             drawn = drawn if plan is None else torch.where(plan.hidden[:, None, None], 0, drawn)
             tokens = torch.cat([tokens, drawn], dim=-1)
-        tokens = self.tokens_in(tokens) + self.position
+        place = self.position if self.views is None else self.views.positions(self.position)
+        tokens = self.tokens_in(tokens) + place
         modulation, context = self._condition(sigma, action, plan)
         for block in self.blocks:
             tokens = block(tokens, modulation, context)

@@ -59,6 +59,11 @@ class Follower(Protocol[StateT]):
         ...
 
     @property
+    def more(self) -> tuple[str, ...]:
+        """What it imagines besides the main image and the command."""
+        ...
+
+    @property
     def noise_shape(self) -> tuple[int, ...]:
         """Shape of the standard normal noise of one row's chunk."""
         ...

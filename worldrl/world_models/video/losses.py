@@ -20,7 +20,8 @@ from worldrl.diffusion.flow import add_noise
 from worldrl.world_models.video.dynamics import ChunkLoss, Dynamics
 from worldrl.world_models.video.following import follow_window
 from worldrl.world_models.video.gripper_head import opening_loss
-from worldrl.world_models.video.model import VideoState, VideoWorldModel, latent_start
+from worldrl.world_models.video.model import VideoWorldModel
+from worldrl.world_models.video.state import VideoState, latent_start
 from worldrl.world_models.video.success_head import success_loss
 
 Denoise = Callable[..., ChunkLoss]
@@ -118,6 +119,12 @@ def chunk_loss(
     head = success_loss(logit.float(), success, valid, base.level, *weights)
     total = base.loss + config.success.loss_weight * head
     logs = {**base.logs, "wm/success_loss": head.detach()}
+    if model.state_head is not None:
+        before = batch.commands[:, steps.start - 1] if steps.start else batch.command
+        command = model.frame_commands(before, batch.commands[:, steps])
+        read = model.state_head.loss(base.features, command, batch.state[:, frames], valid)
+        total = total + config.state_head.loss_weight * read
+        logs["wm/state_nll"] = read.detach()
     if model.gripper is None:
         return total, logs
     unit = model.embodiment.actions.opening_unit

@@ -10,7 +10,7 @@ a command, ``U`` chunks of a window.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.device import autocast
 from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json, integrate_commands
 from worldrl.core.errors import ActionError
+from worldrl.core.observation import MEASURED, OBSERVATION, ObservationSpec, further
 from worldrl.core.rng import row_noise
 from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.storage.learned import Learned
@@ -36,47 +37,15 @@ from worldrl.world_models.video.dynamics import hide_actions
 from worldrl.world_models.video.flow_transformer import FlowTransformer
 from worldrl.world_models.video.gripper_head import GripperHead
 from worldrl.world_models.video.outcome_head import OutcomeEnsemble, ensemble_success, named_as_ensemble
+from worldrl.world_models.video.state import VideoState, latent_start
+from worldrl.world_models.video.state_head import StateHead
 from worldrl.world_models.video.success_head import SuccessHead
+from worldrl.world_models.video.views import as_rows, as_sheets
 
 if TYPE_CHECKING:
     from worldrl.world_models.video.unet import EdmUNet
 
 KIND = "video-world-model"
-
-
-@dataclass(frozen=True)
-class VideoState:
-    """Rows between chunks.
-
-    Attributes:
-        reference: latent of each row's first frame ``[B, c, h, w]``.
-        memory: newest latents ``[B, K, c, h, w]``.
-        command: last command ``[B, A]``.
-        instruction: embedded instructions ``[B, d]``.
-        belief: recurrent state of the outcome ensemble ``[B, J b]``.
-        first: uint8 ``[B, Y, X, 3]``, each row's first camera image.
-    """
-
-    reference: Tensor
-    memory: Tensor
-    command: Tensor
-    instruction: Tensor
-    belief: Tensor
-    first: Tensor
-
-    @property
-    def rows(self) -> int:
-        """Number of rollouts."""
-        return self.reference.shape[0]
-
-    def select(self, index: Tensor) -> VideoState:
-        """Keep the rows of ``index``."""
-        index = index.to(self.reference.device)
-        return VideoState(**{name: value[index] for name, value in self.state_dict().items()})
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Tensors that restore the state exactly."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
@@ -101,6 +70,8 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         self.gripper = GripperHead(*sizes, len(embodiment.actions.grippers))
         self.outcome = OutcomeEnsemble(2 * self.dynamics.width, config.outcome.width, config.outcome.ensemble_size)
         self.restorer = FrameRestorer(config.restorer) if config.restorer.width else None
+        numbers = 2 * embodiment.actions.size, len(embodiment.state_names)
+        self.state_head = StateHead(*sizes, *numbers) if config.state == MEASURED else None
 
     @property
     def device(self) -> torch.device:
@@ -111,6 +82,18 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
     def noise_shape(self) -> tuple[int, int, int, int]:
         """Shape of the standard normal noise of one row's chunk."""
         return self.dynamics.noise_frames, *self.codec.latent_shape
+
+    @property
+    def more(self) -> tuple[str, ...]:
+        """What it imagines besides the main image and the command: further images, then the measured state."""
+        return further(self.config.cameras, self.config.state)
+
+    @property
+    def observation(self) -> ObservationSpec:
+        """What a policy observes in it."""
+        size = self.config.codec.image_size
+        state = self.config.state == MEASURED
+        return ObservationSpec.of(self.embodiment.actions, self.config.cameras, (size, size), state=state)
 
     def autocast(self) -> torch.autocast:
         """Compute in ``compute_dtype``; weights and states stay float32."""
@@ -128,7 +111,17 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
             instruction = self.success.embed([r.instruction for r in records]).float()
         command = torch.from_numpy(np.stack([r.command for r in records])).to(self.device)
         belief = self.outcome.blank(len(records))
-        return VideoState(latent[:, 0], latent[:, 1:], command, instruction, belief, frames[:, 0])
+        measured = self._first_state(records)
+        return VideoState(latent[:, 0], latent[:, 1:], command, instruction, belief, frames[:, 0], measured)
+
+    def _first_state(self, records: Sequence[ResetRecord]) -> Tensor | None:
+        if self.state_head is None:
+            return None
+        if any(record.state is None for record in records):
+            raise ActionError(
+                "start: this world model predicts the measured state, and a record has none; give its state"
+            )
+        return torch.from_numpy(np.stack([record.state for record in records])).to(self.device)
 
     @torch.no_grad()
     def imagine(
@@ -154,9 +147,27 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         with self.autocast():
             latent, features = self.sample(state, condition, noise)
             logits, belief = self.outcome(self.find(features, state.instruction), state.belief)
+            measured, spread = self.read_state(features, state.command, commands)
         check_imagined(latent)
         after = replace(self.remember(state, latent, commands), belief=belief)
-        return after, Imagined(latent, self.frame_steps, commands, *ensemble_success(logits))
+        if measured is not None:
+            after = replace(after, measured=measured[:, -1])
+        return after, Imagined(latent, self.frame_steps, commands, *ensemble_success(logits), measured, spread)
+
+    def read_state(self, features: Tensor, before: Tensor, commands: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return measured numbers and deviations ``[B, F, S]`` of a chunk, if the model predicts them.
+
+        ``commands`` ``[B, L, A]`` are those of its steps, ``before`` ``[B, A]`` is the one before it.
+        """
+        if self.state_head is None:
+            return None, None
+        return self.state_head.measure(features, self.frame_commands(before, commands))
+
+    def frame_commands(self, before: Tensor, commands: Tensor) -> Tensor:
+        """Return each predicted frame's scaled command, and its change since the frame before: ``[B, F, 2A]``."""
+        every = torch.cat([before[:, None], commands[:, self.frame_stride - 1 :: self.frame_stride]], dim=1)
+        scaled = self.embodiment.scaled_command(every)
+        return torch.cat([scaled[:, 1:], scaled.diff(dim=1)], dim=-1)
 
     def chunk_condition(self, state: VideoState, action: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the condition of each row's chunk, and its commands ``[B, L, A]``; see :meth:`imagine`."""
@@ -204,18 +215,19 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
 
     @torch.no_grad()
     def decode_last(self, state: VideoState) -> Tensor:
-        """Decode the newest frame of each row: uint8 ``[B, Y, X, 3]``."""
+        """Decode the newest frame of each row: uint8 ``[B, V Y, X, 3]``."""
         return self.decode(state.memory[:, -1:], state.first)[:, 0]
 
     @torch.no_grad()
     def decode(self, latent: Tensor, first: Tensor) -> Tensor:
-        """Decode latents ``[B, T, c, h, w]`` of rows with first images ``first``: uint8 ``[B, T, Y, X, 3]``."""
+        """Decode latents ``[B, T, c, V h, w]`` of rows with first sheets ``first``: uint8 ``[B, T, V Y, X, 3]``."""
         with self.autocast():
             frames = self.codec.decode(latent)
             if self.restorer is not None:
                 whole = to_unit(first.to(self.device))[:, None].expand_as(frames)
-                shape = frames.shape[:2]
-                frames = self.restorer(frames.flatten(0, 1), whole.flatten(0, 1)).unflatten(0, shape)
+                shape, views = frames.shape[:2], len(self.config.cameras)
+                decoded, begun = (as_rows(part.flatten(0, 1), views) for part in (frames, whole))
+                frames = as_sheets(self.restorer(decoded, begun), views).unflatten(0, shape)
         return to_uint8(frames.float())
 
     def restore(self, data: dict[str, Tensor]) -> VideoState:
@@ -270,7 +282,11 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         write_artefact(
             folder,
             kind=KIND,
-            config={**self.config.to_json(), "embodiment": self.embodiment.to_json()},
+            config={
+                **self.config.to_json(),
+                "embodiment": self.embodiment.to_json(),
+                OBSERVATION: self.observation.to_json(),
+            },
             tensors=self.state_dict(),
             files=None if learned is None else learned.files(),
             store_dtype=store_dtype,
@@ -284,20 +300,16 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         with fitting(artefact):
             config = VideoWorldModelConfig.from_json(artefact.config)
             model = cls(config, embodiment_from_json(artefact.config["embodiment"]))
+            model.observation.require_stored(artefact.config, folder)
             load_weights(model, artefact, named_as_ensemble(artefact.tensors))
         return model.to(device).eval()
 
 
-def latent_start(batch: WindowBatch) -> VideoState:
-    """Begin where windows of latents begin, without instruction, belief and image."""
-    reference, memory = batch.reference.float(), batch.memory.float()
-    nothing = reference.new_zeros(len(reference), 0)
-    return VideoState(reference, memory, batch.command, nothing, nothing, nothing)
-
-
 def make_codec(config: VideoWorldModelConfig) -> PatchCodec | IdentityCodec:
     """Make the codec of a configuration."""
-    return (PatchCodec if config.codec_kind is CodecKind.patch else IdentityCodec)(config.codec)
+    if config.codec_kind is CodecKind.patch:
+        return PatchCodec(config.codec, len(config.cameras))
+    return IdentityCodec(config.codec, len(config.cameras))
 
 
 def make_dynamics(
@@ -307,5 +319,5 @@ def make_dynamics(
     from worldrl.world_models.video.unet import EdmUNet
 
     if config.dynamics.kind is DynamicsKind.flow_transformer:
-        return FlowTransformer(config.dynamics, latent_shape, actions)
+        return FlowTransformer(config.dynamics, latent_shape, actions, len(config.cameras))
     return EdmUNet(config.dynamics, latent_shape, actions, pixels=config.codec_kind is CodecKind.identity)

@@ -29,6 +29,7 @@ from worldrl.world_models.video.following import imagine_chunk
 from worldrl.world_models.video.model import VideoWorldModel
 from worldrl.world_models.video.training import autocast
 from worldrl.world_models.video.training_config import WorldModelTraining
+from worldrl.world_models.video.views import as_rows
 
 MOST_EPISODES = 400
 """Largest number of imagined episodes; each gives a frame per chunk, twice, enough for so small a network."""
@@ -80,7 +81,8 @@ def fit_restorer(
     def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:
         index = torch.randint(len(pairs), (config.restorer_batch,), generator=stream(seed, "restorer", step))
         drawn = (pairs.imagined[index], pairs.real[index], pairs.first[pairs.episode[index]])
-        imagined, real, first = (to_unit(frames.to(model.device)) for frames in drawn)
+        views = len(model.config.cameras)
+        imagined, real, first = (as_rows(to_unit(frames.to(model.device)), views) for frames in drawn)
         value = F.mse_loss(restorer(imagined, first), real)
         return value, {"wm/restorer_loss": value.detach()}
 

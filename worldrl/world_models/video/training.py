@@ -26,6 +26,7 @@ from worldrl.core.training.ema import Ema
 from worldrl.core.training.fit import FitReport, fit, fit_module
 from worldrl.core.training.optimizer import adamw, warmup_cosine
 from worldrl.core.types import Episode
+from worldrl.data.windows.frame_store import FrameStore
 from worldrl.data.windows.windows import WindowBatch, WindowSampler
 from worldrl.world_models.video.bootstrapping import LatentRollouts
 from worldrl.world_models.video.codec import IdentityCodec, to_unit
@@ -233,7 +234,14 @@ def fit_windows(
         raise SettingError(
             f"training.action_dropout={config.action_dropout} needs a model that plans: give dynamics.planning=true of the model"
         )
-    modules = {"dynamics": model.dynamics, "success": model.success, "gripper": model.gripper}
+    modules: dict[str, torch.nn.Module] = {
+        "dynamics": model.dynamics,
+        "success": model.success,
+        "gripper": model.gripper,
+    }
+    if model.state_head is not None:
+        model.state_head.scale_to(*recorded_states(model, sampler.store))
+        modules["state_head"] = model.state_head
     together = torch.nn.ModuleDict(modules)
     ema = Ema(together, config.ema_decay) if config.ema_decay else None
     rollouts = latent_rollouts(model, sampler, config)
@@ -259,6 +267,15 @@ def fit_windows(
     return report
 
 
+def recorded_states(model: VideoWorldModel, store: FrameStore) -> tuple[Tensor, Tensor]:
+    """Return all measured numbers ``[R, S]`` and what the state head knows of their commands ``[R, 2A]``."""
+    row, begin = np.arange(len(store.command)), np.repeat(store.first, store.length + 1)
+    before = store.command[np.maximum(row - model.frame_stride, begin)]
+    now, before, state = (torch.from_numpy(part).to(model.device) for part in (store.command, before, store.state))
+    held = now[:, None].expand(-1, model.frame_stride, -1)
+    return state, model.frame_commands(before, held)[:, 0]
+
+
 def latent_rollouts(model: Placed, sampler: WindowSampler, config: WindowTraining) -> LatentRollouts | None:
     """Make the buffer of bootstrapped steps, if the settings have one."""
     if not config.bootstrap_rows:
@@ -278,6 +295,7 @@ def latent_sampler(model: VideoWorldModel, episodes: Sequence[Episode], config: 
         first_chunk_share=config.first_chunk_share,
         static_share=config.static_share,
         event_share=config.event_share,
+        images=model.config.cameras,
     )
     frames = np.asarray(sampler.store.frames)
     sampler.store = replace(sampler.store, frames=encode_frames(model, frames, config))

@@ -55,8 +55,8 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
     compute_dtype = torch.float32
     """Number type of imagination; the autoencoder has its own."""
     backbone = "wan"
-    gripper = None
-    """No head reads the gripper's opening."""
+    gripper = state_head = None
+    """No head reads the gripper's opening or the measured state."""
 
     def __init__(self, config: WanConfig, embodiment: AnyEmbodiment, base: WanBase, transformer: Any, vae: Any):
         super().__init__()

@@ -1,0 +1,214 @@
+"""The observation contract: cameras, measured state and command by name, as datasets, policies and world models state it.
+
+Observations have the names that environments give them. ``image`` is the main camera, another camera's is
+``<camera>_image``, ``state`` is measured, ``command`` is what the robot was last commanded. Every policy and world model has
+``image``, ``command`` and the instruction; ``more`` names what one has besides: further cameras in order, then ``state``.
+
+A *sheet* is one image with the views of several cameras, one below the other: ``[..., V Y, X, 3]``. World models store and
+imagine sheets; with one camera a sheet is that camera's image.
+
+Shapes legend: ``V`` views, ``Y X`` pixels of one view, ``S`` measured numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from worldrl.core.actions import ActionSpec
+from worldrl.core.errors import ArtefactError, SettingError, nearest
+from worldrl.core.storage.jsonfile import difference
+
+MAIN_CAMERAS = ("scene", "head")
+"""Those whose image an environment calls ``image``; another camera's is ``<camera>_image``."""
+IMAGE, STATE, COMMAND = "image", "state", "command"
+SUFFIX = "_image"
+NOT_OBSERVED, MEASURED = "none", "measured"
+STATE_INPUTS = (NOT_OBSERVED, MEASURED)
+"""Values of the setting ``state``."""
+OBSERVATION = "observation"
+"""Key of an :class:`ObservationSpec` in a header and in a ``config.json``."""
+_TOOL_STATE = {
+    "x": "m",
+    "y": "m",
+    "z": "m",
+    "rx": "rad",
+    "ry": "rad",
+    "rz": "rad",
+    "finger_left": "m",
+    "finger_right": "m",
+}
+_TOOL_UNITS = ("m", "m", "m", "rad", "rad", "rad", "1")
+OWN_UNIT = "robot's"
+"""Unit of a number whose recording did not name one."""
+
+
+@dataclass(frozen=True)
+class CameraSpec:
+    """One camera's images (pixels)."""
+
+    height: int
+    width: int
+
+
+@dataclass(frozen=True)
+class VectorSpec:
+    """Numbers by name, each with its unit."""
+
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ObservationSpec:
+    """What is observed at a control step; ``state`` and ``command`` are None where there is none."""
+
+    cameras: dict[str, CameraSpec]
+    state: VectorSpec | None
+    command: VectorSpec | None
+    instruction: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return json.loads(json.dumps(asdict(self)))
+
+    @classmethod
+    def of(cls, actions: ActionSpec, images: Sequence[str], size: tuple[int, int], *, state: bool) -> ObservationSpec:
+        """Describe the observations of a robot with ``images`` of ``size`` (rows, columns)."""
+        return cls(
+            cameras={name: CameraSpec(*size) for name in images},
+            state=state_spec(actions) if state else None,
+            command=command_spec(actions),
+        )
+
+    def require_stored(self, config: Mapping[str, Any], where: object) -> None:
+        """Refuse a stored config that states another observation; one from before the key states none.
+
+        Raises:
+            SettingError: they differ.
+        """
+        if OBSERVATION not in config:
+            return
+        if differing := difference({OBSERVATION: self.to_json()}, {OBSERVATION: config[OBSERVATION]}):
+            raise SettingError(f"{where}: its {OBSERVATION} differs from its other entries: {differing}; save it again")
+
+
+def state_spec(actions: ActionSpec) -> VectorSpec:
+    """Describe a robot's measured state: joints as in its actions, or a tool's pose and two fingers."""
+    if actions.absolute:
+        return VectorSpec(actions.names, (OWN_UNIT,) * actions.size)
+    return VectorSpec(tuple(_TOOL_STATE), tuple(_TOOL_STATE.values()))
+
+
+def command_spec(actions: ActionSpec) -> VectorSpec:
+    """Describe a robot's command: joint targets, or a tool's pose and the gripper."""
+    if actions.absolute:
+        return VectorSpec(actions.names, (OWN_UNIT,) * actions.size)
+    return VectorSpec((*tuple(_TOOL_STATE)[:6], "gripper"), _TOOL_UNITS)
+
+
+def image_name(camera: str) -> str:
+    """Name of a camera's image among the observations."""
+    return IMAGE if camera in MAIN_CAMERAS else camera + SUFFIX
+
+
+def camera_of(name: str, cameras: Sequence[str]) -> str:
+    """Return the camera whose image has this name.
+
+    Raises:
+        ArtefactError: none of ``cameras`` has.
+    """
+    for camera in cameras:
+        if image_name(camera) == name:
+            return camera
+    raise ArtefactError(
+        f"{name}: no camera of this name was recorded; the recording has {', '.join(map(image_name, cameras))}"
+    )
+
+
+def check_inputs(cameras: Sequence[str], state: str, where: str) -> None:
+    """Check the settings ``cameras`` and ``state`` of a policy or a world model.
+
+    Raises:
+        SettingError: the main camera is not the first, a camera is named twice or is none, or ``state`` is unknown.
+    """
+    if not cameras or cameras[0] != IMAGE or len(set(cameras)) < len(cameras):
+        raise SettingError(f"{where}cameras: must be {IMAGE} first, each camera once, got [{', '.join(cameras)}]")
+    for name in cameras[1:]:
+        if not name.endswith(SUFFIX) or name == SUFFIX:
+            raise SettingError(f"{where}cameras: {name!r} is no image; give names such as wrist{SUFFIX}")
+    if state not in STATE_INPUTS:
+        raise SettingError(f"{where}state: unknown value {state!r}{nearest(state, STATE_INPUTS)}")
+
+
+def further(cameras: Sequence[str], state: str) -> tuple[str, ...]:
+    """Observations besides image, command and instruction: the other cameras, then the state."""
+    return (*cameras[1:], *((STATE,) if state == MEASURED else ()))
+
+
+def images_among(more: Sequence[str]) -> tuple[str, ...]:
+    """Names of all cameras' images, of what is observed besides the main one."""
+    return (IMAGE, *(name for name in more if name != STATE))
+
+
+def stack_views(views: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """Lay views ``[..., Y, X, 3]`` of one size below each other, as a sheet ``[..., V Y, X, 3]``."""
+    return views[0] if len(views) == 1 else np.concatenate(views, axis=-3)
+
+
+def split_views(sheet: Tensor, more: Sequence[str]) -> dict[str, Tensor]:
+    """Cut a sheet ``[..., V Y, X, 3]`` into its views ``[..., Y, X, 3]``, by the names of their images."""
+    names = images_among(more)
+    return dict(zip(names, sheet.chunk(len(names), dim=-3), strict=True))
+
+
+def beside(left: ObservationSpec, left_name: str, right: ObservationSpec, right_name: str) -> str:
+    """Show two specs side by side, one line per observation."""
+    rows = [(left_name, right_name)]
+    first, second = _lines(left), _lines(right)
+    rows += [(first.get(name, "-"), second.get(name, "-")) for name in dict.fromkeys([*first, *second])]
+    width = max(len(entry) for entry, _ in rows)
+    return "\n".join(f"  {entry:<{width}} | {other}" for entry, other in rows)
+
+
+def _lines(spec: ObservationSpec) -> dict[str, str]:
+    lines = {name: f"{name} {camera.height}x{camera.width}" for name, camera in spec.cameras.items()}
+    vectors = {STATE: spec.state, COMMAND: spec.command}
+    return lines | {name: f"{name} ({len(v.names)})" for name, v in vectors.items() if v is not None}
+
+
+def require_named(wanted: Sequence[str], shown: Sequence[str]) -> None:
+    """Refuse a policy that observes more than a world model imagines, of what both have besides image and command.
+
+    Raises:
+        SettingError: with both lists side by side.
+    """
+    if set(wanted) - set(shown):
+        takes, shows = ((IMAGE, *names) for names in (wanted, shown))
+        raise SettingError(
+            f"the policy does not fit the world model\n  the policy takes {', '.join(takes)} | the world model shows "
+            f"{', '.join(shows)}\ntrain one of them with the cameras and the state of the other"
+        )
+
+
+def require_observed(wanted: ObservationSpec, shown: ObservationSpec, who: str, where: str) -> None:
+    """Refuse an observer who needs what is not shown: an image of a camera or a size, the state, or the command.
+
+    Raises:
+        SettingError: with both specs side by side.
+    """
+    cameras = all(shown.cameras.get(name) == camera for name, camera in wanted.cameras.items())
+    vectors = all(
+        need in (None, given) for need, given in ((wanted.state, shown.state), (wanted.command, shown.command))
+    )
+    if not (cameras and vectors):
+        raise SettingError(
+            f"{who} does not fit {where}\n{beside(wanted, f'{who} takes', shown, f'{where} shows')}\n"
+            "train one of them with the cameras and the state of the other"
+        )
