@@ -92,7 +92,7 @@ def test_real_entry_points_of_an_installed_package(tmp_path: Path, monkeypatch: 
 
 def test_the_groups_are_the_documented_ones() -> None:
     groups = {made.group for made in vars(registry).values() if isinstance(made, Registry)}
-    kinds = ("world_models", "policies", "rewards", "video_rewards", "algorithms", "benchmarks", "terminations")
+    kinds = ("world_models", "policies", "rewards", "video_rewards", "algorithms", "terminations")
     of_rl = (
         *("reward_mixes", "advantage_estimators", "sample_selectors", "start_samplers", "budget_allocators"),
         *("rollout_schedules", "log_probs", "policy_losses", "update_controllers", "alignments", "improvements"),

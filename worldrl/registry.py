@@ -87,7 +87,6 @@ WORLD_MODELS: Registry[Any] = Registry("world model", "worldrl.world_models")
 POLICIES: Registry[Any] = Registry("policy", "worldrl.policies")
 REWARDS: Registry[Any] = Registry("reward", "worldrl.rewards")
 ALGORITHMS: Registry[Any] = Registry("algorithm", "worldrl.algorithms")
-BENCHMARKS: Registry[Any] = Registry("benchmark", "worldrl.benchmarks")
 TERMINATIONS: Registry[Any] = Registry("termination rule", "worldrl.terminations")
 """Rules of (obs, action, next_obs), for tasks without a rule in ``world_models.state.terminations``."""
 
@@ -123,10 +122,6 @@ ALGORITHMS.register_all(
     "methods.offline", bc="bc:Bc", td3_bc="td3_bc:Td3Bc", iql="iql:Iql", cql="cql:Cql", sac="sac:Sac", sac_n="sac_n:SacN",
     edac="edac:Edac", ravl="ravl:Ravl", mbpo="mbpo:Mbpo", mopo="mopo:Mopo", combo="combo:Combo", rambo="rambo:Rambo",
     mobile="mobile:Mobile", ro2o="ro2o:Ro2o", f_dvl="dual_rl:FDvl", recoil="dual_rl:Recoil", neubay="neubay.neubay:Neubay",
-)
-BENCHMARKS.register_all(
-    "rollout.suites", libero="libero:LiberoSuite", maniskill="maniskill:ManiSkillSuite",
-    robotwin="robotwin:RoboTwinSuite", isaac="isaac:IsaacSuite",
 )
 TERMINATIONS.register_all(
     "world_models.state", never="terminations:never", hopper="terminations:hopper", walker2d="terminations:walker2d",

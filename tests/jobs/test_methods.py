@@ -32,18 +32,21 @@ def test_every_part_tells_its_equation_its_paper_and_its_file(kind):
 
 
 @pytest.mark.parametrize(
-    ("command", "settings", "group"),
-    [("align-world-model", AlignWorldModelSettings, ALIGNMENT), ("train-vla", TrainVlaSettings, IMPROVEMENT)],
+    ("command", "settings", "group", "needed"),
+    [
+        ("align-world-model", AlignWorldModelSettings, ALIGNMENT, {}),
+        ("train-vla", TrainVlaSettings, IMPROVEMENT, {"improvement.algorithm": "grpo"}),
+    ],
 )
-def test_every_name_is_a_setting_and_every_other_is_refused(command, settings, group):
+def test_every_name_is_a_setting_and_every_other_is_refused(command, settings, group, needed):
     for kind, known in REGISTRIES.items():
         for name in known.names():
-            made = compose(command, settings, {f"{group}.{kind}": name})
+            made = compose(command, settings, {f"{group}.{kind}": name, **needed})
             for word in group.split("."):
                 made = getattr(made, word)
             assert getattr(made, kind) == name
         with pytest.raises(SettingError, match=rf"{group}\.{kind}: unknown value 'nothing'"):
-            compose(command, settings, {f"{group}.{kind}": "nothing"})
+            compose(command, settings, {f"{group}.{kind}": "nothing", **needed})
 
 
 def test_every_part_of_the_settings_is_looked_up():

@@ -10,18 +10,14 @@ Shapes legend: ``E`` episodes, ``F`` predicted frames, ``P`` points, ``S`` store
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from worldrl.core.errors import ArtefactError
-from worldrl.core.storage.atomic import write_file
+from worldrl.core.storage.arrays import ArrayRecord
 from worldrl.evaluation.world_model.fvd import Fvd
 from worldrl.evaluation.world_model.lpips import Lpips
 from worldrl.evaluation.world_model.probe import Reader
@@ -63,7 +59,7 @@ class Instruments:
 
 
 @dataclass(frozen=True)
-class Measures:
+class Measures(ArrayRecord):
     """Raw numbers of ``E`` episodes; arrays of quantities that were not computed have a size of 0 after ``E``.
 
     Attributes:
@@ -122,21 +118,6 @@ class Measures:
     def join(cls, parts: Sequence[Measures]) -> Measures:
         """Join the parts of a list."""
         return cls(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)})
-
-    def save(self, file: Path) -> None:
-        """Write all arrays into one ``.npz`` file, as a whole or not at all."""
-        data = io.BytesIO()
-        np.savez_compressed(data, **{field.name: getattr(self, field.name) for field in fields(self)})
-        write_file(file, data.getvalue())
-
-    @classmethod
-    def load(cls, file: Path) -> Measures:
-        """Read the file of :meth:`save`; ArtefactError where it is missing, truncated or something else."""
-        try:
-            with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as data:
-                return cls(**{field.name: data[field.name] for field in fields(cls)})
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise ArtefactError(f"{file}: cannot be read as measures: {error}; delete it and run again") from error
 
 
 def measure(

@@ -211,9 +211,11 @@ def words_known(algorithm: str, given: Mapping[str, str]) -> set[str]:
     """Return the settings that an algorithm's command line takes."""
     choosing = {key: given[key] for key in ("world", "preset", "planner.use", "tuned") if key in given}
     kind = offline_settings.settings_for({"algorithm": algorithm, **choosing})
-    keys = {*keys_of(kind), "preset"}
-    if kind(data="unused").world != "ensemble":
+    keys, world = {*keys_of(kind), "preset"}, kind(data="unused").world
+    if world != "ensemble":
         keys.discard(WORLDS)  # nothing to share
+    if world != "diffusion":
+        keys = {key for key in keys if not key.startswith("diffusion.")}
     if algorithm != "neubay" and given.get("tuned") != video_latents.NAME:
         keys.discard("tuned")  # of a paper's dataset, which no other has
     return {key for key in keys if algorithm != "neubay" or not unread_by_neubay(key)}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from worldrl.core.statistics.intervals import Rate, wilson
+from worldrl.core.storage.arrays import save_arrays
 from worldrl.core.storage.artefact import artefact_hash
 from worldrl.core.storage.log import console
 from worldrl.core.types import Episode
@@ -81,7 +82,8 @@ def save_replays(folder: Path, model: AnyVideoModel, episodes: Sequence[Episode]
     steps = whole_chunks(max(map(len, chosen)), model.chunk_length)
     result = replay(model, chosen, np.stack([padded_actions(e, steps) for e in chosen]), seed=seed)
     names = [f"{e.task}, {'success' if e.success else 'failure'}" for e in chosen]
-    np.savez_compressed(folder / "replays.npz", real=result.real, imagined=result.imagined, names=np.array(names))
+    arrays = {"real": result.real, "imagined": result.imagined, "names": np.array(names)}
+    save_arrays(folder / "replays.npz", arrays)
 
 
 def verify(loop: Loop, policy: SavedPolicy, world: SavedWorld) -> dict[str, Any]:

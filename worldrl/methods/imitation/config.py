@@ -12,8 +12,8 @@ from worldrl.core.errors import SettingError, require_at_least_one
 
 
 @dataclass
-class BehaviourCloning:
-    """Settings of :func:`train_policy`.
+class Imitation:
+    """How any policy is trained on demonstrations; the defaults are those of behaviour cloning.
 
     Attributes:
         steps: optimiser steps.
@@ -22,16 +22,8 @@ class BehaviourCloning:
         warmup_steps: steps of linear warm-up.
         weight_decay: of AdamW.
         clip_norm: largest gradient norm.
-        label_width: standard deviation, in bins, of the soft labels; 0 is one-hot.
-        dimension_weights: weight of each action dimension in the loss; empty weighs all alike.
-        command_dropout: probability that a sample's commanded pose is hidden.
-        shift_pixels: largest random shift of the image.
-        jitter: strength of the brightness and colour jitter.
-        ema_decay: decay of the averaged weights that are returned; 0 returns the last weights.
         held_out_fraction: share of the episodes kept for the held-out loss.
-        dtype: number type of the image encoder's convolutions in training: ``float32``, ``bfloat16``, or ``auto``:
-            bfloat16 where the device has units for it. The policy acts in float32.
-        checkpoint_every: steps between checkpoints.
+        checkpoint_every: steps between checkpoints; each holds the trained weights and two moments of each.
     """
 
     steps: int = 1500
@@ -40,27 +32,51 @@ class BehaviourCloning:
     warmup_steps: int = 50
     weight_decay: float = 1e-3
     clip_norm: float = 1.0
+    held_out_fraction: float = 0.1
+    checkpoint_every: int = 250
+
+    def __post_init__(self) -> None:
+        require_at_least_one(self, ("steps", "batch_size", "checkpoint_every"))
+        if not 0 <= self.held_out_fraction < 1:
+            raise SettingError(f"held_out_fraction: must be in [0, 1), got {self.held_out_fraction}")
+        if self.weight_decay < 0:
+            raise SettingError(f"weight_decay: must not be negative, got {self.weight_decay}")
+        if not 0 <= self.warmup_steps < self.steps:
+            raise SettingError(f"warmup_steps: must be below steps={self.steps}, got {self.warmup_steps}")
+
+
+@dataclass
+class BehaviourCloning(Imitation):
+    """Settings of :func:`train_policy`.
+
+    Attributes:
+        label_width: standard deviation, in bins, of the soft labels; 0 is one-hot.
+        dimension_weights: weight of each action dimension in the loss; empty weighs all alike.
+        command_dropout: probability that a sample's commanded pose is hidden.
+        shift_pixels: largest random shift of the image.
+        jitter: strength of the brightness and colour jitter.
+        ema_decay: decay of the averaged weights that are returned; 0 returns the last weights.
+        dtype: number type of the image encoder's convolutions in training: ``float32``, ``bfloat16``, or ``auto``:
+            bfloat16 where the device has units for it. The policy acts in float32.
+    """
+
     label_width: float = 1.0
     dimension_weights: tuple[float, ...] = ()
     command_dropout: float = 0.1
     shift_pixels: int = 3
     jitter: float = 0.1
     ema_decay: float = 0.0
-    held_out_fraction: float = 0.1
     dtype: str = "auto"
-    checkpoint_every: int = 250
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.dimension_weights = tuple(self.dimension_weights)
-        require_at_least_one(self, ("steps", "batch_size", "checkpoint_every"))
-        for name in ("command_dropout", "ema_decay", "held_out_fraction", "jitter"):
+        for name in ("command_dropout", "ema_decay", "jitter"):
             if not 0 <= getattr(self, name) < 1:
                 raise SettingError(f"{name}: must be in [0, 1), got {getattr(self, name)}")
-        for name in ("label_width", "shift_pixels", "warmup_steps", "weight_decay"):
+        for name in ("label_width", "shift_pixels"):
             if getattr(self, name) < 0:
                 raise SettingError(f"{name}: must not be negative, got {getattr(self, name)}")
-        if self.warmup_steps >= self.steps:
-            raise SettingError(f"warmup_steps: must be below steps={self.steps}, got {self.warmup_steps}")
         weights = self.dimension_weights
         if weights and (min(weights) < 0 or sum(weights) == 0):
             raise SettingError(f"dimension_weights: numbers >= 0, not all 0, got {weights}")

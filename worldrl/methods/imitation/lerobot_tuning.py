@@ -16,12 +16,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.interfaces import Logs
 from worldrl.core.rng import stream, stream_seed
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.training.fit import fit_module
 from worldrl.core.types import Episode, PolicyObs
+from worldrl.methods.imitation.config import Imitation
 from worldrl.methods.imitation.demonstrations import Demonstrations, ImitationReport
 from worldrl.policies.lerobot.policy import LerobotPolicy
 from worldrl.policies.samples import Samples
@@ -30,19 +30,8 @@ SERIES = "fine-tuning"
 
 
 @dataclass
-class FineTuning:
-    """Settings of :func:`fine_tune`; the learning rate, its schedule and the clip are SmolVLA's own.
-
-    Attributes:
-        steps: optimiser steps.
-        batch_size: samples per step.
-        learning_rate: peak of the warm-up cosine schedule.
-        warmup_steps: steps of linear warm-up.
-        weight_decay: of AdamW.
-        clip_norm: largest gradient norm.
-        held_out_fraction: share of the episodes for the held-out loss.
-        checkpoint_every: steps between checkpoints; each holds the trained weights and two moments of each.
-    """
+class FineTuning(Imitation):
+    """Settings of :func:`fine_tune`; the learning rate, its schedule and the clip are SmolVLA's own."""
 
     steps: int = 20_000
     batch_size: int = 64
@@ -50,15 +39,7 @@ class FineTuning:
     warmup_steps: int = 1000
     weight_decay: float = 1e-10
     clip_norm: float = 10.0
-    held_out_fraction: float = 0.1
     checkpoint_every: int = 1000
-
-    def __post_init__(self) -> None:
-        require_at_least_one(self, ("steps", "batch_size", "checkpoint_every"), of="fine_tuning")
-        if not 0 <= self.warmup_steps < self.steps:
-            raise SettingError(f"fine_tuning.warmup_steps: must be in [0, steps={self.steps}), got {self.warmup_steps}")
-        if not 0 <= self.held_out_fraction < 1:
-            raise SettingError(f"fine_tuning.held_out_fraction: must be in [0, 1), got {self.held_out_fraction}")
 
 
 def fine_tune(

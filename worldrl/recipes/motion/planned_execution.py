@@ -7,7 +7,6 @@ Shapes legend: ``N`` plans, ``T`` imagined frames, ``D`` targets.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,7 @@ from torch import Tensor
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.interfaces import RewardMix, VideoReward
 from worldrl.core.rng import stream_seed
-from worldrl.core.storage.atomic import write_file
+from worldrl.core.storage.arrays import save_arrays
 from worldrl.core.storage.learned import Learned
 from worldrl.core.types import ResetRecord
 from worldrl.data.lerobot.dataset import EpisodeDataset
@@ -206,9 +205,7 @@ class CollectionSettings:
             "success": self.success,
             **{f"{TERM_OF}{name}": term for name, term in self.terms.items()},
         }
-        data = io.BytesIO()
-        np.savez_compressed(data, **arrays)
-        write_file(file, data.getvalue())
+        save_arrays(file, arrays)
 
     @classmethod
     def load(cls, file: Path) -> CollectionSettings:

@@ -27,6 +27,7 @@ from worldrl.rollout.imagined.latent_world import latent_obs
 from worldrl.rollout.imagined.reset_store import initial_record
 from worldrl.rollout.real.rollouts import rollout_episodes
 from worldrl.rollout.real.rows import Row
+from worldrl.rollout.vector.episodes import remembering
 from worldrl.world_models.latent.chunk_basis import ChunkBasis
 from worldrl.world_models.latent.keypoints import KeypointEncoder
 from worldrl.world_models.video.model import VideoWorldModel
@@ -37,18 +38,13 @@ DecideChunk = Callable[[Tensor], Tensor]
 
 def recurrent(agent: Neubay) -> Callable[[], DecideChunk]:
     """Begin episodes of an agent with a memory. Its reward input is 0, since success ends the episode."""
+    begin = remembering(agent, agent.facts.action_size)
 
-    def begin() -> DecideChunk:
-        memory, last = agent.begin(1), torch.zeros(1, agent.facts.action_size)
+    def begin_chunks() -> DecideChunk:
+        decide = begin()
+        return lambda obs: decide(obs[0], 0.0, None)[None]
 
-        def decide(obs: Tensor) -> Tensor:
-            nonlocal memory, last
-            last, memory = agent.step(obs, last, torch.zeros(1), memory, generator=None)
-            return last
-
-        return decide
-
-    return begin
+    return begin_chunks
 
 
 def forgetful(agent: Any) -> Callable[[], DecideChunk]:

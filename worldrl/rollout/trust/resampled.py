@@ -10,11 +10,9 @@ resampled rollouts of each.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -23,13 +21,13 @@ from torch import Tensor
 
 from worldrl.core.interfaces import WorldModel
 from worldrl.core.rng import stream
-from worldrl.core.storage.atomic import write_file
+from worldrl.core.storage.arrays import ArrayRecord
 from worldrl.core.types import Imagined, ResetRecord
 from worldrl.world_models.video.following import given_actions, roll_forward
 
 
 @dataclass(frozen=True)
-class ResampledRollouts:
+class ResampledRollouts(ArrayRecord):
     """``O`` further imaginations of the same actions.
 
     ``probability`` of success is float32 ``[O, E, N]``. ``uncertainty`` float32 ``[E, N]`` is that of the outcome
@@ -40,18 +38,6 @@ class ResampledRollouts:
     probability: NDArray[np.float32]
     uncertainty: NDArray[np.float32]
     spread: NDArray[np.float32]
-
-    def save(self, file: Path) -> None:
-        """Write all arrays into one ``.npz`` file, whole or not at all."""
-        data = io.BytesIO()
-        np.savez_compressed(data, **{field.name: getattr(self, field.name) for field in fields(self)})
-        write_file(file, data.getvalue())
-
-    @classmethod
-    def load(cls, file: Path) -> ResampledRollouts:
-        """Read :meth:`save`'s file."""
-        with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as data:
-            return cls(**{field.name: data[field.name] for field in fields(cls)})
 
 
 @torch.no_grad()
