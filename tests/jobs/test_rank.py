@@ -1,6 +1,8 @@
 """Unit under test: ``worldrl rank``, in a tiny world model without a simulator."""
 
 import json
+import re
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -8,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from worldrl.cli import main as cli
+from worldrl.commands import COMMANDS
 from worldrl.core.errors import GateError, RunDirectoryError, SettingError
 from worldrl.core.storage.learned import Learned
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.jobs.policy import rank
 from worldrl.jobs.policy.rank import RankSettings, untested
 from worldrl.rewards.success import HIGHEST_THRESHOLD, SuccessRule
+from worldrl.settings import compose, parse_overrides
 
 RULE = SuccessRule(0.6, 1)
 
@@ -135,6 +139,16 @@ def test_bad_input(ask, shop, tiny_policy, tmp_path):
     file.write_text("policy,episode,success\np0,0,yes\n")
     tokens = [f"policies=[{shop}/p0/policy,{shop}/p1/policy]", f"outcomes={file}", f"run_dir={tmp_path}/run"]
     assert cli(["rank", f"world_model={shop}/world_model", *tokens]) == 2
+
+
+def test_the_guides_commands_compose():
+    text = (Path(__file__).parents[2] / "docs" / "guide" / "rank.md").read_text()
+    blocks = re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)
+    lines = [shlex.split(line) for line in "".join(blocks).replace("\\\n", "").splitlines()]
+    commands = [line for line in lines if line[:1] == ["worldrl"]]
+    assert [line[1] for line in commands] == ["train-world-model", "rank", "rank"]
+    for _, name, *tokens in commands:
+        compose(name, COMMANDS[name].load()[1], parse_overrides(tokens))
 
 
 def test_a_real_process_at_its_smallest(shop, push_dataset, tmp_path, run_python):
