@@ -22,7 +22,7 @@ from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.jobs.vla.settings import TrainVlaSettings
 from worldrl.jobs.vla.training_suite import TrainingSuite
 from worldrl.recipes.stages import held_out_count, split_held_out
-from worldrl.recipes.world_model.start import SCRATCH, weights_folder
+from worldrl.recipes.world_model.start import SCRATCH, stored_config
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.agents.actors import AnyActor
 from worldrl.rollout.agents.policy_folder import policy_facts
@@ -121,7 +121,7 @@ def check_policy_fits(settings: TrainVlaSettings) -> None:
     if settings.start == SCRATCH:
         world = (settings.wan.model if settings.backbone == WAN else settings.world_model).to_json()
     else:
-        world = read_config(weights_folder(settings.start))
+        world = stored_config(settings.start).to_json()
     for name, part in (("chunk_length", "dynamics"), ("image_size", "codec")):
         own, its = getattr(settings.policy, name), world[part][name]
         if own != its:

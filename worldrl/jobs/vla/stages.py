@@ -43,7 +43,7 @@ from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 from worldrl.recipes.language import training_instructions_or_known
 from worldrl.recipes.rl_parts import IMPROVEMENT, open_parts
 from worldrl.recipes.stages import POLICY, calibrate, imagined_plan, learn_policy, learn_world_model
-from worldrl.recipes.training_data import note_events, open_datasets, require_image_size
+from worldrl.recipes.training_data import note_events, open_datasets, require_image_size, require_instructions
 from worldrl.recipes.world_model.lineage import lineage, opened
 from worldrl.recipes.world_model.start import SCRATCH, WORLD_MODEL, starting_world_model
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor
@@ -69,6 +69,7 @@ def demonstrations(loop: Loop) -> Path:
     stage = loop.run.stage("01-demonstrations")
     if loop.settings.data is not None:
         (given,) = open_datasets([loop.settings.data])
+        require_instructions([given])
         note_events(given, "the demonstrations")
         if not stage.finished:
             success = given_demonstrations(loop, given)

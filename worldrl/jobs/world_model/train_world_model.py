@@ -24,7 +24,7 @@ from worldrl.recipes.gates_output import show_gates
 from worldrl.recipes.run import open_run
 from worldrl.recipes.sampler import Sampler
 from worldrl.recipes.stages import calibrate, learn_world_model, split_held_out
-from worldrl.recipes.training_data import note_events, offers, open_datasets, require_image_size
+from worldrl.recipes.training_data import note_events, offers, open_datasets, require_image_size, require_instructions
 from worldrl.recipes.visual_styles import refuse_test_styles
 from worldrl.recipes.world_model.learn_wan import whole_wan
 from worldrl.recipes.world_model.lineage import lineage
@@ -122,6 +122,7 @@ def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
         refuse_many(f"backbone={settings.backbone}")
     device = rank_device(resolve_device(settings.device))
     datasets = open_datasets(settings.data, wanted_images(settings))
+    require_instructions(datasets)
     refuse_test_styles(dict(zip(settings.data, datasets, strict=True)))
     if rank() > 0:
         return _help(settings, datasets, device)
