@@ -276,7 +276,7 @@ def check_ends(folder: Path, name: str, given: dict[str, str], limit_s: float) -
             tiny = TINY[name].replace(f"{os.devnull}-{{case}}", str(scratch / "store"))
             words = [word for word in tiny.split() if word.partition("=")[0] != row.key]
             words += [f"{key}={text}" for key, text in given.items()]
-            words += [] if name == "report" else [f"run_dir={scratch / 'run'}"]
+            words += [f"run_dir={scratch / 'run'}"] if COMMANDS[name].owns_run_dir else []
             subprocess.run(["rm", "-rf", str(scratch)], check=True, timeout=60)
             scratch.mkdir()
             code, said = in_a_fork([name, "preset=tiny", *words, token], folder / f"out-{number}", limit_s)

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.table import Table
 
 from worldrl import cli
-from worldrl.cli import COMMANDS
+from worldrl.cli import COMMANDS, USER_ERROR, main
 from worldrl.core.errors import RunDirectoryError
+from worldrl.core.storage.log import console
 from worldrl.core.storage.run import RunDirectory
 from worldrl.streams import MACHINE, machine_fault
 
@@ -167,6 +169,14 @@ def test_a_command_that_failed_frees_its_run_directory(tmp_path: Path, error: Ex
         ("config.yaml", "", "holds no settings"),
         ("config.yaml", "- 1\n- 2\n", "holds no settings"),
         ("config.yaml", "a: [", "damaged"),
+        ("config.yaml", "[" * 20_000, "damaged"),
+        ("config.yaml", "a: 2026-13-45\n", "damaged"),
+        (
+            "config.yaml",
+            "a: &a [x, x]\n"
+            + "".join(f"b{n}: &b{n} [{', '.join([f'*b{n - 1}' if n else '*a'] * 9)}]\n" for n in range(40)),
+            "by reference",
+        ),
         ("run_clock.json", '{"wall_s": "long"}', "run_clock.json: damaged; delete it: wall_s"),
         ("run_clock.json", '{"command": 5}', "run_clock.json: damaged; delete it: command"),
         ("run_clock.json", "[]", "expected a JSON object"),
@@ -188,3 +198,35 @@ def test_a_stage_without_a_summary_is_named(tmp_path: Path) -> None:
         (stage.folder / "stage.json").write_text('{"schema": 1}')
         with pytest.raises(RunDirectoryError, match=r"stage\.json: holds no summary"):
             stage.summary  # noqa: B018
+
+
+def test_names_of_strangers_steer_no_terminal(tmp_path: Path, capsys) -> None:
+    """An escape sequence in a name of a file or a task moved the cursor and coloured the terminal."""
+    assert main(["train-policy", "data=[\x1b[2J\u202egone]", f"run_dir={tmp_path / 'run'}"]) == USER_ERROR
+    assert "\\x1b[2J\\u202egone: there is no dataset folder" in capsys.readouterr().err
+    console.cache_clear()
+    try:
+        table = Table("task")
+        table.add_row("a\x1b]0;b\x07 \u200d")
+        console().print(table, "plain\x1b[2J", "ক্‍ষ", markup=False)
+    finally:
+        console.cache_clear()
+    said = capsys.readouterr().err
+    assert "\x1b" not in said
+    assert "\x07" not in said
+    assert all(part in said for part in ("a\\x1b]", "plain\\x1b[2J", "ক্‍ষ"))
+
+
+def test_a_text_with_a_null_character_is_refused(tmp_path: Path, capsys) -> None:
+    assert main(["collect", "preset=tiny", f"run_dir={tmp_path}/a\0b"]) == USER_ERROR
+    assert "holds a null character" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line", ["imagine world_model={0}", "evaluate-world-model world_model={0}", "train-vla start={0}", "align-world-model start={0}"]
+)  # fmt: skip
+def test_an_artefact_of_another_kind_is_refused_by_kind(line: str, tmp_path: Path, tiny_policy, capsys) -> None:
+    """Their configs were read before their kind was asked: KeyError."""
+    tiny_policy().save(tmp_path / "policy")
+    assert main([*line.format(tmp_path / "policy").split(), "preset=tiny", f"run_dir={tmp_path / 'run'}"]) == USER_ERROR
+    assert "holds a 'policy', expected a 'video-world-model'" in capsys.readouterr().err

@@ -131,22 +131,23 @@ _NARROWER: tuple[tuple[Range, str], ...] = (
             "benchmark.episodes|check-protocol.episodes|check-protocol.workers|train-vla.workers|train-vla.demonstrations|"
             "align-world-model.videos|sampler.steps|probe.episodes|policies.imagined_rollouts|execution.steps|"
             "alignment.prompts|alignment.epochs|denoising.steps|train-policy.training.steps|fine_tuning.steps|cloning.steps|"
-            "train-idm.training.steps|unet.sampling_steps|codec.rows"),
+            "train-idm.training.steps|trust.idm.training.steps|unet.sampling_steps|codec.rows|self_training.rows|"
+            "train-vla.wan.training.outcome_episodes"),
     (AT_LEAST_TWO, "policies.resampled_rollouts|execution.members|alignment.group_size|branch_grpo.children|sol_rl.explored|"
-                   "step_aware_preference.candidates"),
+                   "step_aware_preference.candidates|near_goal_weight|grpo.group_size|trust.resampled_rollouts"),
     (SIZE, "train-policy.model.width|train-idm.model.width|grasp.width|policy.width|train-policy.model.keypoints|"
-           "train-idm.model.keypoints|grasp.keypoints|policy.keypoints"),
-    (MODULES, "train-policy.model.blocks|train-idm.model.blocks|grasp.blocks|policy.blocks|unet.blocks|"
+           "train-idm.model.keypoints|grasp.keypoints|policy.keypoints|trust.idm.model.width|trust.idm.model.keypoints"),
+    (MODULES, "train-policy.model.blocks|train-idm.model.blocks|trust.idm.model.blocks|grasp.blocks|policy.blocks|unet.blocks|"
               "train-world-model.model.outcome.ensemble_size|world_model.outcome.ensemble_size"),
     (BELOW_ONE, "command_dropout|jitter|held_out_fraction|wan.model.dynamics.memory_noise|step_aware_preference.gap"),
-    (SHARE, "success.noise_weight|train-idm.training.beta"),
+    (SHARE, "success.noise_weight|train-idm.training.beta|trust.idm.training.beta"),
     (OPEN_SHARE, "dynamics.refinement_sigma|ratio.clip"),
-    (POSITIVE_SHARE, "dance_grpo.trained_share|branch_grpo.extremes_share"),
-    (POSITIVE, "diffusion_nft.beta|sol_rl.nft.beta"),
+    (POSITIVE_SHARE, "dance_grpo.trained_share|branch_grpo.extremes_share|self_training.imagined_share|idm.real_share"),
+    (POSITIVE, "diffusion_nft.beta|sol_rl.nft.beta|trust.weight|trust.limit"),
     (NON_NEGATIVE, "imagine.weights|align-world-model.weights"),
     (Range(8, 65_536, unit="width"), "train-policy.model.image_size|train-vla.policy.image_size"),
     (Range(4, MOST, unit="times"), "train-idm.clip_frames"),
-    (Range(1, 3), "train-idm.model.window"),
+    (Range(1, 3), "train-idm.model.window|trust.idm.model.window"),
     (Range(1, 2), "unet.order"),
     (Range(0, 0.5, below=True), "probe.shift"),
 )  # fmt: skip

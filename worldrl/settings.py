@@ -112,6 +112,8 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, str]:
             raise SettingError(
                 f"{match[1]}: {match[2]!r} is not UTF-8, which files of a run need; rename that file or folder"
             )
+        if "\0" in token:
+            raise SettingError(f"{match[1]}: {match[2]!r} holds a null character, which no file and no text has")
         if match[1] in given:
             raise SettingError(f"{match[1]} is given twice: {given[match[1]]!r} and {match[2]!r}; keep one")
         given[match[1]] = match[2]

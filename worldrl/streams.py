@@ -9,6 +9,8 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from worldrl.core.visible import visible
+
 MACHINE = frozenset(
     {
         errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.ENAMETOOLONG, errno.EMFILE,
@@ -99,8 +101,8 @@ def _lacks_memory(error: BaseException) -> bool:
 
 
 def say(text: str) -> None:
-    """Write a line to stderr, which :func:`open_streams` made safe."""
-    sys.stderr.write(f"{text}\n")
+    """Write a line to stderr, which :func:`open_streams` made safe; control characters of names are shown as escapes."""
+    sys.stderr.write(f"{visible(text)}\n")
 
 
 def silence(stream: Any) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import pytest
 
-from worldrl.cli import main
+from worldrl.cli import USER_ERROR, main
 from worldrl.core.types import Episode
 from worldrl.evaluation.policy.protocol import EvalProtocol
 from worldrl.evaluation.policy.result import EvalResult, mean_score
@@ -150,6 +150,8 @@ def test_advice_is_a_table_in_three_forms_and_needs_no_policy(tmp_path, capsys):
 def test_a_plan_may_be_asked_for_by_a_flag(tmp_path, capsys):
     assert main(["benchmark", "--plan", "diff=0.1", f"run_dir={tmp_path / 'flag'}"]) == 0
     assert main(["benchmark", "plan.diff=0.1", f"run_dir={tmp_path / 'dotted'}"]) == 0
+    for diff, code in ((0.6, 0), (1.0, USER_ERROR)):  # larger than the rates that are usually shown leave room for
+        assert main(["benchmark", f"plan.diff={diff}", f"run_dir={tmp_path / str(diff)}"]) == code
     flag, dotted = (json.loads((tmp_path / name / "result.json").read_text())["metrics"] for name in ("flag", "dotted"))
     assert flag == dotted
     for bad, said in ((["--plan"], "--plan diff=0.05"), (["--plans", "diff=0.1"], "'--plans'")):

@@ -14,6 +14,7 @@ import torch
 from worldrl.core.errors import ArtefactError, WorldrlError
 from worldrl.core.storage.artefact import MANIFEST, read_artefact, read_manifest, write_artefact
 from worldrl.core.storage.jsonfile import digest
+from worldrl.core.storage.weights import COUNTS, SIZES
 from worldrl.policies.token.policy import TokenPolicy
 from worldrl.world_models.loading import open_world_model
 
@@ -110,6 +111,18 @@ def test_300_changes_of_a_config_are_refused_or_make_the_same_module(kind, saved
             refused += 1
         assert time.process_time() - began < 30, (path, value)
     assert refused > 90
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sizes_that_the_weights_do_not_fill_are_refused_before_a_module_is_made(kind, saved, tmp_path):
+    folder, load = saved[kind]
+    config = read_artefact(folder, kind=kind).config
+    paths = [p for p in leaves(config) if p[-1] in COUNTS | SIZES and type(_at(config, p)) is int]
+    assert len(paths) > 4
+    for path in paths:
+        reseal(folder, kind, tmp_path / "bad", lambda config, _, p=path: put(config, p, 10**6))
+        with pytest.raises(ArtefactError, match=rf"{path[-1]} is 1000000, but its weights are of"):
+            load(tmp_path / "bad")
 
 
 @pytest.mark.parametrize("kind", KINDS)

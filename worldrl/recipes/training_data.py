@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 from worldrl.core.errors import SettingError
 from worldrl.core.image_fit import WAYS, Fit, ImageFit
+from worldrl.core.instructions import instruction_words
 from worldrl.core.observation import image_name
 from worldrl.core.storage.log import console
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset, open_recorded, require_alike
+from worldrl.data.lerobot.external.selection import OURS
 from worldrl.data.windows.keyframes import keyframes
 
 Offer = Callable[[int], str | None]
@@ -67,11 +69,28 @@ def require_cameras(datasets: Sequence[EpisodeDataset], images: Sequence[str]) -
             )
 
 
+def require_instructions(datasets: Iterable[EpisodeDataset]) -> None:
+    """Refuse sentences that no encoder reads, before any is encoded.
+
+    Raises:
+        SettingError: with the dataset, the episode and how to leave it out.
+    """
+    for dataset in datasets:
+        for record in dataset.records:
+            try:
+                instruction_words(record.instruction)
+            except SettingError as reason:
+                mend = (
+                    f'write "leave_out" to {dataset.source}/{OURS}' if "lerobot" in record.meta else "record it again"
+                )
+                raise SettingError(f"data: {dataset.source}: episode {record.index}: {reason}, or {mend}") from reason
+
+
 def _other_images(dataset: EpisodeDataset, size: int, *, square: bool) -> str:
     """How the images become ``size`` pixels where no setting says so: external ones are brought to it when read."""
     if any("lerobot" in record.meta for record in dataset.records):
         value = f"{size}" if square else f'{size}, "fit": "{Fit.letterbox}"'
-        return f'write {{"image_size": {value}}} to {dataset.source}/worldrl.json'
+        return f'write {{"image_size": {value}}} to {dataset.source}/{OURS}'
     return f"record them again with image_size={size}"
 
 

@@ -22,6 +22,9 @@ T = TypeVar("T")
 MAX_BYTES = 256 * 2**20
 """A JSON file larger than this is refused before it is read: ours are kilobytes."""
 
+MAX_DIGITS = 400
+"""Digits of a whole number: more than the largest float has."""
+
 NonFinite = Literal["refuse", "null"]
 
 
@@ -100,8 +103,15 @@ def write_json(path: Path, value: Any, *, error: type[WorldrlError] = RunDirecto
 def parse_json(data: bytes, *, path: Path, error: type[WorldrlError]) -> Any:
     """Parse bytes read from ``path``, refusing NaN, infinity and repeated keys with an ``error`` that names it."""
     try:
-        return json.loads(data, object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=_finite)
-    except (ValueError, RecursionError) as reason:
+        text = data.decode("utf-8-sig")
+        return json.loads(
+            text, object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=_finite, parse_int=_whole
+        )
+    except RecursionError as reason:
+        raise error(
+            f"{path}: not valid JSON (nested too deeply); the file is damaged: restore or delete it"
+        ) from reason
+    except ValueError as reason:
         raise error(f"{path}: not valid JSON ({reason}); the file is damaged: restore or delete it") from reason
 
 
@@ -202,6 +212,12 @@ def _finite(text: str) -> float:
     if not math.isfinite(value := float(text)):
         raise ValueError(f"{text[:40]} is more than a number may be")
     return value
+
+
+def _whole(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"{text[:40]}... is more than a number may be")
+    return int(text)
 
 
 def _no_constant(name: str) -> Any:

@@ -13,20 +13,22 @@ import math
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
+from rich.segment import Segment
 from rich.text import Text
 
 from worldrl.core.errors import RunDirectoryError
 from worldrl.core.storage.atomic import disk_errors, open_to_append, write_file
 from worldrl.core.storage.jsonfile import parse_json
+from worldrl.core.visible import visible
 
 WORKER_VARIABLE = "WORLDRL_WORKER"
 """Set (to anything) in processes that must not draw progress."""
@@ -34,10 +36,19 @@ QUIET_S = 2.0
 LINE_EVERY_S = 60.0
 
 
+class _VisibleConsole(Console):
+    """A console on which no text of a file steers the terminal."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render to segments; rich's own steering is marked as control."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+
 @cache
 def console() -> Console:
     """Return the console shared by everything that talks to a person; it writes to standard error."""
-    return Console(stderr=True)
+    return _VisibleConsole(stderr=True)
 
 
 class MetricLog:

@@ -308,8 +308,13 @@ def stored_config(file: Path) -> dict[str, Any]:
     Raises RunDirectoryError (it is missing, unreadable or no mapping).
     """
     try:
-        stored: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as reason:
+        text = file.read_text(encoding="utf-8")
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, Loader=yaml.SafeLoader)):
+            raise RunDirectoryError(
+                f"{file}: repeats parts by reference, as worldrl never writes; choose a new run_dir"
+            )
+        stored: Any = yaml.safe_load(text)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as reason:
         raise RunDirectoryError(f"{file}: damaged; restore it, or choose a new run_dir") from reason
     except OSError as reason:
         raise RunDirectoryError(f"{file}: cannot be read ({reason.strerror}); check its permissions") from reason

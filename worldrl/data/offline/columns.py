@@ -44,6 +44,18 @@ def column(
     return result
 
 
+def truth(
+    value: ArrayLike, *, rows: int, source: object, episode: int | NDArray[np.int64], name: str
+) -> NDArray[np.bool_]:
+    """Return flags read from a file, ``[rows]``: 1 is true, 0 and -1 are false. Raises as :func:`column`, and for others."""
+    flags = column(value, rows=rows, width=None, source=source, episode=episode, name=name)
+    if (other := ~np.isin(flags, (-1, 0, 1))).any():
+        row = int(np.argmax(other))
+        first = int(episode[0]) if isinstance(episode, np.ndarray) else episode
+        raise fault(source, first, name, f"is {flags[row]:g} at step {row}, neither true (1) nor false (0); correct it")
+    return flags > 0
+
+
 def check_finite(array: NDArray[Any], source: object, episode: int | NDArray[np.int64], name: str) -> None:
     """Require finite numbers.
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.errors import ArtefactError
 from worldrl.data.offline.actions import ActionRange
-from worldrl.data.offline.columns import column, fault
+from worldrl.data.offline.columns import column, fault, truth
 from worldrl.data.offline.hdf5 import Hdf5
 from worldrl.data.offline.jumps import find_jumps
 from worldrl.data.offline.reference_scores import d4rl_reference
@@ -111,7 +111,7 @@ def _ends(
     flags = {}
     for name in ("terminals", "timeouts"):
         if name in raw:
-            flags[name] = column(raw[name].reshape(-1), rows=rows, width=None, source=file, episode=0, name=name) > 0
+            flags[name] = truth(raw[name].reshape(-1), rows=rows, source=file, episode=0, name=name)
     if rows == 0:
         raise ArtefactError(f"{file}: holds no transitions; copy it again")
     terminated, early = flags["terminals"], None

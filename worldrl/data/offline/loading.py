@@ -53,6 +53,8 @@ def open_trajectories(
                 f"{path}: a dataset file ends in {' or '.join(SUFFIXES)}; give a Minari dataset by its folder"
             )
         return read_d4rl(path, **given)
+    if path.exists() and not path.is_dir():
+        raise ArtefactError(f"{path}: is a pipe or a device, not a file; give the dataset's own file or folder")
     folder = next((place for place in (path, root / name) if data_folder(place) is not None), path)
     if not folder.is_dir():
         raise SettingError(

@@ -27,7 +27,7 @@ from worldrl.core.extras import require
 from worldrl.core.storage.atomic import atomic_folder, write_file
 from worldrl.core.storage.jsonfile import plain
 from worldrl.data.offline.actions import ActionRange
-from worldrl.data.offline.columns import column, fault
+from worldrl.data.offline.columns import column, fault, truth
 from worldrl.data.offline.env_spec import registered_spec, stored_environment
 from worldrl.data.offline.jumps import jumps_of
 from worldrl.data.offline.layout import layout_of, to_json, words
@@ -185,7 +185,7 @@ def _vectors(
 
 
 def _flag(value: Any, steps: int, *, source: Path, episode: int, name: str) -> bool:
-    flags = column(value, rows=steps, width=None, source=source, episode=episode, name=name) > 0
+    flags = truth(value, rows=steps, source=source, episode=episode, name=name)
     if flags[:-1].any():
         raise fault(
             source, episode, name, f"is true at step {int(np.argmax(flags))} of {steps}; split the episode there"

@@ -81,7 +81,7 @@ def plan_rows(plan: BenchmarkPlan) -> list[PlanRow]:
         SettingError: the difference is not possible, or needs more episodes than anyone will run.
     """
     diff = float(plan.diff or 0.0)
-    rates = [plan.rate] if plan.rate is not None else [rate for rate in RATES if rate + diff <= 1]
+    rates = [plan.rate] if plan.rate is not None else [rate for rate in RATES if rate + diff <= 1] or [1 - diff]
     return [_row(plan, rate, diff) for rate in rates]
 
 

@@ -35,7 +35,7 @@ from worldrl.recipes.motion.planned_execution import Planning, collect_plans, on
 from worldrl.recipes.motion.video_rewards import RewardChoice, open_reward, open_rewards
 from worldrl.recipes.rl_parts import ALIGNMENT, make_method, open_parts
 from worldrl.recipes.run import open_run
-from worldrl.recipes.training_data import open_datasets, require_image_size
+from worldrl.recipes.training_data import open_datasets, require_image_size, require_instructions
 from worldrl.recipes.world_model.lineage import lineage, rewards_lineage
 from worldrl.recipes.world_model.start import WORLD_MODEL, images_of, starting_world_model
 from worldrl.registry import ALIGNMENTS, REWARD_MIXES
@@ -145,6 +145,7 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
     device = resolve_device(settings.device)
     images = images_of(settings.start)
     datasets = open_datasets(settings.data, images)
+    require_instructions(datasets)
     require_image_size(datasets[0], images.side, f"the size of start={settings.start}")
     require_room(settings, images.side)
     with open_run("align-world-model", settings) as run, MetricLog(run.path) as log:

@@ -21,7 +21,13 @@ from worldrl.policies.lerobot.policy import LerobotPolicy
 from worldrl.policies.token.policy import TokenPolicyConfig
 from worldrl.recipes.run import open_run
 from worldrl.recipes.stages import POLICY, learn_policy
-from worldrl.recipes.training_data import offers, open_datasets, require_cameras, require_image_size
+from worldrl.recipes.training_data import (
+    offers,
+    open_datasets,
+    require_cameras,
+    require_image_size,
+    require_instructions,
+)
 from worldrl.rollout.agents.policy_folder import policy_facts
 from worldrl.settings import setting
 
@@ -59,6 +65,7 @@ def main(settings: TrainPolicySettings) -> dict[str, Any]:
     device = resolve_device(settings.device)
     datasets = open_datasets(settings.data, None if settings.start else settings.model.images)
     if not settings.start:
+        require_instructions(datasets)
         larger = offers("model.image_size={side}", lambda side: replace(settings.model, image_size=side))
         require_image_size(datasets[0], settings.model.image_size, "model.image_size", larger, fit="model.fit")
     needed = policy_facts(Path(settings.start)).more if settings.start else settings.model.cameras[1:]

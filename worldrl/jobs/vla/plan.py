@@ -17,7 +17,6 @@ from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import SettingError
 from worldrl.core.observation import MEASURED, ObservationSpec, require_observed
 from worldrl.core.rng import stream_seed
-from worldrl.core.storage.artefact import read_config
 from worldrl.evaluation.policy.protocol import CLEAN
 from worldrl.evaluation.world_model.gates import GateThresholds
 from worldrl.jobs.vla.settings import CollectionSettings, Evaluation, TrainVlaSettings
@@ -33,6 +32,7 @@ from worldrl.recipes.world_model.start import (
     check_wan_start,
     require_kind,
     require_robot,
+    stored_config,
     weights_folder,
 )
 from worldrl.rollout.agents.policy_folder import policy_facts
@@ -251,7 +251,7 @@ def check_policy_fits(settings: TrainVlaSettings) -> None:
     if settings.start == SCRATCH:
         world = (settings.wan.model if settings.backbone == WAN else settings.world_model).to_json()
     else:
-        world = read_config(weights_folder(settings.start))
+        world = stored_config(settings.start).to_json()
     for name, part in (("chunk_length", "dynamics"), ("image_size", "codec")):
         own, its = getattr(settings.policy, name), world[part][name]
         if own != its:

@@ -40,7 +40,13 @@ from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 from worldrl.recipes.language import training_instructions_or_known
 from worldrl.recipes.rl_parts import IMPROVEMENT, open_parts
 from worldrl.recipes.stages import POLICY, calibrate, imagined_plan, learn_policy, learn_world_model
-from worldrl.recipes.training_data import note_events, open_datasets, require_cameras, require_image_size
+from worldrl.recipes.training_data import (
+    note_events,
+    open_datasets,
+    require_cameras,
+    require_image_size,
+    require_instructions,
+)
 from worldrl.recipes.world_model.lineage import lineage
 from worldrl.recipes.world_model.start import SCRATCH, WORLD_MODEL, starting_world_model
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor
@@ -60,6 +66,7 @@ def demonstrations(loop: Loop) -> Recording:
     stage, given = loop.run.stage("01-demonstrations"), loop.plan.data
     if given is not None:
         (dataset,) = open_datasets([given])
+        require_instructions([dataset])
         note_events(dataset, "the demonstrations")
         if not stage.finished:
             success = given_demonstrations(loop.plan, dataset)

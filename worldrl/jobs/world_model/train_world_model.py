@@ -31,6 +31,7 @@ from worldrl.recipes.training_data import (
     open_datasets,
     require_cameras,
     require_image_size,
+    require_instructions,
 )
 from worldrl.recipes.visual_styles import refuse_test_styles
 from worldrl.recipes.world_model.learn_wan import whole_wan
@@ -132,6 +133,7 @@ def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
         refuse_many(f"backbone={settings.backbone}")
     device = rank_device(resolve_device(settings.device))
     datasets = open_datasets(settings.data, wanted_images(settings))
+    require_instructions(datasets)
     refuse_test_styles(dict(zip(settings.data, datasets, strict=True)))
     if rank() > 0:
         return _help(settings, datasets, device)

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json
-from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.errors import SettingError
 from worldrl.core.image_fit import Fit, ImageFit
 from worldrl.core.rng import initial_weights
-from worldrl.core.storage.artefact import read_config
+from worldrl.core.storage.artefact import read_config, read_manifest
 from worldrl.core.storage.capacity import require_model_memory
 from worldrl.core.storage.log import console
-from worldrl.core.storage.typed import from_plain
 from worldrl.paths import weights_dir
 from worldrl.world_models.loading import AnyVideoModel, open_world_model
 from worldrl.world_models.video.config import CodecKind, VideoWorldModelConfig
@@ -23,6 +22,7 @@ from worldrl.world_models.video.extension import FREE, WAN_FREE, asked_for, chan
 from worldrl.world_models.video.model import KIND, VideoWorldModel
 from worldrl.world_models.video.training_config import WorldModelTraining
 from worldrl.world_models.wan.config import WanConfig
+from worldrl.world_models.wan.model import KIND as WAN_KIND
 
 if TYPE_CHECKING:
     from worldrl.recipes.world_model.wan_settings import WanSettings
@@ -123,14 +123,25 @@ def config_of(start: str) -> VideoWorldModelConfig:
 
 def images_of(start: str) -> ImageFit:
     """Read the images of the weights that ``start`` names, and how others become them; ArtefactError without any."""
-    codec = read_config(weights_folder(start))["codec"]
-    fit = from_plain(Fit, codec.get("fit", Fit.refuse), where=f"{start}: codec.fit", error=ArtefactError)
-    return ImageFit(int(codec["image_size"]), fit)
+    codec = stored_config(start).codec
+    return ImageFit(codec.image_size, getattr(codec, "fit", Fit.refuse))  # Wan's images are never fitted
+
+
+def stored_config(start: str) -> VideoWorldModelConfig | WanConfig:
+    """Read the configuration of the weights that ``start`` names; ArtefactError without any, or of another artefact."""
+    kept = _plain_config(start)
+    return WanConfig.from_json(kept) if kept.get("base") else VideoWorldModelConfig.from_json(kept)
+
+
+def _plain_config(start: str) -> dict[str, Any]:
+    folder = weights_folder(start)
+    kind = read_manifest(folder)["kind"]
+    return read_config(folder, kind=WAN_KIND if kind == WAN_KIND else KIND)
 
 
 def is_wan(start: str) -> bool:
     """Whether the weights that ``start`` names are a Wan world model's; ArtefactError without any."""
-    return bool(read_config(weights_folder(start)).get("base"))
+    return isinstance(stored_config(start), WanConfig)
 
 
 def check_wan_start(start: str, config: WanSettings) -> None:
@@ -142,9 +153,8 @@ def check_wan_start(start: str, config: WanSettings) -> None:
     """
     if start == SCRATCH:
         _require_trained_ensemble(config)
-    elif (kept := read_config(folder := weights_folder(start))).get("base"):
-        held = WanConfig.from_json(kept)
-        taken = wan_as_asked(folder, held, config.model)
+    elif isinstance(held := stored_config(start), WanConfig):
+        taken = wan_as_asked(weights_folder(start), held, config.model)
         _tell(start, config.model.to_json(), held.to_json(), taken.to_json())
 
 
@@ -157,9 +167,8 @@ def require_robot(start: str, robot: AnyEmbodiment) -> None:
     """
     if start == SCRATCH:
         return
-    folder = weights_folder(start)
-    if embodiment_from_json(read_config(folder)["embodiment"]) != robot:
-        raise SettingError(OTHER_ROBOT.format(folder=folder))
+    if embodiment_from_json(_plain_config(start).get("embodiment")) != robot:
+        raise SettingError(OTHER_ROBOT.format(folder=weights_folder(start)))
 
 
 def starting_world_model(

@@ -175,7 +175,7 @@ def is_external(folder: Path) -> bool:
         ArtefactError: ``info.json`` is damaged, or a link to a place outside the folder.
     """
     path = folder / INFO_PATH
-    if (folder / JOURNAL_PATH).exists() or not path.is_file():
+    if (folder / JOURNAL_PATH).exists() or not path.exists():
         return False
     require_file(folder, path)
     info = read_json(path, error=ArtefactError)
@@ -215,7 +215,7 @@ def read_folder(path: Path) -> ExternalFolder:
         sentences=sentences,
         selection=selection,
         table=table,
-        promised=info.total_episodes,
+        promised=info.total_episodes or 0,
         episodes=(),
     )
     return replace(folder, episodes=tuple(_episodes(folder, rows)))

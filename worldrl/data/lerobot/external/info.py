@@ -85,8 +85,8 @@ class Info:
     data_path: str
     video_path: str | None = None
     robot_type: str | None = None
-    total_episodes: int = -1
-    total_frames: int = -1
+    total_episodes: int | None = None
+    total_frames: int | None = None
 
     def typed_features(self, where: Path) -> dict[str, Feature]:
         """Return the features.

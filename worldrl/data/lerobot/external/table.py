@@ -162,10 +162,12 @@ def require_counts(path: Path, info: Info, table: Mapping[int, TableRow], select
     """
     where, known = path / INFO_PATH, {*table, *selection.leave_out}
     lost = list(
-        islice((n for n in range(max(max(table, default=-1) + 1, info.total_episodes)) if n not in known), MAX_LISTED)
+        islice(
+            (n for n in range(max(max(table, default=-1) + 1, info.total_episodes or 0)) if n not in known), MAX_LISTED
+        )
     )
     mend = f"{WHOLE}; {selection.mend(lost)}" if 0 < len(lost) < MAX_LISTED else WHOLE
-    if info.total_episodes not in (-1, len(table), len(known)):
+    if info.total_episodes not in (None, len(table), len(known)):
         raise ArtefactError(
             f"{where}: total_episodes is {info.total_episodes}, the episode table has {len(table)}; {mend}"
         )
@@ -187,7 +189,7 @@ def require_frames(path: Path, info: Info, table: Mapping[int, TableRow], select
     """
     frames = sum(row.rows for row in table.values())
     certain = not selection.leave_out and not any(row.fault for row in table.values())
-    if certain and info.total_frames not in (-1, frames):
+    if certain and info.total_frames not in (None, frames):
         raise ArtefactError(
             f"{path / INFO_PATH}: total_frames is {info.total_frames}, the episode table has {frames}; {WHOLE}"
         )
