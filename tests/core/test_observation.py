@@ -52,7 +52,7 @@ def test_settings_name_the_main_image_first_and_each_camera_once():
         with pytest.raises(SettingError, match=r"policy\.cameras"):
             check_inputs(cameras, "none", "policy.")
     with pytest.raises(SettingError, match="did you mean 'measured'"):
-        check_inputs(["image"], "mesured", "")
+        check_inputs(["image"], "measure", "")
 
 
 def test_a_spec_names_numbers_and_units():

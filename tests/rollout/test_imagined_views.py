@@ -1,6 +1,8 @@
 """Imagination hands a policy the observation that it was trained on: every camera and the measured state."""
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +10,11 @@ import torch
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import initial_weights
+from worldrl.methods.rl.imagination import PolicyImagination, imagined_env
+from worldrl.methods.rl.interfaces import Request
 from worldrl.policies.exploration import Exploration
+from worldrl.policies.lerobot.folder import read_lerobot_folder
+from worldrl.policies.lerobot.policy import LerobotPolicy
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 from worldrl.rewards.success import SuccessRule
@@ -16,10 +22,14 @@ from worldrl.rollout.imagined.env import WorldModelVecEnv
 from worldrl.rollout.imagined.policy_rollouts import imagine_policy_rows
 from worldrl.rollout.imagined.reset_store import ResetStore, record_at
 from worldrl.rollout.imagined.rollouts import imagine_rollouts
+from worldrl.simulators.process import Launch
+from worldrl.workers.link.boot import load_file
 from worldrl.world_models.video.config import VideoWorldModelConfig
 from worldrl.world_models.video.model import VideoWorldModel
 
 MORE = ("wrist_image", "state")
+FAKE = Path(__file__).parents[1] / "policies" / "fake_network.py"
+fake = load_file("fake_network", FAKE)
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +150,27 @@ def test_start_states_without_state_or_camera_are_refused(make_env, model):
         bad = [replace(env.store.records[0], **over), env.store.records[1]]
         with pytest.raises(SettingError, match=named):
             env.reset(options={"records": bad})
+
+
+def test_a_lerobot_policy_of_two_cameras_learns_by_grpo_in_imagination(make_env, model, tmp_path):
+    sees, numbers = {"type": "VISUAL", "shape": [3, 16, 16]}, {"type": "STATE", "shape": [7]}
+    seen = {"observation.images.scene": sees, "observation.images.wrist": sees, "observation.state": numbers}
+    folder = fake.publish(tmp_path / "smolvla", input_features=seen)
+    launch = Launch("fake policy", sys.executable, f"{FAKE}:Fake", {"folder": str(folder)})
+    policy = LerobotPolicy(read_lerobot_folder(folder), launch)
+    try:
+        assert policy.more == ("wrist_image",)
+        env = make_env()
+        rule = SuccessRule(0.01, 1)
+        env = imagined_env(model, env.store, rule, rows=4, horizon={"PickRedCube": 16, "PickGreenCylinder": 16})
+        source = PolicyImagination(env, policy, Exploration(), 0.0, 0)
+        starts = torch.tensor([0, 1])
+        experience = source.imagine(Request.make(0, starts, torch.tensor([2, 2])))
+        valid = experience.rollouts.valid.float()
+        chunks = source.decisions(experience, torch.ones_like(valid), valid, {})
+        assert chunks.obs.more["wrist_image"].shape == chunks.obs.image.shape
+        part = chunks.select(torch.arange(3))
+        again = policy.likelihood(part.obs, part.token, temperature=source.exploration.temperature).logp
+        torch.testing.assert_close(again.detach().cpu(), part.logp, rtol=1e-4, atol=1e-4)
+    finally:
+        policy.close()

@@ -431,3 +431,9 @@ def test_a_policy_practises_in_it_unchanged(wan_model, wan_record, tiny_policy, 
     other.reset(seed=5)
     other.set_state(saved)
     same_tree(other.chunk_step(action)[0], expected[0])
+
+
+def test_it_shows_a_policy_the_main_image_and_the_command(wan_model):
+    shown = wan_model.observation
+    assert (list(shown.cameras), shown.state) == (["image"], None)
+    assert shown.cameras["image"].width == wan_model.config.codec.image_size

@@ -149,7 +149,7 @@ def clone(
 
 def set_encoders_dtype(policy: TokenPolicy, dtype: torch.dtype) -> None:
     """Set the number type of the image encoders' convolutions."""
-    for encoder in (policy.image_encoder, *policy.further_encoders):
+    for encoder in policy.encoders:
         encoder.compute_dtype = dtype
 
 

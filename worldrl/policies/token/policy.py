@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -116,12 +116,6 @@ def stored_actions(config: Mapping[str, Any]) -> ActionSpec:
     return ActionSpec.from_json(config[ACTIONS]) if ACTIONS in config else TOOL_ACTIONS
 
 
-def observed_by(config: TokenPolicyConfig, actions: ActionSpec) -> ObservationSpec:
-    """What a policy of this configuration observes of a robot with ``actions``."""
-    size = (config.image_size, config.image_size)
-    return ObservationSpec.of(actions, config.cameras, size, state=config.state == MEASURED)
-
-
 def inverse_cdf(probability: Tensor, uniform: Tensor) -> Tensor:
     """Sample bins int64 ``[...]`` from ``probability`` ``[..., bins]`` by inversion at ``uniform`` ``[...]`` in [0, 1).
 
@@ -186,7 +180,13 @@ class TokenPolicy(nn.Module):
     @property
     def observation(self) -> ObservationSpec:
         """What it observes."""
-        return observed_by(self.config, self.actions)
+        size, measured = self.config.image_size, self.config.state == MEASURED
+        return ObservationSpec.of(self.actions, self.config.cameras, (size, size), state=measured)
+
+    @property
+    def encoders(self) -> list[ImageEncoder]:
+        """The image encoder of each camera."""
+        return [self.image_encoder, *cast("list[ImageEncoder]", list(self.further_encoders))]
 
     def logits(self, obs: PolicyObs, *, command_seen: Tensor | None = None) -> Tensor:
         """Logits ``[B, L, A, bins]`` of the tokens, forbidden bins masked.

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -228,7 +229,7 @@ def _encode(
         terminated=success,
         truncated=last & ~success,
     )
-    memory = {"memory_frames": model.memory_frames, "frame_stride": model.frame_stride}
+    memory: dict[str, Any] = {"memory_frames": model.memory_frames, "frame_stride": model.frame_stride}
     records = tuple(record_at(episodes[n], step, **memory, source=f"episode {n}, step {step}") for n, step in begin)
     return RecordedLatents(
         rows, torch.tensor([t for t, _, _ in chunks]), torch.tensor([n for _, n, _ in chunks]), records

@@ -1,8 +1,11 @@
-"""What of a world model's surface its configuration alone decides: the sizes of a chunk."""
+"""What of a world model's surface its configuration alone decides: the sizes of a chunk, and what is observed."""
 
 from __future__ import annotations
 
 from typing import Generic, Protocol, TypeVar
+
+from worldrl.core.embodiment import AnyEmbodiment
+from worldrl.core.observation import STATE, ObservationSpec, images_among
 
 
 class ChunkSizes(Protocol):
@@ -24,9 +27,17 @@ class ChunkSizes(Protocol):
         ...
 
 
+class _Images(Protocol):
+    @property
+    def image_size(self) -> int: ...
+
+
 class _Config(Protocol):
     @property
     def dynamics(self) -> ChunkSizes: ...
+
+    @property
+    def codec(self) -> _Images: ...
 
 
 ConfigT = TypeVar("ConfigT", bound=_Config)
@@ -36,11 +47,18 @@ class Chunked(Generic[ConfigT]):
     """A world model whose ``config.dynamics`` has the sizes of its chunks."""
 
     config: ConfigT
+    embodiment: AnyEmbodiment
 
     @property
     def more(self) -> tuple[str, ...]:
         """What it imagines besides the main image, the command and success: nothing."""
         return ()
+
+    @property
+    def observation(self) -> ObservationSpec:
+        """What a policy observes in it."""
+        size, more = self.config.codec.image_size, self.more
+        return ObservationSpec.of(self.embodiment.actions, images_among(more), (size, size), state=STATE in more)
 
     @property
     def chunk_length(self) -> int:

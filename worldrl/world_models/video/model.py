@@ -88,13 +88,6 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         """What it imagines besides the main image and the command: further images, then the measured state."""
         return further(self.config.cameras, self.config.state)
 
-    @property
-    def observation(self) -> ObservationSpec:
-        """What a policy observes in it."""
-        size = self.config.codec.image_size
-        state = self.config.state == MEASURED
-        return ObservationSpec.of(self.embodiment.actions, self.config.cameras, (size, size), state=state)
-
     def autocast(self) -> torch.autocast:
         """Compute in ``compute_dtype``; weights and states stay float32."""
         return autocast(self.device, self.compute_dtype)
@@ -117,11 +110,12 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
     def _first_state(self, records: Sequence[ResetRecord]) -> Tensor | None:
         if self.state_head is None:
             return None
-        if any(record.state is None for record in records):
+        states = [record.state for record in records if record.state is not None]
+        if len(states) < len(records):
             raise ActionError(
                 "start: this world model predicts the measured state, and a record has none; give its state"
             )
-        return torch.from_numpy(np.stack([record.state for record in records])).to(self.device)
+        return torch.from_numpy(np.stack(states)).to(self.device)
 
     @torch.no_grad()
     def imagine(
