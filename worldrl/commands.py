@@ -188,7 +188,7 @@ COMMANDS = {
             "setup",
             "build a simulator's own Python environment in the cache, or check yours (setup NAME)",
             (
-                "libero assets=/data/LIBERO/libero/libero/assets",
+                "libero",
                 "maniskill",
                 "robotwin python=/envs/robotwin/bin/python checkout=/data/RoboTwin",
                 "isaac python=/envs/isaac/bin/python",

@@ -38,8 +38,8 @@ SCHEMA = 1
 FILE = "report.json"
 PAGE = "report.html"
 WITH_PAGE = (
-    "train-vla, evaluate-world-model, imagine, train-idm, align-world-model, benchmark, benchmark-offline, check-protocol, "
-    "reproduce"
+    "train-vla, rank, evaluate-world-model, imagine, train-idm, align-world-model, benchmark, benchmark-offline, "
+    "check-protocol, reproduce"
 )
 """Commands that end with a page."""
 BINARY = ("filmstrips", "videos")

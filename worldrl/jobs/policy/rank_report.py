@@ -10,7 +10,7 @@ from worldrl.core.storage.log import console
 from worldrl.evaluation.report.model import Gate as ReportGate
 from worldrl.evaluation.report.model import ImaginedReal, Number, ReportData, Table
 from worldrl.evaluation.report.tables import print_table
-from worldrl.evaluation.report.words import interval, p_value, percent, points, rate_text
+from worldrl.evaluation.report.words import interval, p_value, percent, points
 from worldrl.evaluation.world_model.gates import Gate
 
 PAGE = ("measurements", "imagined", "gates", "notes", "configuration")
@@ -70,18 +70,28 @@ def policy_table(metrics: Mapping[str, Any]) -> Table:
     real = any("real" in one for one in rows)
     return Table(
         "Imagined success",
-        ("policy", "imagined success", "95 % interval", "probability best", *(["real success"] if real else [])),
+        (
+            "policy",
+            "imagined success",
+            "95 % interval",
+            "probability best",
+            *(["real success", "95 % interval"] if real else []),
+        ),
         [
             (
                 one["policy"],
                 percent(one["imagined"]["rate"]),
                 interval(one["imagined"]),
                 f"{one['probability_best']:.3f}",
-                *([rate_text(one["real"]) if "real" in one else "not given"] if real else []),
+                *(_real(one.get("real")) if real else []),
             )
             for one in rows
         ],
     )
+
+
+def _real(rate: Mapping[str, Any] | None) -> tuple[str, str]:
+    return (f"{percent(rate['rate'])} ({rate['k']}/{rate['n']})", interval(rate)) if rate else ("not given", "")
 
 
 def pair_table(metrics: Mapping[str, Any]) -> Table:
