@@ -212,7 +212,9 @@ def check_outside(name: str, given: dict[str, str], every: int = 1) -> tuple[int
 # --- ends, up to the job ---------------------------------------------------------------------------------------------
 
 
-OTHER_RANGE = re.compile(r"must be (?:positive|zero or more|(?:at least|above|below) [\d.]+|in [\[(][\d.]+, [\d.]+[\])])(?![^,;]*=)")
+OTHER_RANGE = re.compile(
+    r"must be (?:positive|zero or more|(?:at least|above|below) [\d.]+|in [\[(][\d.]+, [\d.]+[\])])(?![^,;]*=)"
+)
 """A rule that depends on no other setting, so that ``--help`` can state it."""
 
 

@@ -29,8 +29,18 @@ def test_the_ends_that_help_states_are_taken(name: str) -> None:
 
 def test_a_narrower_rule_is_found() -> None:
     rule = edges.OTHER_RANGE
-    assert all(map(rule.search, ("steps must be positive, got 0", "a: must be in [0, 1), got 1.0", "b must be at least 2, got 1")))
-    assert not any(map(rule.search, ("must be below steps=10, got 3", "must be in [0, steps=2), got 1", "must divide width 16, got 5")))
+    assert all(
+        map(
+            rule.search,
+            ("steps must be positive, got 0", "a: must be in [0, 1), got 1.0", "b must be at least 2, got 1"),
+        )
+    )
+    assert not any(
+        map(
+            rule.search,
+            ("must be below steps=10, got 3", "must be in [0, steps=2), got 1", "must divide width 16, got 5"),
+        )
+    )
 
 
 def test_what_is_taken_is_found() -> None:

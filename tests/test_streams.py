@@ -171,7 +171,12 @@ def test_a_command_that_failed_frees_its_run_directory(tmp_path: Path, error: Ex
         ("config.yaml", "a: [", "damaged"),
         ("config.yaml", "[" * 20_000, "damaged"),
         ("config.yaml", "a: 2026-13-45\n", "damaged"),
-        ("config.yaml", "a: &a [x, x]\n" + "".join(f"b{n}: &b{n} [{', '.join([f'*b{n - 1}' if n else '*a'] * 9)}]\n" for n in range(40)), "by reference"),
+        (
+            "config.yaml",
+            "a: &a [x, x]\n"
+            + "".join(f"b{n}: &b{n} [{', '.join([f'*b{n - 1}' if n else '*a'] * 9)}]\n" for n in range(40)),
+            "by reference",
+        ),
         ("run_clock.json", '{"wall_s": "long"}', "run_clock.json: damaged; delete it: wall_s"),
         ("run_clock.json", '{"command": 5}', "run_clock.json: damaged; delete it: command"),
         ("run_clock.json", "[]", "expected a JSON object"),

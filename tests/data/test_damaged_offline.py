@@ -123,7 +123,12 @@ def test_sizes_are_held_against_the_file(tmp_path: Path) -> None:
     for name, plan in {
         "whole": {"shape": (10**12, 3), "chunks": (100, 3)},
         "chunks": {"shape": (2 * 10**6, 3), "chunks": (3, 3)},
-        "one chunk, which is read whole": {"shape": (5, 3), "maxshape": (None, 3), "chunks": (10**8, 3), "compression": 1},
+        "one chunk, which is read whole": {
+            "shape": (5, 3),
+            "maxshape": (None, 3),
+            "chunks": (10**8, 3),
+            "compression": 1,
+        },
     }.items():
         with h5py.File(d4rl(tmp_path / f"{name}.hdf5", observations=None), "a") as file:
             file.create_dataset("observations", dtype="f4", **plan)

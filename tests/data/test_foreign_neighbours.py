@@ -24,7 +24,9 @@ Change = Callable[[Path], None]
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory, libero_demo, publish_lerobot):
-    folder = publish_lerobot(tmp_path_factory.mktemp("lerobot") / "libero", [libero_demo(number) for number in range(3)])
+    folder = publish_lerobot(
+        tmp_path_factory.mktemp("lerobot") / "libero", [libero_demo(number) for number in range(3)]
+    )
     (folder / OURS).write_text('{"robot": "libero", "success": "every episode"}')
     return folder
 
@@ -107,13 +109,19 @@ CASES: dict[str, tuple[Change, str]] = {
     "pipe, info.json": (pipe(INFO), "meta/info.json: not a regular file"),
     "link outside": (link(TASKS, os.devnull), "not a regular file"),
     "one index for all rows": (column(DATA, "episode_index", lambda old: pa.array([0] * len(old))), "episode 0 has"),
-    "index twice": (column(EPISODES, "episode_index", lambda _: pa.array([0, 1, 1])), "total_episodes is 3, the episode"),
+    "index twice": (
+        column(EPISODES, "episode_index", lambda _: pa.array([0, 1, 1])),
+        "total_episodes is 3, the episode",
+    ),
     "no length": (column(EPISODES, "length", lambda old: pa.array([0, *old[1:]])), "episode 0 has 0 rows"),
     "no rows": (rows(lambda table: table.slice(0, 0)), "episode 0 has 0 rows here"),
     "text": (column(DATA, "action", lambda old: pa.array([[str(x) for x in row] for row in old])), "no row of numbers"),
     "null": (column(DATA, "action", lambda old: pa.array([None, *old[1:]])), "field 'action' is missing at row 0"),
     "null inside": (column(DATA, "action", lambda old: pa.array([[None] * 7, *old[1:]])), "is not finite at row 0"),
-    "dates": (column(DATA, "timestamp", lambda old: pa.array([int(1e9 * t) for t in old], pa.timestamp("ns"))), "timestamp"),
+    "dates": (
+        column(DATA, "timestamp", lambda old: pa.array([int(1e9 * t) for t in old], pa.timestamp("ns"))),
+        "timestamp",
+    ),
     "column twice": (rows(twice), "column 'action' is there twice"),
     "order": (rows(shuffled), "in the order of frame_index"),
     "task unknown": (column(DATA, "task_index", lambda old: pa.array([10**12] * len(old))), "[1000000000000] means"),
@@ -144,7 +152,10 @@ CASES: dict[str, tuple[Change, str]] = {
     "length 10^12": (column(EPISODES, "length", lambda old: pa.array([10**12, *old[1:]])), "1000000000000"),
     "index null": (column(EPISODES, "episode_index", lambda old: pa.array([None, *old[1:]])), "episode_index"),
     "chunk null": (column(EPISODES, "data/chunk_index", lambda old: pa.array([None, *old[1:]])), "data/chunk_index"),
-    "no episode": (lambda f: pq.write_table(pq.read_table(f / EPISODES).slice(0, 0), f / EPISODES), "the tables have no episode"),
+    "no episode": (
+        lambda f: pq.write_table(pq.read_table(f / EPISODES).slice(0, 0), f / EPISODES),
+        "the tables have no episode",
+    ),
     "next version": (inform(codebase_version="v3.1"), "LeRobotDataset v3.1"),
 }
 

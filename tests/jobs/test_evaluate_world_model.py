@@ -595,7 +595,10 @@ def test_a_policy_that_cannot_dream_here_is_refused_before_anything_is_measured(
         ({"horizons": [8, 10**9]}, r"horizons=\[8, 1000000000\]: the actions of"),
         ({"speed_rows": [10**9]}, r"speed_rows=\[1000000000\]"),
         ({"probe": replace(PROBE, horizon=10**9)}, "probe.horizon=1000000000"),
-        ({"policies": PolicyRolloutConfig(folders=["p"], imagined_rollouts=10**9)}, r"imagined_rollouts=10+ of 2 tasks"),
+        (
+            {"policies": PolicyRolloutConfig(folders=["p"], imagined_rollouts=10**9)},
+            r"imagined_rollouts=10+ of 2 tasks",
+        ),
     ],
 )
 def test_what_no_memory_holds_is_refused_before_the_first_episode(given, asked, settings_in, tmp_path, monkeypatch):

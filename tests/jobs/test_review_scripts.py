@@ -52,9 +52,7 @@ def test_05_weights_that_are_not_finite_are_not_measured(
 
 
 @pytest.mark.parametrize("command", ["train-policy", "train-world-model start=scratch", "train-idm"])
-def test_07_two_robots_are_not_trained_together(
-    command, push_dataset, libero_demo, publish_lerobot, tmp_path, capfd
-):
+def test_07_two_robots_are_not_trained_together(command, push_dataset, libero_demo, publish_lerobot, tmp_path, capfd):
     """LIBERO's unit of 0.05 m and ours of 0.02 m were one column of actions."""
     other = publish_lerobot(tmp_path / "libero", [libero_demo(number) for number in range(3)])
     (other / "worldrl.json").write_text('{"robot": "libero", "success": "every episode"}')

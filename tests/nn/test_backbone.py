@@ -65,10 +65,11 @@ class Planted:
 
 def test_a_pickle_is_no_file_of_weights(tmp_path):
     """Without timm, too: what reads weights is the same for every network."""
-    torch.save({"weight": Planted(tmp_path / "ran")}, tmp_path / "weights.safetensors")
     encoder = SimpleNamespace(trunk=torch.nn.Linear(2, 2), name="any")
-    with pytest.raises(ArtefactError, match=r"cannot read .*weights\.safetensors.*give a \.safetensors file"):
-        BackboneEncoder.load_weights(encoder, tmp_path / "weights.safetensors")
+    for name in ("weights.safetensors", "weights.pth"):
+        torch.save({"weight": Planted(tmp_path / "ran")}, tmp_path / name)
+        with pytest.raises(ArtefactError, match=rf"cannot read .*{name}.*give a \.safetensors file"):
+            BackboneEncoder.load_weights(encoder, tmp_path / name)
     assert not (tmp_path / "ran").exists()
     save_file({"weight": torch.zeros(2, 2)}, tmp_path / "short.safetensors")
     with pytest.raises(ArtefactError, match=r"is not of 'any': 1 of 2 tensors are missing"):

@@ -63,7 +63,9 @@ def require_instructions(datasets: Iterable[EpisodeDataset]) -> None:
             try:
                 instruction_words(record.instruction)
             except SettingError as reason:
-                mend = f'write "leave_out" to {dataset.source}/{OURS}' if "lerobot" in record.meta else "record it again"
+                mend = (
+                    f'write "leave_out" to {dataset.source}/{OURS}' if "lerobot" in record.meta else "record it again"
+                )
                 raise SettingError(f"data: {dataset.source}: episode {record.index}: {reason}, or {mend}") from reason
 
 

@@ -19,7 +19,17 @@ from worldrl.evaluation.report.tables import print_table
 from worldrl.evaluation.report.words import rounded
 from worldrl.recipes.run import open_run
 from worldrl.recipes.side_by_side import run_tasks
-from worldrl.reproductions.catalogue import CATALOGUE, SCALES, Cell, Task, changed, find, methods_of, numbers_read, require_room
+from worldrl.reproductions.catalogue import (
+    CATALOGUE,
+    SCALES,
+    Cell,
+    Task,
+    changed,
+    find,
+    methods_of,
+    numbers_read,
+    require_room,
+)
 from worldrl.reproductions.eva.film_strips import stored_strips
 from worldrl.reproductions.findings import VERDICTS, Findings, claims_table
 from worldrl.settings import non_negative, one_of, positive, setting

@@ -108,7 +108,9 @@ def parse_json(data: bytes, *, path: Path, error: type[WorldrlError]) -> Any:
             text, object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=_finite, parse_int=_whole
         )
     except RecursionError as reason:
-        raise error(f"{path}: not valid JSON (nested too deeply); the file is damaged: restore or delete it") from reason
+        raise error(
+            f"{path}: not valid JSON (nested too deeply); the file is damaged: restore or delete it"
+        ) from reason
     except ValueError as reason:
         raise error(f"{path}: not valid JSON ({reason}); the file is damaged: restore or delete it") from reason
 

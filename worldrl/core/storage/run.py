@@ -317,8 +317,10 @@ def stored_config(file: Path) -> dict[str, Any]:
     """
     try:
         text = file.read_text(encoding="utf-8")
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, Loader=yaml.SafeLoader)):
-            raise RunDirectoryError(f"{file}: repeats parts by reference, as worldrl never writes; choose a new run_dir")
+        if any(isinstance(token, yaml.AliasToken) for token in cast("Any", yaml.scan(text, Loader=yaml.SafeLoader))):
+            raise RunDirectoryError(
+                f"{file}: repeats parts by reference, as worldrl never writes; choose a new run_dir"
+            )
         stored: Any = yaml.safe_load(text)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as reason:
         raise RunDirectoryError(f"{file}: damaged; restore it, or choose a new run_dir") from reason

@@ -14,7 +14,6 @@ from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Policy
 from worldrl.core.rng import numpy_stream, stream_seed
 from worldrl.core.statistics.intervals import Rate, wilson
-from worldrl.core.storage.artefact import read_config
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.storage.run import RunDirectory, Stage
 from worldrl.core.types import Episode

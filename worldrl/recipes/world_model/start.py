@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json
-from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.errors import SettingError
 from worldrl.core.image_fit import Fit, ImageFit
 from worldrl.core.rng import initial_weights
 from worldrl.core.storage.artefact import read_config, read_manifest
@@ -162,7 +162,7 @@ def require_robot(start: str, robot: AnyEmbodiment) -> None:
     """
     if start == SCRATCH:
         return
-    if embodiment_from_json(_plain_config(start).get("embodiment")) != robot:
+    if embodiment_from_json(_plain_config(start)["embodiment"]) != robot:
         raise SettingError(OTHER_ROBOT.format(folder=weights_folder(start)))
 
 

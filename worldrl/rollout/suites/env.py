@@ -77,7 +77,12 @@ class SuiteVecEnv(VectorEnv):
         self.metadata = {**self.metadata, "autoreset_mode": checked_mode(autoreset_mode)}
         self.num_envs, self.horizon, self._seed = num_envs, horizon, seed
         self._cameras, self._image_size = cameras, image_size
-        limits: dict[str, Any] = {"timeout_s": timeout_s, "recycle_after": recycle_after, "restarts": restarts, "images": images}
+        limits: dict[str, Any] = {
+            "timeout_s": timeout_s,
+            "recycle_after": recycle_after,
+            "restarts": restarts,
+            "images": images,
+        }
         self.pool = SimulatorPool(launch, workers=workers, slots=num_envs, **limits).__enter__()
         self.instruction = {task["name"]: task["instruction"] for task in self.pool.suite["tasks"]}
         self._horizon = {task["name"]: int(task.get("horizon", horizon)) for task in self.pool.suite["tasks"]}

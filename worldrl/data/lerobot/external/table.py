@@ -162,7 +162,9 @@ def require_counts(path: Path, info: Info, table: Mapping[int, TableRow], select
     """
     where, known = path / INFO_PATH, {*table, *selection.leave_out}
     lost = list(
-        islice((n for n in range(max(max(table, default=-1) + 1, info.total_episodes or 0)) if n not in known), MAX_LISTED)
+        islice(
+            (n for n in range(max(max(table, default=-1) + 1, info.total_episodes or 0)) if n not in known), MAX_LISTED
+        )
     )
     mend = f"{WHOLE}; {selection.mend(lost)}" if 0 < len(lost) < MAX_LISTED else WHOLE
     if info.total_episodes not in (None, len(table), len(known)):
