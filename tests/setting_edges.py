@@ -1,8 +1,10 @@
-"""Edges of every numeric setting of every command: ``python tests/setting_edges.py FOLDER outside|ends [COMMAND ...]``.
+"""Edges of every numeric setting of every command: ``python tests/setting_edges.py FOLDER outside|stated|ends [COMMAND ...]``.
 
 ``outside``: values beyond each range, also negative, zero, 1e30, NaN and infinity. Each must be refused before the job starts.
+``stated``: both ends of each range, up to the job. What refuses them may name another setting, not another range.
 ``ends``: both ends of each range, in a process of its own at the size of ``preset=tiny``. It runs, or is refused.
 
+``LIMIT_S`` and ``EVERY`` in the environment: seconds for each run of ``ends``, and only each n-th setting.
 A refusal is one line on stderr that names the setting, with the exit code of a user's mistake, within 60 s.
 """
 
@@ -13,6 +15,7 @@ import io
 import json
 import math
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -51,8 +54,8 @@ TINY = {
     "train-idm": "",
     "imagine": "world_model=runs/train-world-model-tiny/world_model data=runs/collect-tiny/dataset episodes=1",
     "evaluate": "policy=runs/train-policy-tiny/policy episodes=1",
-    "evaluate-world-model": "world_model=runs/train-world-model-tiny/world_model",
-    "align-world-model": "start=runs/planner/world_model folders.idm=runs/train-idm-tiny/idm",
+    "evaluate-world-model": "world_model=runs/train-world-model-tiny/world_model data=[runs/unseen/dataset]",
+    "align-world-model": "start=runs/planner/world_model folders.idm=runs/train-idm-tiny/idm data=[runs/collect-tiny/dataset]",
     "check-protocol": "data=runs/collect-tiny/dataset episodes=1",
     "check-suite": f"suite={ADAPTER}:Reach episodes=1",
     "serve-policy": "policy=runs/two-arms-policy/policy",
@@ -73,7 +76,8 @@ PREPARED = {
     "train-world-model-tiny": "train-world-model",
     "train-idm-tiny": "train-idm",
     "make-dataset-tiny": "make-dataset",
-    "planner": "train-world-model model.dynamics.planning=true training.action_dropout=0.5",
+    "planner": "train-world-model model.dynamics.planning=true training.action_dropout=0.5 model.dynamics.frame_stride=1",
+    "unseen": "collect seed=7",
     "two-arms": "collect tasks=[BimanualLiftPot] expert_episodes=2 noisy_episodes=0 image_size=32",
     "two-arms-policy": "train-policy data=[runs/two-arms/dataset] model.image_size=32",
 }
@@ -205,6 +209,30 @@ def check_outside(name: str, given: dict[str, str], every: int = 1) -> tuple[int
     return len(lines), [f"{line}\n    {what}" for line, what in found.items() if what]
 
 
+# --- ends, up to the job ---------------------------------------------------------------------------------------------
+
+
+OTHER_RANGE = re.compile(
+    r"must be (?:positive|zero or more|(?:at least|above|below) [\d.]+|in [\[(][\d.]+, [\d.]+[\])])(?![^,;]*=)"
+)
+"""A rule that depends on no other setting, so that ``--help`` can state it."""
+
+
+def check_stated(name: str, given: dict[str, str], every: int = 1) -> tuple[int, list[str]]:
+    """How many ends were composed, and which of them a narrower rule refuses; ``every``: only each n-th setting."""
+    whole, found, tried = fill(name, given, "tiny" if "tiny" in presets_of(name) else "cpu"), list[str](), 0
+    with without_jobs(COMMANDS[name].schema(given)):
+        for row in own_rows(name, given)[::every]:
+            allowed = range_of(row.key, name)
+            assert allowed is not None, row.key
+            for value in ends(allowed, kind(row) is int):
+                words = [f"{key}={text}" for key, text in whole.items() if key != row.key]
+                said = refused([name, *words, written(row, value)], "\0")
+                tried += 1
+                found += [f"{name} {written(row, value)}: {said}"] if OTHER_RANGE.search(said) else []
+    return tried, found
+
+
 # --- ends ------------------------------------------------------------------------------------------------------------
 
 
@@ -268,7 +296,7 @@ def check_ends(folder: Path, name: str, given: dict[str, str], limit_s: float) -
     """Run a command at both ends of each of its settings; the verdict of each token."""
     found: dict[str, str] = {}
     scratch = folder / "case"
-    for number, row in enumerate(own_rows(name, given)):
+    for number, row in enumerate(own_rows(name, given)[:: int(os.environ.get("EVERY", "1"))]):
         allowed = range_of(row.key, name)
         assert allowed is not None, row.key
         for value in ends(allowed, kind(row) is int):
@@ -298,8 +326,8 @@ def main(words: list[str]) -> int:
         chosen = [(name, given) for name, given in chosen if name in TINY]
     for name, given in chosen:
         print(name, *given.values(), flush=True)
-        if what == "outside":
-            tried, found = check_outside(name, given)
+        if what != "ends":
+            tried, found = (check_outside if what == "outside" else check_stated)(name, given)
             counts["tried"] += tried
             wrong += found
             print(f"  {tried} values, {len(found)} wrong", *found, sep="\n  ", flush=True)

@@ -20,6 +20,29 @@ def test_a_sample_outside_is_refused(name: str, given: dict[str, str]) -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize("name", [name for name in edges.COMMANDS if name != "train-vla"])
+def test_the_ends_that_help_states_are_taken(name: str) -> None:
+    """Ninety settings stated "at least 0" and the like, and refused 0."""
+    every = max(1, len(edges.own_rows(name, {})) // 6)
+    assert edges.check_stated(name, {}, every)[1] == []
+
+
+def test_a_narrower_rule_is_found() -> None:
+    rule = edges.OTHER_RANGE
+    assert all(
+        map(
+            rule.search,
+            ("steps must be positive, got 0", "a: must be in [0, 1), got 1.0", "b must be at least 2, got 1"),
+        )
+    )
+    assert not any(
+        map(
+            rule.search,
+            ("must be below steps=10, got 3", "must be in [0, steps=2), got 1", "must divide width 16, got 5"),
+        )
+    )
+
+
 def test_what_is_taken_is_found() -> None:
     with edges.without_jobs():
         assert edges.refused(["doctor"], "seed") == "taken"

@@ -132,17 +132,21 @@ _NARROWER: tuple[tuple[Range, str], ...] = (
             "align-world-model.videos|sampler.steps|probe.episodes|policies.imagined_rollouts|execution.steps|"
             "alignment.prompts|alignment.epochs|denoising.steps|train-policy.training.steps|fine_tuning.steps|cloning.steps|"
             "train-idm.training.steps|trust.idm.training.steps|unet.sampling_steps|codec.rows|self_training.rows|"
-            "train-vla.wan.training.outcome_episodes"),
+            "train-vla.wan.training.outcome_episodes|trust.grasp.model.steps|train-vla.evaluation.episodes|"
+            "train-vla.evaluation.verify"),
     (AT_LEAST_TWO, "policies.resampled_rollouts|execution.members|alignment.group_size|branch_grpo.children|sol_rl.explored|"
                    "step_aware_preference.candidates|near_goal_weight|grpo.group_size|trust.resampled_rollouts"),
     (SIZE, "train-policy.model.width|train-idm.model.width|grasp.width|policy.width|train-policy.model.keypoints|"
-           "train-idm.model.keypoints|grasp.keypoints|policy.keypoints|trust.idm.model.width|trust.idm.model.keypoints"),
-    (MODULES, "train-policy.model.blocks|train-idm.model.blocks|trust.idm.model.blocks|grasp.blocks|policy.blocks|unet.blocks|"
+           "train-idm.model.keypoints|grasp.keypoints|policy.keypoints|trust.idm.model.width|trust.idm.model.keypoints|"
+           "trust.grasp.model.width|trust.grasp.model.keypoints"),
+    (MODULES, "train-policy.model.blocks|train-idm.model.blocks|trust.idm.model.blocks|trust.grasp.model.blocks|grasp.blocks|"
+              "policy.blocks|unet.blocks|"
               "train-world-model.model.outcome.ensemble_size|world_model.outcome.ensemble_size"),
     (BELOW_ONE, "command_dropout|jitter|held_out_fraction|wan.model.dynamics.memory_noise|step_aware_preference.gap"),
     (SHARE, "success.noise_weight|train-idm.training.beta|trust.idm.training.beta"),
     (OPEN_SHARE, "dynamics.refinement_sigma|ratio.clip"),
-    (POSITIVE_SHARE, "dance_grpo.trained_share|branch_grpo.extremes_share|self_training.imagined_share|idm.real_share"),
+    (POSITIVE_SHARE, "dance_grpo.trained_share|branch_grpo.extremes_share|self_training.imagined_share|trust.idm.real_share|"
+                     "trust.grasp.real_share"),
     (POSITIVE, "diffusion_nft.beta|sol_rl.nft.beta|trust.weight|trust.limit"),
     (NON_NEGATIVE, "imagine.weights|align-world-model.weights"),
     (Range(8, 65_536, unit="width"), "train-policy.model.image_size|train-vla.policy.image_size"),

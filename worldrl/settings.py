@@ -23,6 +23,7 @@ from dataclasses import MISSING, field, fields, is_dataclass
 from enum import Enum, StrEnum
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from worldrl.aliases import hint as other_name
@@ -326,9 +327,9 @@ def _completed(message: str, path: str, built: Mapping[str, Any]) -> str:
     name = re.split(r"[^\w.]", message, maxsplit=1)[0].rstrip(".")
     words = name.split(".")
     for first in range(len(words)):
-        value: Any = built
+        value: Any = SimpleNamespace(**built)
         for word in words[first:]:
-            value = value.get(word, MISSING) if isinstance(value, Mapping) else getattr(value, word, MISSING)
+            value = getattr(value, word, MISSING)
         if value is not MISSING:
             return path + ".".join(words[first:]) + message[len(name) :]
     return message

@@ -123,6 +123,12 @@ def test_sizes_are_held_against_the_file(tmp_path: Path) -> None:
     for name, plan in {
         "whole": {"shape": (10**12, 3), "chunks": (100, 3)},
         "chunks": {"shape": (2 * 10**6, 3), "chunks": (3, 3)},
+        "one chunk, which is read whole": {
+            "shape": (5, 3),
+            "maxshape": (None, 3),
+            "chunks": (10**8, 3),
+            "compression": 1,
+        },
     }.items():
         with h5py.File(d4rl(tmp_path / f"{name}.hdf5", observations=None), "a") as file:
             file.create_dataset("observations", dtype="f4", **plan)
@@ -146,7 +152,7 @@ def test_sizes_are_held_against_the_file(tmp_path: Path) -> None:
         (
             "observation_space",
             json.dumps({"type": "Box", "dtype": "float32", "shape": [10**11], "low": 0, "high": 1}),
-            "'observation_space' is no space of Minari .*shape",
+            "'observation_space' is no space of Minari .* is no shape of vectors",
         ),
         ("worldrl_observation_parts", [[["a"], 2]], "does not name the 3 numbers"),
     ],

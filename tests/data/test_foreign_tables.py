@@ -7,6 +7,7 @@ through ``EpisodeDataset.open``. Every mend that an error prints is followed.
 import json
 import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -407,6 +408,17 @@ def test_links_out_of_the_folder_are_refused_and_the_caches_are_followed(tmp_pat
     assert read(folder) == [0, 1, 2]
 
 
+@pytest.fixture
+def no_wait():
+    """Fail instead of waiting at a pipe that is opened."""
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("a pipe was opened"))
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("no_wait")
 @pytest.mark.parametrize(
     "name", [DATA, EPISODES, "meta/tasks.parquet", "data/chunk-000/file-007.parquet", "worldrl.json"]
 )

@@ -335,7 +335,7 @@ def test_what_does_not_fit_is_refused(make_settings, make_world_model, push_data
         evaluate_world_model.main(make_settings(run_dir=str(tmp_path / "b"), world_model=str(tmp_path / "small")))
     with pytest.raises(SettingError, match="leaves none to train the probe"):
         evaluate_world_model.main(make_settings(run_dir=str(tmp_path / "c"), episodes=20))
-    with pytest.raises(ArtefactError, match="its identity is unknown"):
+    with pytest.raises(ArtefactError, match="nothing says where it began"):
         evaluate_world_model.main(
             make_settings(run_dir=str(tmp_path / "d"), data=[str(push_dataset)], world_model=str(tmp_path / "small"))
         )

@@ -1,6 +1,8 @@
 """timm's networks as encoders; without timm, only the error that names the extra. Weights are random or a file's."""
 
+import os
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -49,6 +51,29 @@ def test_weights_need_a_backbone():
         begin_with(plain, IdmTraining(backbone_weights="file"))
     with pytest.raises(SettingError, match=r"model\.backbone_stride: must be at least 1"):
         config(backbone_stride=0)
+
+
+class Planted:
+    """Unpickling it makes a folder."""
+
+    def __init__(self, folder):
+        self.folder = str(folder)
+
+    def __reduce__(self):
+        return os.mkdir, (self.folder,)
+
+
+def test_a_pickle_is_no_file_of_weights(tmp_path):
+    """Without timm, too: what reads weights is the same for every network."""
+    encoder = SimpleNamespace(trunk=torch.nn.Linear(2, 2), name="any")
+    for name in ("weights.safetensors", "weights.pth"):
+        torch.save({"weight": Planted(tmp_path / "ran")}, tmp_path / name)
+        with pytest.raises(ArtefactError, match=rf"cannot read .*{name}.*give a \.safetensors file"):
+            BackboneEncoder.load_weights(encoder, tmp_path / name)
+    assert not (tmp_path / "ran").exists()
+    save_file({"weight": torch.zeros(2, 2)}, tmp_path / "short.safetensors")
+    with pytest.raises(ArtefactError, match=r"is not of 'any': 1 of 2 tensors are missing"):
+        BackboneEncoder.load_weights(encoder, tmp_path / "short.safetensors")
 
 
 @with_timm

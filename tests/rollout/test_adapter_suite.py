@@ -153,6 +153,16 @@ def test_check_suite_passes_and_names_what_fails(changed, tmp_path, capsys):
         assert name in {check["name"] for check in checks if check["passed"] is False}
 
 
+def test_a_success_that_is_no_flag_is_refused_and_one_that_never_ends_is_a_failed_check(tmp_path, capsys, changed):
+    """Any text was a success, and episodes without a step ended in a traceback."""
+    old, run = "return np.abs(self.at - self.goal).max() < 0.05", f"run_dir={tmp_path / 'run'}"
+    for new in ("return 'no'", "return None", "return 2", "return np.array([True])"):
+        assert main(["check-suite", changed(old, new), "episodes=1", run]) == USER_ERROR
+        assert "success() of task reach-red must return True or False" in capsys.readouterr().err
+    assert main(["check-suite", changed(old, "return 1"), "episodes=1", run]) == GATE_FAILED
+    assert "first: let success() depend on what the robot has done" in capsys.readouterr().err
+
+
 def test_names_that_select_nothing_are_refused(capsys, tmp_path):
     for value, message in (
         ("lab.py:Reach", "there is no file lab.py"),

@@ -122,7 +122,7 @@ def test_another_course_is_noticed(recorded):
 
 
 def test_an_episode_of_unknown_origin_is_refused(push_episode):
-    with pytest.raises(ArtefactError, match="identity is unknown"):
+    with pytest.raises(ArtefactError, match="nothing says where it began"):
         Script.of(push_episode(0))
 
 

@@ -51,6 +51,13 @@ def test_a_program_is_refused_and_never_run(tmp_path):
     assert not canary.exists()
 
 
+def test_an_array_that_also_names_something_else_is_refused(tmp_path, states):
+    whole = vendor_program(states)
+    archive(tmp_path / "task.pruned_init", whole[:2] + b"cposix\nsystem\n0" + whole[2:])
+    with pytest.raises(StatesError, match="not LIBERO's"):
+        read_pruned_init(tmp_path / "task.pruned_init")
+
+
 @pytest.mark.parametrize("shape", [(49, 7), (50, 6, 2), (50,)])
 def test_another_shape_is_refused(tmp_path, shape):
     archive(tmp_path / "task.pruned_init", vendor_program(np.zeros(shape)))

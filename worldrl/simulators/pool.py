@@ -323,8 +323,9 @@ class SimulatorPool:
 
     def _rows(self, replies: Mapping[int, Reply]) -> dict[int, list[Row]]:
         rows = {slot: taken for reply in replies.values() for slot, taken in unpack(*reply).items()}
-        for row in (row for taken in rows.values() for row in taken if self._images is not None):
-            row |= {name: fit_image(row[name], self._images.size, self._images.fit) for name in filter(is_image, row)}
+        if (images := self._images) is not None:
+            for row in (row for taken in rows.values() for row in taken):
+                row |= {name: fit_image(row[name], images.size, images.fit) for name in filter(is_image, row)}
         for slot, taken in rows.items():
             self._journals[slot].state = taken[-1]["state"]
         return rows

@@ -171,7 +171,7 @@ def expert_trial(suite: Suite, pool: SimulatorPool, start: Start) -> Trial | Non
     while len(actions) < suite.horizon(start.task) and not rows[-1]["success"]:
         actions.append(pool.expert((0,))[0])
         rows += pool.steps({0: actions[-1][None]}, render={0} if len(actions) % IMAGE_STRIDE == 0 else set())[0]
-    return Trial(rows, np.array(actions, np.float32))
+    return Trial(rows, np.reshape(np.array(actions, np.float32), (len(actions), suite.spec.actions.size)))
 
 
 def steps_per_second(pool: SimulatorPool, task: str, settings: CheckSuiteSettings) -> dict[str, float]:

@@ -21,8 +21,8 @@ from worldrl.world_models.video.config import CodecKind, VideoWorldModelConfig
 from worldrl.world_models.video.extension import FREE, WAN_FREE, asked_for, changes, extended, extended_config
 from worldrl.world_models.video.model import KIND, VideoWorldModel
 from worldrl.world_models.video.training_config import WorldModelTraining
+from worldrl.world_models.wan.config import KIND as WAN_KIND
 from worldrl.world_models.wan.config import WanConfig
-from worldrl.world_models.wan.model import KIND as WAN_KIND
 
 if TYPE_CHECKING:
     from worldrl.recipes.world_model.wan_settings import WanSettings
@@ -167,7 +167,7 @@ def require_robot(start: str, robot: AnyEmbodiment) -> None:
     """
     if start == SCRATCH:
         return
-    if embodiment_from_json(_plain_config(start).get("embodiment")) != robot:
+    if embodiment_from_json(_plain_config(start)["embodiment"]) != robot:
         raise SettingError(OTHER_ROBOT.format(folder=weights_folder(start)))
 
 

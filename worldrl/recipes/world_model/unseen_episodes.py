@@ -89,7 +89,7 @@ def draw_scripts(data: EpisodeDataset, count: int, spare: int, *, seed: int) -> 
     for task in data.tasks():
         rows = [row for row, record in enumerate(data.records) if record.task == task]
         order = [rows[place] for place in numpy_stream(seed, "unseen", task).permutation(len(rows))]
-        keys = {spec_of(data.records[row].meta).key for row in order[:count]}
+        keys = {spec_of(data.records[row].meta, f"{data.source}: episode {row}").key for row in order[:count]}
         rest = [row for row in order[count:] if spec_of(data.records[row].meta).key not in keys]
         if spare and not rest:
             raise SettingError(

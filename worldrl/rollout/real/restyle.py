@@ -29,7 +29,10 @@ STRUCTURE = ("state", "command", "action", "reward", "contact")
 
 def restyled_specs(dataset: EpisodeDataset, styles: Sequence[str], *, seed: int) -> list[EpisodeSpec]:
     """Name the recorded episodes in other visual styles, drawn from ``styles`` with ``seed``."""
-    return [_restyled(spec_of(record.meta), record.instruction, styles, seed) for record in dataset.records]
+    return [
+        _restyled(spec_of(record.meta, f"{dataset.source}: episode {record.index}"), record.instruction, styles, seed)
+        for record in dataset.records
+    ]
 
 
 def _restyled(spec: EpisodeSpec, instruction: str, styles: Sequence[str], seed: int) -> EpisodeSpec:

@@ -182,14 +182,16 @@ def domains_of(metas: Iterable[Mapping[str, Any]]) -> list[str]:
     return sorted({meta.get("domain", "clean") for meta in metas})
 
 
-def spec_of(meta: Mapping[str, Any]) -> EpisodeSpec:
-    """Return a recorded episode's spec, stored in its ``meta``.
+def spec_of(meta: Mapping[str, Any], where: str = "episode") -> EpisodeSpec:
+    """Return a recorded episode's spec, stored in its ``meta``; ``where`` is its dataset and number, for the message.
 
     Raises ArtefactError (the episode was not recorded by ``rollout_episodes``).
     """
     missing = sorted(EpisodeSpec.__dataclass_fields__.keys() - meta.keys())
     if missing:
-        raise ArtefactError(f"episode: its meta lacks {missing}, so its identity is unknown; record it again")
+        raise ArtefactError(
+            f"{where}: its meta lacks {missing}, so nothing says where it began; give a dataset of `worldrl collect`"
+        )
     return EpisodeSpec.from_json({name: meta[name] for name in EpisodeSpec.__dataclass_fields__})
 
 

@@ -129,8 +129,8 @@ class Simulation:
         row: Arrays = {
             "state": state,
             "command": self._commanded(state),
-            "success": np.array(bool(self._call("success"))),
-            "contact": np.array(bool(self._call("contact"))) if hasattr(self._env, "contact") else np.array(False),
+            "success": self._flag("success"),
+            "contact": self._flag("contact") if hasattr(self._env, "contact") else np.array(False),
         }
         return row | (self._images() if render and self.suite.cameras else {})
 
@@ -156,6 +156,12 @@ class Simulation:
                 raise self._wrong("images", f"uint8 [{side}, {side}, 3] of {camera} (image_size is {side})", got)
             found[IMAGE if camera == MAIN_CAMERA else f"{camera}_{IMAGE}"] = np.ascontiguousarray(image)
         return found
+
+    def _flag(self, method: str) -> NDArray[np.bool_]:
+        value = np.asarray(self._call(method))
+        if value.shape != () or value.dtype.kind not in "biuf" or value not in (0, 1):
+            raise self._wrong(method, "True or False", repr(value)[:80])
+        return np.array(bool(value))
 
     def _vector(self, method: str, value: Any, size: int) -> NDArray[np.float32]:
         vector = np.asarray(value, np.float64)

@@ -11,6 +11,7 @@ from worldrl.core.renames import current_config
 from worldrl.core.storage.typed import from_plain
 from worldrl.world_models.video.config import SuccessHeadConfig
 
+KIND = "wan-world-model"
 GROUP = 4
 """Frames per latent frame after the first: Wan's autoencoder takes one frame alone, then groups of four."""
 

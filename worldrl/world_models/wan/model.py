@@ -34,12 +34,10 @@ from worldrl.world_models.video.chunks import Chunked
 from worldrl.world_models.video.outcome_head import OutcomeEnsemble, ensemble_success
 from worldrl.world_models.wan.adapter import add_adapter, is_trained
 from worldrl.world_models.wan.codec import WanCodec
-from worldrl.world_models.wan.config import WanConfig
+from worldrl.world_models.wan.config import KIND, WanConfig
 from worldrl.world_models.wan.dynamics import WanDynamics, WanSuccess
 from worldrl.world_models.wan.folder import WanBase, download_command, load_transformer, load_vae, open_base
 from worldrl.world_models.wan.state import WanState, clip_action, context_frames, start_arrays
-
-KIND = "wan-world-model"
 
 
 class WanWorldModel(Chunked[WanConfig], nn.Module):
