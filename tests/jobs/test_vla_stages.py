@@ -145,6 +145,7 @@ def test_demonstrations_of_another_domain_are_refused(tmp_path):
         data = SimpleNamespace(
             embodiment=suite.embodiment,
             image_size=(64, 64),
+            cameras=("head",),
             records=[records[k] for k in rows],
             tasks=lambda: suite.tasks,
         )

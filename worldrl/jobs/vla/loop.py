@@ -62,11 +62,6 @@ class Loop:
         return self.training_suite.tasks
 
     @property
-    def images(self) -> tuple[str, ...]:
-        """Names of the images that its policy and its world model observe."""
-        return tuple(self.settings.cameras)
-
-    @property
     def horizons(self) -> dict[str, int]:
         """Time limit of each task (control steps)."""
         return self.training_suite.simulator_backend.horizons(self.tasks)

@@ -99,7 +99,7 @@ def given_demonstrations(loop: Loop, dataset: EpisodeDataset) -> dict[str, Rate]
     if dataset.embodiment != loop.training_suite.embodiment:
         raise SettingError(f"data: {folder} is of another robot than {loop.settings.suite}'s; collect it there")
     require_image_size(dataset, size, "policy.image_size")
-    require_cameras([dataset], loop.images)
+    require_cameras([dataset], loop.settings.cameras)
     if set(dataset.tasks()) != set(loop.tasks):
         raise SettingError(
             f"data: {folder} is of {sorted(dataset.tasks())}, the loop of {sorted(loop.tasks)}; give tasks=, or, of a dataset "
