@@ -339,7 +339,7 @@ def test_improvement_is_made_of_the_parts_that_settings_name(monkeypatch, tmp_pa
     config, given = Improvement("grpo", grpo=GrpoConfig(parts=PartNames(advantage="mean_only"))), {}
     replaced = {
         "load_world_model": lambda *a: (None, None),
-        "load_policy": lambda *a: SimpleNamespace(save=lambda *a, **k: None, chunk_length=4),
+        "load_policy": lambda *a: SimpleNamespace(save=lambda *a, **k: None, chunk_length=4, more=()),
         "scheduled": lambda *a: config,
         "reset_store": lambda *a: [],
         "imagined_env": lambda *a, **k: None,
