@@ -96,7 +96,7 @@ MEANING = {
 }
 ADVICE = {
     "psnr": "train longer (training.steps) or on more rollouts",
-    "view_psnr": "train longer (training.steps), or train the frame codec on these views (training.codec_steps)",
+    "view_psnr": "train longer (training.steps); a frame codec that was trained on the main camera alone blurs other views",
     "action_swap_ratio": "the model ignores its actions: train longer (training.steps), or raise training.event_share",
     "static_psnr": "raise training.static_share",
     "recall": "record more episodes that succeed (train-vla: collection.expert_episodes), raise training.event_share, train "
