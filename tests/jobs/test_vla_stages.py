@@ -147,9 +147,9 @@ def test_demonstrations_of_another_domain_are_refused(tmp_path):
     def given(settings, *rows):
         plan = planned(settings, CPU)
         data = SimpleNamespace(
-            cameras=["scene"],
             embodiment=plan.suite.embodiment,
             image_size=(64, 64),
+            cameras=("head",),
             records=[records[k] for k in rows],
             tasks=lambda: plan.tasks,
         )

@@ -217,6 +217,6 @@ def test_a_record_without_state_and_cameras_that_do_not_fit_are_refused(make_two
         with pytest.raises(SettingError, match="cameras"):
             VideoWorldModelConfig.from_json({**plain, "cameras": cameras})
     with pytest.raises(SettingError, match="measured"):
-        VideoWorldModelConfig.from_json({**plain, "state": "meassured"})
+        VideoWorldModelConfig.from_json({**plain, "state": "measure"})
     with pytest.raises(SettingError, match="flow_transformer"):
         VideoWorldModelConfig.from_json({**make_world_model(kind="edm_unet").config.to_json(), **NAMES})

@@ -16,7 +16,6 @@ import numpy as np
 from worldrl.core.errors import GateError, SettingError
 from worldrl.core.statistics.intervals import Rate
 from worldrl.core.types import Episode
-from worldrl.evaluation.world_model.further import further_errors
 from worldrl.evaluation.world_model.rollout_error import (
     action_swap_ratio,
     closed_loop_psnr,
@@ -97,7 +96,7 @@ MEANING = {
 }
 ADVICE = {
     "psnr": "train longer (training.steps) or on more rollouts",
-    "view_psnr": "train longer (training.steps), or train the frame codec on these views (training.codec_steps)",
+    "view_psnr": "train longer (training.steps); a frame codec that was trained on the main camera alone blurs other views",
     "action_swap_ratio": "the model ignores its actions: train longer (training.steps), or raise training.event_share",
     "static_psnr": "raise training.static_share",
     "recall": "record more episodes that succeed (train-vla: collection.expert_episodes), raise training.event_share, train "
@@ -125,6 +124,8 @@ def measure_gates(
     Raises:
         SettingError: there is no episode.
     """
+    from worldrl.evaluation.world_model.further import further_errors
+
     if not episodes:
         raise SettingError("no episode is held out for the gates; raise held_out, or record more episodes")
     steps = whole_chunks(max(map(len, episodes)), model.chunk_length)

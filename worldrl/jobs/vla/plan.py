@@ -56,8 +56,7 @@ class Plan:
     """All that the stages need to know.
 
     ``start`` is the folder of the world model to begin with, None for one from scratch, which ``first_training`` trains;
-    ``training`` refines any other. ``data`` and ``supervised`` are folders that replace recording and cloning. ``images``
-    names what policy and world model observe. ``styles`` counts the other visual styles of each training episode.
+    ``training`` refines any other. ``data`` and ``supervised`` are folders that replace recording and cloning. ``styles`` counts the other visual styles of each training episode.
     ``held_out`` is the share of collected episodes that calibration and gates have. ``stop_at_gate`` and
     ``from_supervised``: see ``gates`` and ``improve_from``.
     """
@@ -71,7 +70,6 @@ class Plan:
     data: str | None
     demonstrations: int
     supervised: Path | None
-    images: tuple[str, ...]
     policy: TokenPolicyConfig
     cloning: BehaviourCloning
     collection: CollectionSettings
@@ -138,7 +136,6 @@ def planned(settings: TrainVlaSettings, device: torch.device) -> Plan:
         data=settings.data,
         demonstrations=settings.demonstrations,
         supervised=None if settings.supervised is None else Path(settings.supervised),
-        images=tuple(settings.cameras),
         policy=settings.policy,
         cloning=settings.cloning,
         collection=settings.collection,

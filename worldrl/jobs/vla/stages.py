@@ -98,7 +98,7 @@ def given_demonstrations(plan: Plan, dataset: EpisodeDataset) -> dict[str, Rate]
     if dataset.embodiment != plan.suite.embodiment:
         raise SettingError(f"data: {folder} is of another robot than {plan.suite.name}'s; collect it there")
     require_image_size(dataset, size, "policy.image_size")
-    require_cameras([dataset], plan.images)
+    require_cameras([dataset], plan.policy.cameras)
     if set(dataset.tasks()) != set(plan.tasks):
         raise SettingError(
             f"data: {folder} is of {sorted(dataset.tasks())}, the loop of {sorted(plan.tasks)}; give tasks=, or, of a dataset "

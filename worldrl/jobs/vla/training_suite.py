@@ -28,8 +28,8 @@ from worldrl.rollout.suites.names import EMBEDDED
 class SuiteOptions:
     """How a run uses its suite.
 
-    ``image_size`` in pixels, of the cameras' ``images``; ``chunk_length`` and ``hold_steps``, recorded after the first success, in control steps;
-    ``evaluation``: of both evaluations; ``timeout_s``: longest silence of a worker (s).
+    ``image_size`` in pixels, of the cameras' ``images``; ``chunk_length`` and ``hold_steps``, recorded after the first
+    success, in control steps; ``evaluation``: of both evaluations; ``timeout_s``: longest silence of a worker (s).
     """
 
     image_size: int

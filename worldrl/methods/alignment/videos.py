@@ -23,7 +23,7 @@ from worldrl.diffusion.flow import expand_sigma
 from worldrl.diffusion.sde import Schedule, gaussian_log_prob
 from worldrl.methods.alignment.task import AlignmentTask
 from worldrl.world_models.video.flow_transformer import FlowTransformer
-from worldrl.world_models.video.state import VideoState
+from worldrl.world_models.video.following import VideoState
 
 Key = tuple[Name, ...]
 

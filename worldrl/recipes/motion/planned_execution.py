@@ -124,8 +124,8 @@ def decoded_plans(
         domain: of two-armed tasks, in which the initial states lie.
     """
     model, source = planning.model, states_seed(planning.seed, purpose)
-    look = {"memory_frames": model.memory_frames, "image_size": model.config.codec.image_size}
-    records = simulator_starts([task], count, seed=source, domain=domain, **look)
+    memory, size = model.memory_frames, model.config.codec.image_size
+    records = simulator_starts([task], count, seed=source, domain=domain, memory_frames=memory, image_size=size)
     for first in range(begin, count, AT_ONCE):
         some = records[first : first + AT_ONCE]
         plans = planning.plan(some, config, purpose, "plans", task, first)

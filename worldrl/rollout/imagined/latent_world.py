@@ -33,8 +33,8 @@ from worldrl.rewards.success import SuccessRule, first_success
 from worldrl.rollout.imagined.reset_store import record_at
 from worldrl.world_models.latent.chunk_basis import ChunkBasis
 from worldrl.world_models.latent.keypoints import KeypointEncoder
+from worldrl.world_models.video.following import VideoState
 from worldrl.world_models.video.model import VideoWorldModel
-from worldrl.world_models.video.state import VideoState
 
 ENCODED_AT_ONCE = 64  # records in one pass of the codec
 ROWS_AT_ONCE = 512  # rows in one pass of an encoder of observations

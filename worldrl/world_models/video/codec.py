@@ -18,7 +18,6 @@ from worldrl.core.rng import on_device
 from worldrl.nn.blocks import Block
 from worldrl.nn.embed import patchify, unpatchify
 from worldrl.world_models.video.config import CodecConfig
-from worldrl.world_models.video.views import as_rows, as_sheets
 
 
 def to_unit(frames: Tensor) -> Tensor:
@@ -29,6 +28,16 @@ def to_unit(frames: Tensor) -> Tensor:
 def to_uint8(frames: Tensor) -> Tensor:
     """Map float ``[..., 3, Y, X]`` in [-1, 1] to uint8 ``[..., Y, X, 3]``."""
     return ((frames.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8).movedim(-3, -1)
+
+
+def as_rows(sheets: Tensor, views: int) -> Tensor:
+    """Cut sheets ``[B, ..., V h, w]`` into one row per view, ``[B V, ..., h, w]``."""
+    return sheets if views == 1 else torch.stack(sheets.chunk(views, dim=-2), dim=1).flatten(0, 1)
+
+
+def as_sheets(rows: Tensor, views: int) -> Tensor:
+    """Undo :func:`as_rows`."""
+    return rows if views == 1 else torch.cat(rows.unflatten(0, (-1, views)).unbind(dim=1), dim=-2)
 
 
 def quantise(frames: Tensor) -> Tensor:

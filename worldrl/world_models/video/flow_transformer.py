@@ -36,7 +36,6 @@ from worldrl.nn.embed import sinusoidal
 from worldrl.world_models.video.config import DynamicsConfig
 from worldrl.world_models.video.dynamics import ChunkLoss, motion_weight
 from worldrl.world_models.video.pose_map import make_pose_map
-from worldrl.world_models.video.views import FurtherViews
 
 
 class PlanCondition(nn.Module):
@@ -95,8 +94,11 @@ class FlowTransformer(nn.Module):
         self.tokens_out = nn.Linear(d, channels * frames)
         self.plan = PlanCondition(d, config.chunk_length) if config.planning else None
         self._initialise()
-        sizes = (views, d, (height, width), frames, actions)
-        self.views = FurtherViews(*sizes, pose_map=config.pose_map) if views > 1 else None
+        self.views = None
+        if views > 1:
+            from worldrl.world_models.video.views import FurtherViews
+
+            self.views = FurtherViews(views, d, (height, width), frames, actions, pose_map=config.pose_map)
 
     def _initialise(self) -> None:
         # Training starts from a still image, unmodulated by actions.

@@ -18,10 +18,9 @@ from worldrl.core.rng import on_device
 from worldrl.data.windows.windows import WindowBatch
 from worldrl.diffusion.flow import add_noise
 from worldrl.world_models.video.dynamics import ChunkLoss, Dynamics
-from worldrl.world_models.video.following import follow_window
+from worldrl.world_models.video.following import VideoState, follow_window, latent_start
 from worldrl.world_models.video.gripper_head import opening_loss
 from worldrl.world_models.video.model import VideoWorldModel
-from worldrl.world_models.video.state import VideoState, latent_start
 from worldrl.world_models.video.success_head import success_loss
 
 Denoise = Callable[..., ChunkLoss]

@@ -22,7 +22,7 @@ from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.device import autocast
 from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json, integrate_commands
 from worldrl.core.errors import ActionError
-from worldrl.core.observation import MEASURED, OBSERVATION, ObservationSpec, further
+from worldrl.core.observation import MEASURED, OBSERVATION, further
 from worldrl.core.rng import row_noise
 from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.storage.learned import Learned
@@ -31,16 +31,14 @@ from worldrl.core.types import Imagined, ResetRecord
 from worldrl.data.windows.batch import WindowBatch
 from worldrl.world_models.video.checks import check_chunk, check_imagined
 from worldrl.world_models.video.chunks import Chunked
-from worldrl.world_models.video.codec import IdentityCodec, PatchCodec, to_uint8, to_unit
+from worldrl.world_models.video.codec import IdentityCodec, PatchCodec, as_rows, as_sheets, to_uint8, to_unit
 from worldrl.world_models.video.config import CodecKind, DynamicsKind, VideoWorldModelConfig
 from worldrl.world_models.video.dynamics import hide_actions
 from worldrl.world_models.video.flow_transformer import FlowTransformer
+from worldrl.world_models.video.following import VideoState, latent_start
 from worldrl.world_models.video.gripper_head import GripperHead
 from worldrl.world_models.video.outcome_head import OutcomeEnsemble, ensemble_success, named_as_ensemble
-from worldrl.world_models.video.state import VideoState, latent_start
-from worldrl.world_models.video.state_head import StateHead
 from worldrl.world_models.video.success_head import SuccessHead
-from worldrl.world_models.video.views import as_rows, as_sheets
 
 if TYPE_CHECKING:
     from worldrl.world_models.video.unet import EdmUNet
@@ -58,6 +56,7 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
 
     def __init__(self, config: VideoWorldModelConfig, embodiment: AnyEmbodiment):
         from worldrl.world_models.video.restorer import FrameRestorer
+        from worldrl.world_models.video.state_head import StateHead
 
         super().__init__()
         self.config = config

@@ -23,13 +23,12 @@ from worldrl.core.training.fit import FitReport, fit_module
 from worldrl.core.training.optimizer import adamw
 from worldrl.core.types import Episode
 from worldrl.data.windows.batch import WindowBatch
-from worldrl.world_models.video.codec import to_uint8, to_unit
+from worldrl.world_models.video.codec import as_rows, to_uint8, to_unit
 from worldrl.world_models.video.episode_rollouts import chunks_of, whole_episodes
 from worldrl.world_models.video.following import imagine_chunk
 from worldrl.world_models.video.model import VideoWorldModel
 from worldrl.world_models.video.training import autocast
 from worldrl.world_models.video.training_config import WorldModelTraining
-from worldrl.world_models.video.views import as_rows
 
 MOST_EPISODES = 400
 """Largest number of imagined episodes; each gives a frame per chunk, twice, enough for so small a network."""

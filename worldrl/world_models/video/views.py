@@ -40,13 +40,3 @@ class FurtherViews(nn.Module):
     def draw(self, first: Tensor, command: Tensor) -> Tensor:
         """Return the pose maps of all views, ``[B, V n, channels]``, of ``first`` and of commands ``[B, F, A]``."""
         return torch.cat([first, *(further(command) for further in self.pose_maps)], dim=1)
-
-
-def as_rows(sheets: Tensor, views: int) -> Tensor:
-    """Cut sheets ``[B, ..., V h, w]`` into one row per view, ``[B V, ..., h, w]``."""
-    return sheets if views == 1 else torch.stack(sheets.chunk(views, dim=-2), dim=1).flatten(0, 1)
-
-
-def as_sheets(rows: Tensor, views: int) -> Tensor:
-    """Undo :func:`as_rows`."""
-    return rows if views == 1 else torch.cat(rows.unflatten(0, (-1, views)).unbind(dim=1), dim=-2)
