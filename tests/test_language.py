@@ -240,7 +240,10 @@ def test_old_name_is_written_as_the_new_one(command, old, new, value):
 )
 def test_old_name_gives_the_same_settings_and_one_line(command, old, new, value, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    needed = GIVEN.get(command, [])
+    conditions = {row.key: row.conditions for row in describe(COMMANDS[command].load()[1])}.get(new, ())
+    effect = [f"{one.key}={'1' if one.other else one.values[0]}" for one in conditions]
+    critic = ["rewards=[execution]"] if "executed_plans=1" in effect else []  # which has no other use
+    needed = [*GIVEN.get(command, []), *effect, *critic]
 
     def shown(key):
         assert main(["config", "show", command, *needed, f"{key}={value}"]) == 0

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from worldrl.core.statistics.intervals import Rate, wilson
-from worldrl.core.storage.arrays import save_arrays
 from worldrl.core.storage.artefact import artefact_hash
 from worldrl.core.storage.log import console
 from worldrl.core.types import Episode
@@ -18,7 +17,6 @@ from worldrl.evaluation.policy.result import EvalResult
 from worldrl.evaluation.world_model.rollout_error import outcome_report, padded_actions, replay, whole_chunks
 from worldrl.jobs.vla.artefacts import Recording, SavedPolicy, SavedWorld
 from worldrl.jobs.vla.loop import Loop, collection_split, fresh_rollouts, keyframe_rollouts
-from worldrl.recipes.gates_output import show_gates
 from worldrl.recipes.run import rate_interval
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.agents.policy_folder import policy_facts
@@ -51,6 +49,7 @@ def gates(
     Raises GateError (a gate failed and ``gates=stop``).
     """
     from worldrl.evaluation.world_model.gates import confirmed_gate, measure_gates, require
+    from worldrl.recipes.gates_output import show_gates
 
     stage = loop.run.stage(f"round-{number}-3-gates")
     if stage.finished:  # the thresholds are part of the run's configuration: it passed, or was told to go on
@@ -78,6 +77,8 @@ def gates(
 
 def save_replays(folder: Path, model: AnyVideoModel, episodes: Sequence[Episode], *, seed: int) -> None:
     """Keep a few held-out episodes, real and imagined, for the report: successes first, then failures."""
+    from worldrl.core.storage.arrays import save_arrays
+
     chosen = [e for e in episodes if e.success][:2] + [e for e in episodes if not e.success][:2]
     steps = whole_chunks(max(map(len, chosen)), model.chunk_length)
     result = replay(model, chosen, np.stack([padded_actions(e, steps) for e in chosen]), seed=seed)

@@ -51,8 +51,3 @@ def learned_from(data: Sequence[EpisodeDataset]) -> Learned:
         datasets=frozenset(dataset.fingerprint for dataset in data),
         episodes=frozenset(scene_digest(record) for dataset in data for record in dataset.records),
     )
-
-
-def opened(folders: Sequence[Path | str]) -> dict[str, EpisodeDataset]:
-    """Open datasets by folder."""
-    return {str(folder): EpisodeDataset.open(folder) for folder in folders}
