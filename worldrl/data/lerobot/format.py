@@ -130,12 +130,12 @@ class DatasetHeader:
         """Return plain JSON values."""
         return {
             "schema": JOURNAL_SCHEMA,
-            OBSERVATION: self.observation.to_json(),
             "fps": self.fps,
             "cameras": list(self.cameras),
             "image_size": list(self.image_size),
             "embodiment": self.embodiment.to_json(),
             **({"suite": self.suite} if self.suite else {}),
+            OBSERVATION: self.observation.to_json(),
         }
 
     @classmethod
