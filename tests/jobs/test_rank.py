@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -66,6 +67,15 @@ def test_permuted_policies_permute_the_result(ask):
     first, other = rank.main(ask(name="a")), rank.main(ask(2, 0, 1, name="b"))
     assert [first["policies"][one] for one in (2, 0, 1)] == other["policies"]
     assert (first["order"], first["pairs"]) == (other["order"], other["pairs"])
+
+
+def test_the_same_policy_in_another_folder_meets_the_same_noise(ask, shop, tmp_path):
+    shutil.copytree(shop / "p0", tmp_path / "copy")
+    metrics = rank.main(ask(policies=[str(shop / "p0" / "policy"), str(tmp_path / "copy" / "policy")]))
+    (pair,) = metrics["pairs"]
+    assert (pair["only_a"], pair["only_b"]) == (0, 0)
+    assert 0 < pair["both"] < pair["n"]
+    assert [one["probability_best"] for one in metrics["policies"]] == [0.5, 0.5]
 
 
 def test_a_run_that_was_stopped_resumes_to_the_same_result(ask, tmp_path, monkeypatch):
