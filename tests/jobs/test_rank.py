@@ -141,7 +141,7 @@ def test_episodes_that_it_has_learned_from_test_nothing(ask, push_dataset, monke
 
 def test_bad_input(ask, shop, tiny_policy, tmp_path):
     with pytest.raises(SettingError, match="policies: needs two or more different folders"):
-        ask(0, 0)
+        rank.main(ask(0, 0))
     tiny_policy(chunk_length=2).save(tmp_path / "short" / "policy")
     with pytest.raises(SettingError, match=r"policies: the policy in .*short.* has another chunk_length"):
         rank.main(ask(policies=[str(shop / "p0" / "policy"), str(tmp_path / "short" / "policy")]))
