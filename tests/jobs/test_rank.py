@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -68,6 +69,15 @@ def test_permuted_policies_permute_the_result(ask):
     assert (first["order"], first["pairs"]) == (other["order"], other["pairs"])
 
 
+def test_the_same_policy_in_another_folder_meets_the_same_noise(ask, shop, tmp_path):
+    shutil.copytree(shop / "p0", tmp_path / "copy")
+    metrics = rank.main(ask(policies=[str(shop / "p0" / "policy"), str(tmp_path / "copy" / "policy")]))
+    (pair,) = metrics["pairs"]
+    assert (pair["only_a"], pair["only_b"]) == (0, 0)
+    assert 0 < pair["both"] < pair["n"]
+    assert [one["probability_best"] for one in metrics["policies"]] == [0.5, 0.5]
+
+
 def test_a_run_that_was_stopped_resumes_to_the_same_result(ask, tmp_path, monkeypatch):
     whole, imagined = rank.main(ask(name="whole")), []
     inner = rank.imagined_outcomes
@@ -131,7 +141,7 @@ def test_episodes_that_it_has_learned_from_test_nothing(ask, push_dataset, monke
 
 def test_bad_input(ask, shop, tiny_policy, tmp_path):
     with pytest.raises(SettingError, match="policies: needs two or more different folders"):
-        ask(0, 0)
+        rank.main(ask(0, 0))
     tiny_policy(chunk_length=2).save(tmp_path / "short" / "policy")
     with pytest.raises(SettingError, match=r"policies: the policy in .*short.* has another chunk_length"):
         rank.main(ask(policies=[str(shop / "p0" / "policy"), str(tmp_path / "short" / "policy")]))

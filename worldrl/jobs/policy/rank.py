@@ -76,11 +76,6 @@ class RankSettings:
         non_negative("steps", self.steps)
         one_of("dtype", self.dtype, ("float32", "bfloat16", "auto"))
         one_of("gates", self.gates, ("stop", "warn"))
-        if len(self.policies) < 2 or len({Path(one).resolve() for one in self.policies}) < len(self.policies):
-            raise SettingError(
-                f"policies: needs two or more different folders, got {self.policies}; give 'policies=[A,B]', or measure one "
-                "policy with worldrl evaluate"
-            )
         if not self.data:
             raise SettingError("data must name at least one dataset folder; record one with worldrl collect")
         if self.world_model == SCRATCH:
@@ -93,6 +88,11 @@ def main(settings: RankSettings) -> dict[str, Any]:
     Returns the metrics of :func:`~worldrl.evaluation.policy.ranking.ranked`, the gates and the inputs. Raises GateError (the
     world model is not good enough, and ``gates=stop``).
     """
+    if len({Path(one).resolve() for one in settings.policies}) < max(2, len(settings.policies)):
+        raise SettingError(
+            f"policies: needs two or more different folders, got {settings.policies}; give 'policies=[A,B]', or measure one "
+            "policy with worldrl evaluate"
+        )
     device, labels = resolve_device(settings.device), labels_of(settings.policies)
     names = dict(zip([*settings.policies, *labels], [*labels, *labels], strict=True))
     outcomes = None if settings.outcomes is None else read_outcomes(Path(settings.outcomes), names)
