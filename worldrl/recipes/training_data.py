@@ -10,7 +10,7 @@ from worldrl.core.instructions import instruction_words
 from worldrl.core.storage.log import console
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset, open_recorded, require_alike
-from worldrl.data.lerobot.external.selection import OURS
+from worldrl.data.lerobot.format import OURS
 from worldrl.data.windows.keyframes import keyframes
 
 Offer = Callable[[int], str | None]
