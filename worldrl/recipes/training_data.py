@@ -11,7 +11,7 @@ from worldrl.core.observation import image_name
 from worldrl.core.storage.log import console
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset, open_recorded, require_alike
-from worldrl.data.lerobot.external.selection import OURS
+from worldrl.data.lerobot.format import OURS
 from worldrl.data.windows.keyframes import keyframes
 
 Offer = Callable[[int], str | None]

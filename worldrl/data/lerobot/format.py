@@ -40,6 +40,8 @@ FILES_PER_CHUNK = 1000
 ACTION_TOLERANCE = 1e-6  # rounding of a float32 pipeline
 
 JOURNAL_PATH = Path("meta/worldrl.jsonl")
+OURS = "worldrl.json"
+"""What a user states of an external dataset, in its folder."""
 LOCK_PATH = Path("meta/worldrl.lock")
 INFO_PATH = Path("meta/info.json")
 STATS_PATH = Path("meta/stats.json")

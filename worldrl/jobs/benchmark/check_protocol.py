@@ -26,7 +26,7 @@ from worldrl.core.statistics.intervals import wilson
 from worldrl.core.storage.log import console
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset, assumed, open_recorded
-from worldrl.data.lerobot.external.selection import OURS
+from worldrl.data.lerobot.format import OURS
 from worldrl.evaluation.conventions.conventions import image_alternatives
 from worldrl.evaluation.conventions.fit import Conventions, Fit, Match, Search, fits, match, search, verdict
 from worldrl.evaluation.conventions.joint import JointConventions

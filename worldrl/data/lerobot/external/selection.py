@@ -14,8 +14,8 @@ from typing import Any
 from worldrl.core.errors import ArtefactError, SettingError, nearest
 from worldrl.core.storage.jsonfile import read_json
 from worldrl.data.lerobot.external.files import WHOLE, require_file
+from worldrl.data.lerobot.format import OURS
 
-OURS = "worldrl.json"
 KEYS = (
     "robot", "state", "action", "command", "cameras", "image_size", "fit", "pictures", "gripper", "clip_actions",
     "observed", "success", "tasks", "leave_out",
