@@ -147,10 +147,8 @@ def compose(command: str, schema: type[T], given: Mapping[str, str]) -> T:
         check_range(row.key, value_at(plain, row.key), command)
         if row.key in given and (condition := row.unmet(plain)):
             held = show(value_at(plain, condition.key))
-            raise SettingError(
-                f"{row.key} has no effect with {condition.key}={held}; leave it out, or give "
-                f"{f'another {condition.key}' if condition.other else condition}"
-            )
+            mend = f"another {condition.key}" if condition.other else condition
+            raise SettingError(f"{row.key} has no effect with {condition.key}={held}; leave it out, or give {mend}")
     return cast("T", _build(schema, plain))
 
 

@@ -33,7 +33,6 @@ from worldrl.rollout.agents.actors import AnyActor, ImaginedPlanActor
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts, execute, imagine_policy
 from worldrl.rollout.imagined.starts import EMBEDDED_BACKEND, SimulatorBackend
 from worldrl.rollout.real.collect import CollectPlan
-from worldrl.rollout.real.motions import shuffled_motions
 from worldrl.world_models.loading import VIDEO, WAN, AnyVideoModel
 from worldrl.world_models.video.training_config import WorldModelTraining
 
@@ -112,6 +111,8 @@ def split_held_out(
 
     The same motion in several visual styles (``worldrl restyle``) is in one set only. Training episodes of a dataset stay undecoded.
     """
+    from worldrl.rollout.real.motions import shuffled_motions
+
     order = shuffled_motions(episodes, seed=seed, name="held-out")
     count = held_out_count(len(order), share)
     shares = (order[:count], order[count : 2 * count], order[2 * count :])

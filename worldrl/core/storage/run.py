@@ -309,7 +309,8 @@ def stored_config(file: Path) -> dict[str, Any]:
     """
     try:
         text = file.read_text(encoding="utf-8")
-        if any(isinstance(token, yaml.AliasToken) for token in cast("Any", yaml.scan(text, Loader=yaml.SafeLoader))):
+        tokens: Any = cast("Any", yaml).scan(text, Loader=yaml.SafeLoader)
+        if any(isinstance(token, yaml.AliasToken) for token in tokens):
             raise RunDirectoryError(
                 f"{file}: repeats parts by reference, as worldrl never writes; choose a new run_dir"
             )

@@ -13,7 +13,6 @@ from worldrl.core.device import set_threads
 from worldrl.core.renames import RESULTS
 from worldrl.core.storage.log import MetricLog, console
 from worldrl.core.training.ranks import refuse_many
-from worldrl.evaluation.policy.compare import compare
 from worldrl.jobs.vla import checks, stages
 from worldrl.jobs.vla.artefacts import Recording, SavedPolicy, SavedWorld
 from worldrl.jobs.vla.loop import Loop
@@ -43,6 +42,7 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
 
 def run_loop(loop: Loop) -> dict[str, Any]:
     """Run every stage and publish the result."""
+    from worldrl.evaluation.policy.compare import compare
     from worldrl.evaluation.report.store import publish
     from worldrl.evaluation.report.terminal import show
     from worldrl.jobs.vla.report import report_page
