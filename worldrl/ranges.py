@@ -133,9 +133,10 @@ _NARROWER: tuple[tuple[Range, str], ...] = (
             "alignment.prompts|alignment.epochs|denoising.steps|train-policy.training.steps|fine_tuning.steps|cloning.steps|"
             "train-idm.training.steps|trust.idm.training.steps|unet.sampling_steps|codec.rows|self_training.rows|"
             "train-vla.wan.training.outcome_episodes|trust.grasp.model.steps|train-vla.evaluation.episodes|"
-            "train-vla.evaluation.verify"),
+            "train-vla.evaluation.verify|train-offline.training.steps|reproduce.seeds|benchmark-offline.seeds"),
     (AT_LEAST_TWO, "policies.resampled_rollouts|execution.members|alignment.group_size|branch_grpo.children|sol_rl.explored|"
-                   "step_aware_preference.candidates|near_goal_weight|grpo.group_size|trust.resampled_rollouts"),
+                   "step_aware_preference.candidates|near_goal_weight|grpo.group_size|trust.resampled_rollouts|"
+                   "make-dataset.rows"),
     (SIZE, "train-policy.model.width|train-idm.model.width|grasp.width|policy.width|train-policy.model.keypoints|"
            "train-idm.model.keypoints|grasp.keypoints|policy.keypoints|trust.idm.model.width|trust.idm.model.keypoints|"
            "trust.grasp.model.width|trust.grasp.model.keypoints"),

@@ -123,6 +123,7 @@ TURNING = {
     "workers/metaworld/adapter.py": 1,  # Meta-World's camera hangs upside down
     "workers/libero/observation.py": 1,  # LIBERO's pictures: the one place
     "core/image_fit.py": 1,
+    "evaluation/policy/ranking.py": 1,  # paths read from their last part
     "data/lerobot/external/images.py": 3,  # datasets of others say how theirs stand; a size given to OpenCV
     "evaluation/conventions/conventions.py": 6,  # what demonstrations are tried under, and the lines that are told
     "rewards/execution_critic.py": 1,  # two halves of the plans

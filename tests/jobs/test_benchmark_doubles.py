@@ -51,13 +51,13 @@ def save_policy(folder, actions):
 def robotwin(monkeypatch, tmp_path):
     """RoboTwin's launch finds the double's checkout; everything else is the real path."""
 
-    def launch(suite, *, cameras, image_size):
+    def launch(suite, *, cameras):
         options = {
             "suite": suite,
             "checkout": str(make_checkout(tmp_path / "RoboTwin")),
             "seeds": str(tmp_path / "seeds"),
         }
-        return Launch(suite, sys.executable, TARGET, {**options, "cameras": list(cameras), "image_size": image_size})
+        return Launch(suite, sys.executable, TARGET, {**options, "cameras": list(cameras)})
 
     monkeypatch.setattr(robotwin_suite, "robotwin_launch", launch)
 

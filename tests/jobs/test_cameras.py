@@ -14,7 +14,7 @@ from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.evaluation.policy.result import EvalResult
 from worldrl.jobs.policy.train_policy import TrainPolicySettings
 from worldrl.jobs.policy.train_policy import main as train_policy
-from worldrl.jobs.vla.loop import check_policy_fits
+from worldrl.jobs.vla.plan import check_policy_fits
 from worldrl.jobs.vla.settings import TrainVlaSettings
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig

@@ -576,7 +576,7 @@ def test_policies_of_lerobot_dream_as_well(make_settings, tmp_path, monkeypatch)
             {"type": "diffusion", "n_obs_steps": 2},
             r"\(diffusion\) needs 2 observations \(n_obs_steps\), which imagination",
         ),
-        ({"size": 16}, "has another image_size than the world model"),
+        ({"size": 16}, r"does not fit the world model\n.*\n  image 16x16 +\| image 32x32"),
         ({"n_action_steps": 3}, "has another chunk_length than the world model"),
     ],
 )
@@ -603,7 +603,7 @@ def test_a_policy_that_cannot_dream_here_is_refused_before_anything_is_measured(
 )
 def test_what_no_memory_holds_is_refused_before_the_first_episode(given, asked, settings_in, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate_world_model, "check_policies", lambda *_: None)
-    monkeypatch.setattr(evaluate_world_model, "claim_inputs", lambda *_: {})
+    monkeypatch.setattr(evaluate_world_model, "inputs_of", lambda *_: {})
     with pytest.raises(SettingError, match=rf"{asked}.*, which takes at least [\d,]+\.\d GB of memory"):
         evaluate_world_model.main(settings_in(tmp_path / "run", **given))
     assert not list((tmp_path / "run").rglob("*.npz"))

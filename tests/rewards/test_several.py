@@ -46,7 +46,7 @@ def test_weights_go_to_the_terms_that_are_named():
         (["a", "a.b"], [], "named twice, by itself or with all of 'a'"),
         (["a.b", "a"], [], "named twice"),
         (["a", "b"], [1.0], "2 rewards need as many weights, got 1"),
-        (["a"], [float("nan")], "zero or more"),
+        (["a"], [float("nan")], "none may be below zero"),
         (["a", "b"], [0.0, 0.0], "one of them above zero"),
     ],
 )

@@ -55,7 +55,7 @@ def expert_dreams(expert_episodes) -> PolicyRollouts:
 class Drift:
     """Moves to the right, which half convinces the scripted world; its draw tells the gripper. Keeps what it was shown."""
 
-    chunk_length, actions = 4, TOOL_ACTIONS
+    chunk_length, actions, more = 4, TOOL_ACTIONS, ()
 
     def __init__(self):
         self.shown = []

@@ -81,7 +81,7 @@ class Watched:
     """A policy that keeps what it sees."""
 
     def __init__(self, policy, shown):
-        self.policy, self.shown, self.actions = policy, shown, policy.actions
+        self.policy, self.shown, self.actions, self.more = policy, shown, policy.actions, policy.more
 
     def act(self, obs, **over):
         self.shown.append(obs)

@@ -37,7 +37,7 @@ class Greedy:
     """A policy that acts greedily whatever generators and temperature it is given."""
 
     def __init__(self, policy: Any) -> None:
-        self.actions, self._policy = policy.actions, policy
+        self.actions, self.more, self._policy = policy.actions, policy.more, policy
 
     def act(self, obs: Any, *, generators: Any, **_: Any) -> Any:
         """Return its most probable chunk."""
@@ -87,7 +87,12 @@ def imagine_rows(
     model: AnyVideoModel, policy: Any, starts: Sequence[Start], drawn: Exploration, *, seed: int
 ) -> PolicyRollouts:
     """Imagine one rollout per start; beyond its own steps a rollout has no success."""
-    layout = {"memory_frames": model.memory_frames, "frame_stride": model.frame_stride, "source": "rank"}
+    layout = {
+        "memory_frames": model.memory_frames,
+        "frame_stride": model.frame_stride,
+        "source": "rank",
+        "more": model.more,
+    }
     records = [record_at(start.episode, 0, **layout) for start in starts]
     steps = -(-max(start.steps for start in starts) // model.chunk_length) * model.chunk_length
     action, probability = imagine_policy_rows(model, policy, records, steps, seed=seed, exploration=drawn)

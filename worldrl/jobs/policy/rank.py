@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.device import resolve_device, resolve_dtype
 from worldrl.core.errors import GateError, SettingError
+from worldrl.core.observation import images_among
 from worldrl.core.rng import numpy_stream, stream_seed
 from worldrl.core.storage.artefact import artefact_hash
 from worldrl.core.storage.learned import Learned
@@ -33,7 +34,7 @@ from worldrl.evaluation.world_model.gates import Gate, GateThresholds, measure_g
 from worldrl.jobs.policy.rank_report import report_page, show
 from worldrl.recipes.gates_output import show_gates
 from worldrl.recipes.run import claim_inputs, open_run
-from worldrl.recipes.training_data import open_datasets, require_image_size
+from worldrl.recipes.training_data import open_datasets, require_cameras, require_image_size
 from worldrl.recipes.world_model.policy_rollouts import check_policies
 from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, images_of, weights_folder
 from worldrl.rewards.success import HIGHEST_THRESHOLD, SuccessRule
@@ -138,6 +139,7 @@ def check_fits(data: EpisodeDataset, model: AnyVideoModel, world_model: str) -> 
     if data.embodiment != model.embodiment:
         raise SettingError(f"data: {data.source} is of another robot than the world model {world_model}")
     require_image_size(data, model.config.codec.image_size, f"the size of world_model={world_model}")
+    require_cameras([data], images_among(model.more))
 
 
 def inputs_of(

@@ -167,7 +167,7 @@ def check_policies(folders: Sequence[str], model: AnyVideoModel, *, field: str =
                 f"{field}: the policy in {folder} ({facts.kind}) needs {' and '.join(facts.not_imagined)}, which "
                 "imagination does not show; leave it out"
             )
-        require_observed(facts.observation, model.observation, f"the policy in {folder}", "the world model")
+        require_observed(facts.observation, model.observation, f"{field}: the policy in {folder}", "the world model")
         if differing := [name for name, value in fitting.items() if getattr(facts, name) != value]:
             raise SettingError(
                 f"{field}: the policy in {folder} has another {' and '.join(differing)} than the world model; give "

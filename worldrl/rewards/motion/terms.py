@@ -55,7 +55,9 @@ def chosen_terms(rewards: Sequence[str], weights: Sequence[float]) -> dict[str, 
     if weights and len(weights) != len(rewards):
         raise SettingError(f"weights: {len(rewards)} rewards need as many weights, got {len(weights)}")
     if not all(0 <= weight < float("inf") for weight in weights) or (weights and not any(weights)):
-        raise SettingError(f"weights: must be zero or more, and one of them above zero, got {list(weights)}")
+        raise SettingError(
+            f"weights: none may be below zero, and one of them above zero is needed, got {list(weights)}"
+        )
     found: dict[str, dict[str, float]] = {}
     for entry, weight in zip(rewards, weights or [1.0] * len(rewards), strict=True):
         name, _, term = entry.partition(".")

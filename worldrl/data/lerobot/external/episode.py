@@ -250,9 +250,9 @@ def _rows(dataset: ExternalDataset, episode: ExternalEpisode) -> Any:
         )
     sentences = {dataset.folder.sentences.get(-1 if task is None else task) for task in told}
     if sentences != {episode.sentence}:
-        given = list(dict.fromkeys(table["task_index"].to_pylist()))[:5]
+        given = ", ".join(list(dict.fromkeys(map(str, table["task_index"].to_pylist())))[:5])
         raise ArtefactError(
-            f"{episode.file}: episode {episode.index}, field 'task_index': {given} means "
+            f"{episode.file}: episode {episode.index}, field 'task_index': [{given}] means "
             f"{sorted(map(repr, sentences))}, the episode table says {episode.sentence!r}; {WHOLE}"
         )
     return table
