@@ -133,7 +133,8 @@ _NARROWER: tuple[tuple[Range, str], ...] = (
             "alignment.prompts|alignment.epochs|denoising.steps|train-policy.training.steps|fine_tuning.steps|cloning.steps|"
             "train-idm.training.steps|trust.idm.training.steps|unet.sampling_steps|codec.rows|self_training.rows|"
             "train-vla.wan.training.outcome_episodes|trust.grasp.model.steps|train-vla.evaluation.episodes|"
-            "train-vla.evaluation.verify|train-offline.training.steps|reproduce.seeds|benchmark-offline.seeds"),
+            "train-vla.evaluation.verify|train-offline.training.steps|reproduce.seeds|benchmark-offline.seeds|"
+            "rank.episodes|make-dataset.training.steps|make-dataset.training.evaluation_episodes"),
     (AT_LEAST_TWO, "policies.resampled_rollouts|execution.members|alignment.group_size|branch_grpo.children|sol_rl.explored|"
                    "step_aware_preference.candidates|near_goal_weight|grpo.group_size|trust.resampled_rollouts|"
                    "make-dataset.rows"),
@@ -146,7 +147,7 @@ _NARROWER: tuple[tuple[Range, str], ...] = (
     (BELOW_ONE, "command_dropout|jitter|held_out_fraction|wan.model.dynamics.memory_noise|step_aware_preference.gap"),
     (SHARE, "success.noise_weight|train-idm.training.beta|trust.idm.training.beta"),
     (OPEN_SHARE, "dynamics.refinement_sigma|ratio.clip"),
-    (POSITIVE_SHARE, "dance_grpo.trained_share|branch_grpo.extremes_share|self_training.imagined_share|trust.idm.real_share|"
+    (POSITIVE_SHARE, "make-dataset.training.gamma|dance_grpo.trained_share|branch_grpo.extremes_share|self_training.imagined_share|trust.idm.real_share|"
                      "trust.grasp.real_share"),
     (POSITIVE, "diffusion_nft.beta|sol_rl.nft.beta|trust.weight|trust.limit"),
     (NON_NEGATIVE, "imagine.weights|align-world-model.weights"),
