@@ -1,7 +1,7 @@
 """Edges of every numeric setting of every command: ``python tests/setting_edges.py FOLDER outside|stated|ends [COMMAND ...]``.
 
 ``outside``: values beyond each range, also negative, zero, 1e30, NaN and infinity. Each must be refused before the job starts.
-``stated``: both ends of each range, up to the job. What refuses them may name another setting, not another range.
+``stated``: both ends of each range, in the settings' own checks. What refuses them may name another setting, not another range.
 ``ends``: both ends of each range, in a process of its own at the size of ``preset=tiny``. It runs, or is refused.
 
 ``LIMIT_S`` and ``EVERY`` in the environment: seconds for each run of ``ends``, and only each n-th setting.
@@ -11,6 +11,7 @@ A refusal is one line on stderr that names the setting, with the exit code of a 
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import json
 import math
@@ -29,10 +30,11 @@ from typing import Any, NoReturn, get_args, get_origin
 
 from worldrl import cli
 from worldrl.commands import COMMANDS, Command
+from worldrl.core.errors import SettingError
 from worldrl.ranges import Range, range_of
 from worldrl.registry import ALGORITHMS
 from worldrl.reproductions.catalogue import CATALOGUE
-from worldrl.settings import presets_of
+from worldrl.settings import build, compose_plain, presets_of, set_value
 from worldrl.usage import REQUIRED, SettingRow, bare_hint, describe
 
 LIMIT_S, MEMORY = 60, 8 * 2**30
@@ -209,27 +211,37 @@ def check_outside(name: str, given: dict[str, str], every: int = 1) -> tuple[int
     return len(lines), [f"{line}\n    {what}" for line, what in found.items() if what]
 
 
-# --- ends, up to the job ---------------------------------------------------------------------------------------------
+# --- ends, in the settings' own checks --------------------------------------------------------------------------------
 
 
 OTHER_RANGE = re.compile(
-    r"must be (?:positive|zero or more|(?:at least|above|below) [\d.]+|in [\[(][\d.]+, [\d.]+[\])])(?![^,;]*=)"
+    r"must be (?:positive|zero or more|(?:at least|above|below) [\d.]+|in [\[(][\d.]+, [\d.]+[\])])(?!\^|[^,;]*=| and (?:above|below) [a-z]| where )"
 )
 """A rule that depends on no other setting, so that ``--help`` can state it."""
 
 
-def check_stated(name: str, given: dict[str, str], every: int = 1) -> tuple[int, list[str]]:
-    """How many ends were composed, and which of them a narrower rule refuses; ``every``: only each n-th setting."""
-    whole, found, tried = fill(name, given, "tiny" if "tiny" in presets_of(name) else "cpu"), list[str](), 0
-    with without_jobs(COMMANDS[name].schema(given)):
-        for row in own_rows(name, given)[::every]:
-            allowed = range_of(row.key, name)
-            assert allowed is not None, row.key
-            for value in ends(allowed, kind(row) is int):
-                words = [f"{key}={text}" for key, text in whole.items() if key != row.key]
-                said = refused([name, *words, written(row, value)], "\0")
-                tried += 1
-                found += [f"{name} {written(row, value)}: {said}"] if OTHER_RANGE.search(said) else []
+def check_stated(name: str, given: dict[str, str]) -> tuple[int, list[str]]:
+    """How many ends were tried, and which of them the settings' own checks refuse by a narrower rule.
+
+    The command is composed once. Each end then replaces one of its values, and the dataclasses are made anew.
+    """
+    schema, found, tried = COMMANDS[name].schema(given), list[str](), 0
+    plain = compose_plain(name, schema, fill(name, given, "tiny" if "tiny" in presets_of(name) else "cpu"))
+    for row in own_rows(name, given):
+        allowed = range_of(row.key, name)
+        assert allowed is not None, row.key
+        for value in ends(allowed, kind(row) is int):
+            changed = copy.deepcopy(plain)
+            number = int(value) if kind(row) is int else float(value)
+            origin = get_origin(bare_hint(row.hint))
+            set_value(
+                changed, row.key, {"x": number} if origin is dict else [number] if origin in (list, tuple) else number
+            )
+            tried += 1
+            try:
+                build(schema, changed)
+            except SettingError as error:
+                found += [f"{name} {written(row, value)}: {error}"] if OTHER_RANGE.search(str(error)) else []
     return tried, found
 
 

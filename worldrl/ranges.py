@@ -132,23 +132,26 @@ _NARROWER: tuple[tuple[Range, str], ...] = (
             "align-world-model.videos|sampler.steps|probe.episodes|policies.imagined_rollouts|execution.steps|"
             "alignment.prompts|alignment.epochs|denoising.steps|train-policy.training.steps|fine_tuning.steps|cloning.steps|"
             "train-idm.training.steps|trust.idm.training.steps|unet.sampling_steps|codec.rows|self_training.rows|"
-            "train-vla.wan.training.outcome_episodes|trust.grasp.model.steps|train-vla.evaluation.episodes|"
+            "wan.training.outcome_episodes|trust.grasp.model.steps|train-vla.evaluation.episodes|"
             "train-vla.evaluation.verify|train-offline.training.steps|reproduce.seeds|benchmark-offline.seeds|"
-            "rank.episodes|make-dataset.training.steps|make-dataset.training.evaluation_episodes"),
+            "rank.episodes|make-dataset.training.steps|make-dataset.training.evaluation_episodes|agent.critics|"
+            "planner.candidates|online.warmup"),
     (AT_LEAST_TWO, "policies.resampled_rollouts|execution.members|alignment.group_size|branch_grpo.children|sol_rl.explored|"
                    "step_aware_preference.candidates|near_goal_weight|grpo.group_size|trust.resampled_rollouts|"
                    "make-dataset.rows"),
     (SIZE, "train-policy.model.width|train-idm.model.width|grasp.width|policy.width|train-policy.model.keypoints|"
            "train-idm.model.keypoints|grasp.keypoints|policy.keypoints|trust.idm.model.width|trust.idm.model.keypoints|"
-           "trust.grasp.model.width|trust.grasp.model.keypoints"),
+           "trust.grasp.model.width|trust.grasp.model.keypoints|train-offline.ensemble.width|memory.width"),
     (MODULES, "train-policy.model.blocks|train-idm.model.blocks|trust.idm.model.blocks|trust.grasp.model.blocks|grasp.blocks|"
               "policy.blocks|unet.blocks|"
-              "train-world-model.model.outcome.ensemble_size|world_model.outcome.ensemble_size"),
+              "train-world-model.model.outcome.ensemble_size|world_model.outcome.ensemble_size|train-offline.ensemble.depth"),
     (BELOW_ONE, "command_dropout|jitter|held_out_fraction|wan.model.dynamics.memory_noise|step_aware_preference.gap"),
-    (SHARE, "success.noise_weight|train-idm.training.beta|trust.idm.training.beta"),
-    (OPEN_SHARE, "dynamics.refinement_sigma|ratio.clip"),
+    (SHARE, "success.noise_weight|train-idm.training.beta|trust.idm.training.beta|agent.kappa|agent.asymmetry"),
+    (OPEN_SHARE, "dynamics.refinement_sigma|ratio.clip|ensemble_training.holdout_share|agent.mixing"),
     (POSITIVE_SHARE, "make-dataset.training.gamma|dance_grpo.trained_share|branch_grpo.extremes_share|self_training.imagined_share|trust.idm.real_share|"
-                     "trust.grasp.real_share"),
+                     "trust.grasp.real_share|agent.expert_fraction"),
+    (RATE, "agent.clone_rate"),
+    (Range(0.5, 1), "agent.weight"),
     (POSITIVE, "diffusion_nft.beta|sol_rl.nft.beta|trust.weight|trust.limit"),
     (NON_NEGATIVE, "imagine.weights|align-world-model.weights"),
     (Range(8, 65_536, unit="width"), "train-policy.model.image_size|train-vla.policy.image_size"),

@@ -149,7 +149,7 @@ def compose(command: str, schema: type[T], given: Mapping[str, str]) -> T:
             held = show(value_at(plain, condition.key))
             mend = f"another {condition.key}" if condition.other else condition
             raise SettingError(f"{row.key} has no effect with {condition.key}={held}; leave it out, or give {mend}")
-    return cast("T", _build(schema, plain))
+    return cast("T", build(schema, plain))
 
 
 def compose_plain(command: str, schema: type[Any], given: Mapping[str, str]) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def compose_plain(command: str, schema: type[Any], given: Mapping[str, str]) -> 
     except (HydraException, OmegaConfBaseException) as error:
         raise SettingError(f"configs/{command}: {_first_lines(error)}") from error
     for key, text in literal.items():
-        _set(plain, key, text)
+        set_value(plain, key, text)
     if "preset" in plain:
         plain["preset"] = Preset(preset) if bare_hint(get_type_hints(schema)["preset"]) is Preset else preset
     return plain
@@ -295,7 +295,7 @@ def _schema_node(schema: type[Any]) -> Any:
     return node
 
 
-def _build(hint: Any, value: Any, path: str = "") -> Any:
+def build(hint: Any, value: Any, path: str = "") -> Any:
     """Make dataclasses, tuples and paths from plain values; the dataclasses' own checks run here.
 
     A check's message names a field of its dataclass; ``path`` completes it to the setting's dotted name.
@@ -306,17 +306,17 @@ def _build(hint: Any, value: Any, path: str = "") -> Any:
         return None
     if is_dataclass(hint) and isinstance(hint, type):
         hints = get_type_hints(hint)
-        built = {key: _build(hints[key], part, f"{path}{key}.") for key, part in value.items()}
+        built = {key: build(hints[key], part, f"{path}{key}.") for key, part in value.items()}
         try:
             return hint(**built)
         except SettingError as error:
             raise SettingError(_completed(str(error), path, built)) from error
     if origin in (list, tuple) and args:
         item_hints = itertools.repeat(args[0]) if origin is list or args[-1] is Ellipsis else args
-        built = [_build(item, part) for item, part in zip(item_hints, value, strict=False)]
+        built = [build(item, part) for item, part in zip(item_hints, value, strict=False)]
         return tuple(built) if origin is tuple else built
     if origin is dict:
-        return {key: _build(args[1], part) for key, part in value.items()}
+        return {key: build(args[1], part) for key, part in value.items()}
     return Path(value) if hint is Path else value
 
 
@@ -337,7 +337,8 @@ def _is_mapping(hint: Any) -> bool:
     return get_origin(bare_hint(hint)) is dict
 
 
-def _set(plain: dict[str, Any], key: str, value: Any) -> None:
+def set_value(plain: dict[str, Any], key: str, value: Any) -> None:
+    """Set one setting of plain settings by its dotted key."""
     *parents, last = key.split(".")
     for part in parents:
         plain = plain[part]

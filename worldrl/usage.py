@@ -10,9 +10,10 @@ import inspect
 import re
 import types
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
@@ -61,28 +62,32 @@ class SettingRow:
         return type_text(self.hint)
 
 
-def describe(
-    schema: type[Any], prefix: str = "", default: Any = None, conditions: tuple[Condition, ...] = ()
-) -> list[SettingRow]:
-    """List every setting of a dataclass, nested ones with dotted keys after ``prefix``; ``default``: an instance with defaults.
+@lru_cache(maxsize=64)
+def describe(schema: type[Any]) -> tuple[SettingRow, ...]:
+    """List every setting of a dataclass, nested ones with dotted keys.
 
     A field's metadata ``only_with`` says when its group has an effect: ``"key=a|b"`` or ``"key!=a"``. The key is a
     sibling's, or, where it begins with a dot, one of the command.
     """
+    return tuple(_rows(schema))
+
+
+def _rows(
+    schema: type[Any], prefix: str = "", default: Any = None, conditions: tuple[Condition, ...] = ()
+) -> Iterator[SettingRow]:
+    """The settings below ``prefix``; ``default``: an instance with their defaults."""
     hints = get_type_hints(schema)
     written = _written_meanings(schema)
-    rows: list[SettingRow] = []
     for item in fields(schema):
         key = f"{prefix}{item.name}"
         value = getattr(default, item.name) if default is not None else _default(item)
         inner = bare_hint(hints[item.name])
         if is_dataclass(inner) and isinstance(inner, type):
             own = (_condition(key, prefix, rule),) if (rule := item.metadata.get("only_with")) else ()
-            rows += describe(inner, f"{key}.", None if value == REQUIRED else value, conditions + own)
+            yield from _rows(inner, f"{key}.", None if value == REQUIRED else value, conditions + own)
         else:
             meaning = _bare_words(item.metadata.get("meaning") or written.get(item.name, ""))
-            rows.append(SettingRow(key, hints[item.name], value, meaning, conditions))
-    return rows
+            yield SettingRow(key, hints[item.name], value, meaning, conditions)
 
 
 def _condition(group: str, prefix: str, rule: str) -> Condition:

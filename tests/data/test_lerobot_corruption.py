@@ -110,6 +110,13 @@ def test_other_lerobot_versions(damaged, version):
         EpisodeDataset.open(damaged)
 
 
+def test_another_rate_in_the_derived_file_alone(damaged):
+    path = damaged / "meta/info.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"fps": 30}))
+    with pytest.raises(ArtefactError, match=r"info\.json: states 30 frames per second, the journal 20; set fps to 20"):
+        EpisodeDataset.open(damaged)
+
+
 def test_newer_journal_schema(damaged):
     path = damaged / JOURNAL_PATH
     header, *rest = path.read_bytes().splitlines(keepends=True)

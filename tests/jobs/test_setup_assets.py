@@ -73,7 +73,21 @@ def test_a_users_own_folder_is_kept_while_it_is_there(tmp_path, pip):
     write(tmp_path / "mine", "flood")
     assert setup_assets.own_assets(tmp_path, str(tmp_path / "mine")) == str(tmp_path / "mine")
     assert not pip["commands"]
-    assert setup_assets.own_assets(tmp_path, str(tmp_path / "gone")) == str(tmp_path / "assets")
+    with pytest.raises(WorkerEnvironmentError, match=r"gone, is gone; restore it, .* or take LIBERO's with assets=own"):
+        setup_assets.own_assets(tmp_path, str(tmp_path / "gone"))
+    assert not pip["commands"], "LIBERO's would have taken its place, and with it the note of every result"
+
+
+def test_the_word_own_takes_them_back(tmp_path, pip, monkeypatch):
+    monkeypatch.setenv("WORLDRL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(setup, "check_libero", lambda settings: {})
+    folder = environment_folder("libero")
+    interpreter(folder).parent.mkdir(parents=True)
+    write(tmp_path / "mine", "flood")
+    setup.ready(SetupSettings("libero", assets=str(tmp_path / "mine"), assets_note="flood"), LIBERO, folder)
+    setup.ready(SetupSettings("libero", assets="own"), LIBERO, folder)
+    record = json.loads((folder / RECORD).read_text())
+    assert (record["assets"], record["assets_note"]) == (str(folder / "assets"), "")
 
 
 def test_setup_records_them_without_a_note_and_a_failure_leaves_an_unchecked_environment(tmp_path, pip, monkeypatch):

@@ -163,6 +163,20 @@ def test_a_success_that_is_no_flag_is_refused_and_one_that_never_ends_is_a_faile
     assert "first: let success() depend on what the robot has done" in capsys.readouterr().err
 
 
+def test_an_import_that_never_ends_is_one_line_that_says_how_to_wait_longer(tmp_path, capsys, monkeypatch):
+    (tmp_path / "slow.py").write_text("import time\nprint('compiling', flush=True)\ntime.sleep(900)\nclass Lab: ...\n")
+    monkeypatch.setenv("WORLDRL_STARTUP_S", "2")
+    assert main(["check-suite", f"suite={tmp_path / 'slow.py'}:Lab"]) == USER_ERROR
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "slow.py:Lab: its worker was silent for 2 s" in line
+    assert "compiling" in line
+    assert line.endswith("Allow a slower one more seconds with WORLDRL_STARTUP_S")
+    for text in ("0", "nan", "soon"):
+        monkeypatch.setenv("WORLDRL_STARTUP_S", text)
+        assert main(["check-suite", f"suite={tmp_path / 'slow.py'}:Lab"]) == USER_ERROR
+        assert f"WORLDRL_STARTUP_S must be a positive number of seconds, got '{text}'" in capsys.readouterr().err
+
+
 def test_names_that_select_nothing_are_refused(capsys, tmp_path):
     for value, message in (
         ("lab.py:Reach", "there is no file lab.py"),

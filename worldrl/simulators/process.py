@@ -65,10 +65,10 @@ class WorkerDied(Exception):  # noqa: N818  (the pool decides whether it is an e
 class SimulatorProcess:
     """One worker process, ``number`` in its pool.
 
-    ``timeout_s`` is the longest silence while an answer is expected (s); the start may take two minutes.
+    ``timeout_s`` is the longest silence while an answer is expected (s); the start may take ``startup_s``.
     """
 
-    def __init__(self, launch: Launch, *, number: int, timeout_s: float) -> None:
+    def __init__(self, launch: Launch, *, number: int, timeout_s: float, startup_s: float = STARTUP_S) -> None:
         self.number, self._launch, self._timeout_s = number, launch, timeout_s
         self.suite: dict[str, Any] = {}
         self.call, self.slot = "start", -1
@@ -91,7 +91,7 @@ class SimulatorProcess:
         finally:
             theirs.close()  # only the worker may hold this end, or its death would not end the pipe
         self.connection = Channel(ours)
-        self._heard_s = time.monotonic() + max(0.0, STARTUP_S - timeout_s)
+        self._heard_s = time.monotonic() + max(0.0, startup_s - timeout_s)
         self.send({"kind": "hello", "protocol": PROTOCOL, "options": dict(launch.options)})
 
     def send(self, header: Mapping[str, Any], arrays: Arrays | None = None) -> None:

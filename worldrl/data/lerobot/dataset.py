@@ -26,7 +26,7 @@ from worldrl.core.storage.jsonfile import difference
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.check import Finding, check_dataset, repair_dataset
 from worldrl.data.lerobot.format import INFO_PATH, JOURNAL_PATH, DatasetHeader, EpisodeRecord, check_episode
-from worldrl.data.lerobot.journal import REPAIR, promised_episodes, read_journal
+from worldrl.data.lerobot.journal import REPAIR, read_journal
 from worldrl.data.lerobot.reader import read_episode
 from worldrl.data.lerobot.rows import new_record
 
@@ -117,10 +117,10 @@ class EpisodeDataset(Sequence[Episode]):
     @classmethod
     def _open_journal(cls, folder: Path) -> Self:
         journal = read_journal(folder)
-        if promised_episodes(folder) > len(journal.records):
+        if journal.promised > len(journal.records):
             raise ArtefactError(
                 f"{folder / JOURNAL_PATH}: lists {len(journal.records)} episodes, {INFO_PATH} promises "
-                f"{promised_episodes(folder)}; the journal was cut: restore it from a copy, or {REPAIR}"
+                f"{journal.promised}; the journal was cut: restore it from a copy, or {REPAIR}"
             )
         header = journal.header
         entries = (_Entry(record, partial(read_episode, folder, header, record)) for record in journal.records)

@@ -22,6 +22,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -264,6 +265,7 @@ def _column_type(feature: Mapping[str, Any]) -> tuple[pa.DataType, dict[str, Any
     return pa.list_(scalar, size), {"feature": value, "length": size, "_type": "Sequence"}
 
 
+@lru_cache(maxsize=64)  # the same for all episodes of a dataset; making it anew took 4 % of reading
 def data_schema(header: DatasetHeader) -> pa.Schema:
     """Return the Arrow schema of a data file."""
     columns = {name: _column_type(feature) for name, feature in feature_table(header).items()}

@@ -36,11 +36,13 @@ class Journal:
         header: what all episodes share.
         records: one per episode, numbered from 0 without gaps.
         size: bytes up to the end of the last whole line; anything after it is a torn tail.
+        promised: episode count of ``info.json``; 0 when it was never written.
     """
 
     header: DatasetHeader
     records: tuple[EpisodeRecord, ...]
     size: int
+    promised: int
 
 
 def seal(entry: Mapping[str, Any]) -> bytes:
@@ -89,10 +91,15 @@ def read_journal(folder: Path) -> Journal:
 def read_journal_prefix(folder: Path) -> tuple[Journal, ArtefactError | None]:
     """As :func:`read_journal`, but stop before the first damaged episode line and return what is wrong with it."""
     path = folder / JOURNAL_PATH
-    _check_folder(folder)
+    info = _check_folder(folder)
     content = path.read_bytes()
     lines = [line + b"\n" for line in content.split(b"\n")[:-1]]
     header = _read_header(path, lines)
+    if info.fps not in (None, header.fps):
+        raise ArtefactError(
+            f"{folder / INFO_PATH}: states {info.fps:g} frames per second, the journal {header.fps}; "
+            f"set fps to {header.fps} there, or record again at the other rate"
+        )
     records: list[EpisodeRecord] = []
     size = len(lines[0])
     for number, line in enumerate(lines[1:]):
@@ -100,9 +107,9 @@ def read_journal_prefix(folder: Path) -> tuple[Journal, ArtefactError | None]:
             records.append(_read_record(line, records))
         except (ValueError, KeyError, TypeError) as error:
             problem = ArtefactError(f"{path}: line {number + 2} (episode {number}) is damaged: {error}; {REPAIR}")
-            return Journal(header, tuple(records), size), problem
+            return Journal(header, tuple(records), size, info.total_episodes), problem
         size += len(line)
-    return Journal(header, tuple(records), size), None
+    return Journal(header, tuple(records), size, info.total_episodes), None
 
 
 def _read_record(line: bytes, earlier: list[EpisodeRecord]) -> EpisodeRecord:
@@ -130,13 +137,14 @@ def _read_header(path: Path, lines: list[bytes]) -> DatasetHeader:
     return header
 
 
-def _check_folder(folder: Path) -> None:
-    """Say what kind of folder this is when it is not ours."""
+def _check_folder(folder: Path) -> _Info:
+    """Read ``info.json``; say what kind of folder this is when it is not ours."""
     if folder.is_file():
         raise ArtefactError(f"{folder}: is a file; give the dataset's folder, the one that holds {INFO_PATH}")
     if not folder.is_dir():
         raise ArtefactError(f"{folder}: there is no dataset folder; record one with `worldrl collect`")
-    version = _lerobot_version(folder)
+    info = _read_info(folder)
+    version = info.codebase_version
     if version not in (None, LEROBOT_VERSION):
         raise ArtefactError(
             f"{folder / INFO_PATH}: LeRobotDataset {version}, worldrl reads {LEROBOT_VERSION}; "
@@ -147,15 +155,7 @@ def _check_folder(folder: Path) -> None:
         raise ArtefactError(
             f"{folder}: {kind}: it has no {JOURNAL_PATH}; restore it from a copy, or give another folder"
         )
-
-
-def promised_episodes(folder: Path) -> int:
-    """Return the episode count of ``info.json``; 0 when it was never written."""
-    return _read_info(folder).total_episodes
-
-
-def _lerobot_version(folder: Path) -> str | None:
-    return _read_info(folder).codebase_version
+    return info
 
 
 @dataclass(frozen=True)
@@ -164,6 +164,7 @@ class _Info:
 
     codebase_version: str | None = None
     total_episodes: int = 0
+    fps: float | None = None
 
 
 def _read_info(folder: Path) -> _Info:

@@ -31,7 +31,7 @@ from worldrl.data.lerobot.format import (
     data_path,
     data_schema,
 )
-from worldrl.data.lerobot.journal import REPAIR, Journal, promised_episodes, read_journal, seal
+from worldrl.data.lerobot.journal import REPAIR, Journal, read_journal, seal
 from worldrl.data.lerobot.metadata import write_metadata
 from worldrl.data.lerobot.rows import episode_columns, episode_stats, episode_table, new_record, table_bytes
 
@@ -210,10 +210,9 @@ def _clear_leftovers(folder: Path, journal: Journal) -> None:
     """Remove the episode that was in flight; refuse when more than one whole file is unlisted."""
     listed = {folder / data_path(record.index) for record in journal.records}
     extra = sorted(set(folder.glob("data/chunk-*/file-*.parquet")) - listed)
-    promised = promised_episodes(folder)
-    if len(extra) > 1 or promised > len(listed):
+    if len(extra) > 1 or journal.promised > len(listed):
         raise ArtefactError(
-            f"{folder / JOURNAL_PATH}: lists {len(listed)} episodes, but {INFO_PATH} promises {promised} and "
+            f"{folder / JOURNAL_PATH}: lists {len(listed)} episodes, but {INFO_PATH} promises {journal.promised} and "
             f"{len(extra)} data files are not listed; the journal was cut: restore it from a copy, or {REPAIR}"
         )
     for path in [*extra, *folder.glob(f"data/chunk-*/*{PARTIAL_SUFFIX}"), *folder.glob(f"meta/**/*{PARTIAL_SUFFIX}")]:

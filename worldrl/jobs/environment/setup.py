@@ -19,7 +19,7 @@ from worldrl.core.errors import SettingError, WorkerEnvironmentError, WorkerErro
 from worldrl.core.storage.jsonfile import read_json, write_json
 from worldrl.core.storage.lock import take_lock
 from worldrl.jobs.environment.setup_adopt import adopt
-from worldrl.jobs.environment.setup_assets import noted_assets, own_assets
+from worldrl.jobs.environment.setup_assets import OWN, noted_assets, own_assets
 from worldrl.jobs.environment.setup_build import build, say, wanted_lock
 from worldrl.policies.lerobot.worker import ENVIRONMENT as LEROBOT
 from worldrl.policies.lerobot.worker import OFFLINE
@@ -60,7 +60,9 @@ class SetupSettings:
         "", "interpreter: to build with, Python 3.11, lerobot also 3.12; robotwin, isaac: that of their own environment"
     )
     checkout: str = setting("", "robotwin: folder of a RoboTwin 2.0 checkout")
-    assets: str = setting("", "your own folder of LIBERO's assets, remembered; empty installs LIBERO's, or keeps yours")
+    assets: str = setting(
+        "", "folder of yours with LIBERO's assets, remembered; empty: that, or LIBERO's own; own: those"
+    )
     assets_note: str = setting("", "note for every result made with them, for example 'stand-in bowl'")
     timeout_s: float = setting(600.0, "longest silence of the check at the end (s)")
 
@@ -90,7 +92,7 @@ def main(settings: SetupSettings) -> dict[str, Any]:
         raise SettingError(f"assets: {settings.name} needs none; leave it out")
     if settings.assets_note and not settings.assets:
         raise SettingError("assets_note: give the folder that it is about as well: assets=FOLDER")
-    if settings.assets and not (Path(settings.assets) / "scenes").is_dir():
+    if settings.assets not in ("", OWN) and not (Path(settings.assets) / "scenes").is_dir():
         raise SettingError(f"assets: {settings.assets} holds no LIBERO assets (no folder 'scenes' in it)")
     lock = wanted_lock(settings.name, settings.python) if settings.name in LOCKS else None
     folder = built_folder(lock) if lock else environment_folder(settings.name)
@@ -135,7 +137,9 @@ def remember(settings: SetupSettings, folder: Path) -> str:
     path = folder / RECORD
     known = read_json(path, error=WorkerEnvironmentError) if path.exists() else {}
     record = {"schema": SCHEMA, "name": settings.name, "assets": "", "assets_note": "", "assets_notes": {}, **known}
-    if settings.assets or (record["assets"] and Path(record["assets"]).is_dir()):
+    if settings.assets == OWN:
+        record |= {"assets": "", "assets_note": ""}
+    elif settings.assets or (record["assets"] and Path(record["assets"]).is_dir()):
         record |= noted_assets(record, settings.assets or record["assets"], settings.assets_note)
     write_json(path, record, error=WorkerEnvironmentError)
     return record["assets"]

