@@ -136,6 +136,12 @@ def written(row: SettingRow, value: float) -> str:
     return f"{row.key}=[{text}]" if origin in (list, tuple) else f"{row.key}={text}"
 
 
+def held(row: SettingRow, value: float) -> Any:
+    """A number as settings hold it."""
+    number, origin = kind(row)(value), get_origin(bare_hint(row.hint))
+    return {"x": number} if origin is dict else [number] if origin in (list, tuple) else number
+
+
 def effect_tokens() -> Iterator[tuple[str, str]]:
     """``reproduce``: each effect's numbers, which ``change.`` sets."""
     for name, entry in CATALOGUE.items():
