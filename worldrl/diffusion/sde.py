@@ -36,24 +36,16 @@ LEAST_OF_SUMS = 0.01
 
 @dataclass
 class Denoising:
-    """How a video is denoised: number of steps, and fresh noise of each step.
+    """How a video is denoised: number of steps, and fresh noise of each step."""
 
-    Attributes:
-        steps: network evaluations per chunk ``S``; the last step is always the ODE's.
-        noise: ``flow_grpo`` (η√(σ/(1-σ)); πRL's Flow-SDE too), ``constant`` (DanceGRPO), ``linear`` (EVA), ``cps``, or
-            ``none`` (the ODE).
-        eta: η, the noise scale's factor; in ``cps`` the share of noise that is fresh, in [0, 1].
-        eta_low: the scale at σ = 0 with ``linear``, which rises to ``eta`` at σ = 1.
-        noisy_from: first step that may add noise.
-        noisy_steps: number of noisy steps from there (MixGRPO's window); 0 takes all but the last.
-    """
-
-    steps: int = 4
+    steps: int = 4  # network evaluations per chunk ``S``; the last step is always the ODE's.
+    # ``flow_grpo`` (η√(σ/(1-σ)); πRL's Flow-SDE too), ``constant`` (DanceGRPO), ``linear`` (EVA), ``cps``, or ``none``
+    # (the ODE).
     noise: str = "flow_grpo"
-    eta: float = 0.7
-    eta_low: float = 0.0
-    noisy_from: int = 0
-    noisy_steps: int = 0
+    eta: float = 0.7  # η, the noise scale's factor; in ``cps`` the share of noise that is fresh, in [0, 1].
+    eta_low: float = 0.0  # the scale at σ = 0 with ``linear``, which rises to ``eta`` at σ = 1.
+    noisy_from: int = 0  # first step that may add noise.
+    noisy_steps: int = 0  # number of noisy steps from there (MixGRPO's window); 0 takes all but the last.
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -75,13 +67,10 @@ class RatioRule:
 
     A mean over 4,000 latent numbers changes 4,000 times less than their sum. Ratios of means need a range of 1e-5 to
     1e-4, sums over the numbers of one action 0.2.
-
-    Attributes:
-        reduce: ``mean`` or ``sum`` over a step's numbers.
-        clip: ratios are clipped to [1 - clip, 1 + clip]; None takes the reduction's own range (:data:`CLIPS`).
     """
 
-    reduce: str = "mean"
+    reduce: str = "mean"  # ``mean`` or ``sum`` over a step's numbers.
+    # ratios are clipped to [1 - clip, 1 + clip]; None takes the reduction's own range (:data:`CLIPS`).
     clip: float | None = None
 
     def __post_init__(self) -> None:

@@ -20,15 +20,10 @@ from worldrl.core.rng import initial_weights
 
 @dataclass
 class LowRankConfig:
-    """Settings of the additions.
+    """Settings of the additions."""
 
-    Attributes:
-        rank: ``r``; 0 trains all weights instead.
-        alpha: α.
-    """
-
-    rank: int = 0
-    alpha: float = 32.0
+    rank: int = 0  # ``r``; 0 trains all weights instead.
+    alpha: float = 32.0  # α.
 
     def __post_init__(self) -> None:
         """Check the ranges."""

@@ -38,14 +38,10 @@ def uniform_draws(
 
 @dataclass
 class Exploration:
-    """How a policy's actions are drawn.
+    """How a policy's actions are drawn."""
 
-    Attributes:
-        temperature: divides the logits.
-        noise_correlation: share of the draws' variance that stays the same over a rollout; 0 makes draws independent.
-    """
-
-    temperature: float = 1.0
+    temperature: float = 1.0  # divides the logits.
+    # share of the draws' variance that stays the same over a rollout; 0 makes draws independent.
     noise_correlation: float = 0.3
 
     def __post_init__(self) -> None:

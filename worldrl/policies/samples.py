@@ -27,23 +27,16 @@ from worldrl.policies.statistics import one_robot
 
 @dataclass(frozen=True)
 class Samples:
-    """Frames of demonstrations with their chunks, in memory.
+    """Frames of demonstrations with their chunks, in memory."""
 
-    Attributes:
-        image: uint8 ``[M, Y, X, 3]``.
-        command: float32 ``[M, A]``.
-        chunk: float32 ``[M, L, A]``.
-        instruction: ``M`` texts, as recorded.
-        more: what is observed besides, by name (see :class:`~worldrl.core.types.PolicyObs`), a row per sample.
-        first: int64 ``[M]``, index of the first sample of the same episode; None where episodes are not contiguous.
-    """
-
-    image: Tensor
-    command: Tensor
-    chunk: Tensor
-    instruction: tuple[str, ...]
+    image: Tensor  # uint8 ``[M, Y, X, 3]``.
+    command: Tensor  # float32 ``[M, A]``.
+    chunk: Tensor  # float32 ``[M, L, A]``.
+    instruction: tuple[str, ...]  # ``M`` texts, as recorded.
     task: tuple[str, ...]
+    # int64 ``[M]``, index of the first sample of the same episode; None where episodes are not contiguous.
     first: Tensor | None = None
+    # what is observed besides, by name (see :class:`~worldrl.core.types.PolicyObs`), a row per sample.
     more: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
     def __len__(self) -> int:

@@ -42,24 +42,16 @@ def action_range(action: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDAr
 
 @dataclass(frozen=True)
 class PolicyStatistics:
-    """Normalisation of a :class:`~worldrl.policies.token.policy.TokenPolicy`.
+    """Normalisation of a :class:`~worldrl.policies.token.policy.TokenPolicy`."""
 
-    Attributes:
-        action_low: float32 ``[A]``, lower end of the actions' range (see :func:`action_range`).
-        action_high: float32 ``[A]``, upper end.
-        command_mean: float32 ``[A]``.
-        command_std: float32 ``[A]``, at least 0.01.
-        state_mean: float32 ``[S]``, of the measured state; None for a policy that does not observe it.
-        state_std: float32 ``[S]``, at least 0.001.
-    """
-
-    action_low: Tensor
-    action_high: Tensor
-    command_mean: Tensor
-    command_std: Tensor
+    action_low: Tensor  # float32 ``[A]``, lower end of the actions' range (see :func:`action_range`).
+    action_high: Tensor  # float32 ``[A]``, upper end.
+    command_mean: Tensor  # float32 ``[A]``.
+    command_std: Tensor  # float32 ``[A]``, at least 0.01.
     actions: ActionSpec = TOOL_ACTIONS
+    # float32 ``[S]``, of the measured state; None for a policy that does not observe it.
     state_mean: Tensor | None = None
-    state_std: Tensor | None = None
+    state_std: Tensor | None = None  # float32 ``[S]``, at least 0.001.
 
     def __post_init__(self) -> None:
         """Check shapes and order."""

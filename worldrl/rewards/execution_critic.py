@@ -57,29 +57,17 @@ SHRINKAGE = 0.1
 
 @dataclass
 class ExecutionConfig:
-    """The critic and its training.
+    """The critic and its training."""
 
-    Attributes:
-        members: size of the ensemble.
-        hidden: width of each member's hidden layer.
-        text_width: size of the instruction vector.
-        dropout: share of a member's hidden numbers that a training step leaves out.
-        steps: training steps.
-        batch: plans per member and step.
-        learning_rate: peak, warm-up cosine.
-        weight_decay: AdamW.
-        distance_penalty: penalty of a plan at twice the reach of the executed plans; 0 disables it.
-    """
-
-    members: int = 5
-    hidden: int = 64
-    text_width: int = 16
-    dropout: float = 0.3
-    steps: int = 900
-    batch: int = 64
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.01
-    distance_penalty: float = 0.0
+    members: int = 5  # size of the ensemble.
+    hidden: int = 64  # width of each member's hidden layer.
+    text_width: int = 16  # size of the instruction vector.
+    dropout: float = 0.3  # share of a member's hidden numbers that a training step leaves out.
+    steps: int = 900  # training steps.
+    batch: int = 64  # plans per member and step.
+    learning_rate: float = 1e-3  # peak, warm-up cosine.
+    weight_decay: float = 0.01  # AdamW.
+    distance_penalty: float = 0.0  # penalty of a plan at twice the reach of the executed plans; 0 disables it.
 
     def __post_init__(self) -> None:
         """Check the ranges."""

@@ -57,22 +57,14 @@ CERTAIN = 10
 
 @dataclass(frozen=True)
 class Closings:
-    """Frames before the closing that led to a success.
+    """Frames before the closing that led to a success."""
 
-    Attributes:
-        frame: uint8 ``[R, Y, X, 3]``.
-        commanded: numbers commanded at the closing, float32 ``[R, D]``.
-        instruction: ``R`` texts.
-        first: bool ``[R]``, the first frame of its episode.
-        closes: instructions that need a closing (:func:`instructions_that_close`).
-    """
-
-    frame: Tensor
-    commanded: Tensor
-    instruction: tuple[str, ...]
-    first: Tensor
+    frame: Tensor  # uint8 ``[R, Y, X, 3]``.
+    commanded: Tensor  # numbers commanded at the closing, float32 ``[R, D]``.
+    instruction: tuple[str, ...]  # ``R`` texts.
+    first: Tensor  # bool ``[R]``, the first frame of its episode.
     actions: ActionSpec
-    closes: tuple[str, ...] = ()
+    closes: tuple[str, ...] = ()  # instructions that need a closing (:func:`instructions_that_close`).
 
     @classmethod
     def of(cls, episodes: Sequence[Episode], *, camera: str, first_only: bool = False) -> Closings:
@@ -132,14 +124,11 @@ class GraspDynamics(nn.Module):
 
     Attributes:
         closes: instructions that need a closing if the hands are open.
-        mean: of each column in the training data, ``[D]``.
-        scale: standard deviation of each column there, ``[D]``.
-        deviation: root mean square error over all columns on held-out episodes, a scalar.
     """
 
-    mean: Tensor
-    scale: Tensor
-    deviation: Tensor
+    mean: Tensor  # of each column in the training data, ``[D]``.
+    scale: Tensor  # standard deviation of each column there, ``[D]``.
+    deviation: Tensor  # root mean square error over all columns on held-out episodes, a scalar.
 
     def __init__(self, config: GraspConfig, actions: ActionSpec, closes: Sequence[str] = ()):
         super().__init__()

@@ -20,26 +20,22 @@ from worldrl.methods.rl.method import Method
 
 @dataclass
 class MethodConfigs:
-    """Settings of every method; only those of the chosen one have an effect.
+    """Settings of every method; only those of the chosen one have an effect."""
 
-    Attributes:
-        flow_grpo: Flow-GRPO, and EVA's variant of it.
-        dance_grpo: DanceGRPO.
-        branch_grpo: BranchGRPO.
-        diffusion_nft: DiffusionNFT.
-        sol_rl: Sol-RL.
-        step_aware_preference: step-aware preference optimisation.
-    """
-
+    # Flow-GRPO, and EVA's variant of it.
     flow_grpo: FlowGrpoConfig = field(default_factory=FlowGrpoConfig, metadata={"only_with": ".method=flow_grpo"})
+    # DanceGRPO.
     dance_grpo: DanceGrpoConfig = field(default_factory=DanceGrpoConfig, metadata={"only_with": ".method=dance_grpo"})
+    # BranchGRPO.
     branch_grpo: BranchGrpoConfig = field(
         default_factory=BranchGrpoConfig, metadata={"only_with": ".method=branch_grpo"}
     )
+    # DiffusionNFT.
     diffusion_nft: DiffusionNftConfig = field(
         default_factory=DiffusionNftConfig, metadata={"only_with": ".method=diffusion_nft"}
     )
-    sol_rl: SolRlConfig = field(default_factory=SolRlConfig, metadata={"only_with": ".method=sol_rl"})
+    sol_rl: SolRlConfig = field(default_factory=SolRlConfig, metadata={"only_with": ".method=sol_rl"})  # Sol-RL.
+    # step-aware preference optimisation.
     step_aware_preference: StepAwarePreferenceConfig = field(
         default_factory=StepAwarePreferenceConfig, metadata={"only_with": ".method=step_aware_preference"}
     )

@@ -52,32 +52,21 @@ def _ratio() -> RatioRule:
 
 @dataclass
 class BranchGrpoConfig:
-    """Settings of BranchGRPO.
+    """Settings of BranchGRPO."""
 
-    Attributes:
-        denoising: steps and noise.
-        ratio: reduction of the log-probability and the range that goes with it.
-        splits: noisy denoising steps at which every row splits, counted through all chunks; by default the first of each of
-            three chunks.
-        children: of each row at a split; the group has ``children`` to the power of the number of splits.
-        fusion: α, how much more the likelier leaves count in their ancestors' values.
-        prune_width: ``none``, ``parent_best`` or ``extremes``.
-        extremes_share: of a prompt's leaves that ``extremes`` keeps, best and worst together.
-        prune_depth: layers in the sliding window of layers without gradient; 0 keeps all.
-        prune_interval: iterations after which the window moves one layer down, beginning at the root.
-        prune_stop: layer at which the window stops.
-    """
-
-    denoising: Denoising = field(default_factory=Denoising)
+    denoising: Denoising = field(default_factory=Denoising)  # steps and noise.
+    # reduction of the log-probability and the range that goes with it.
     ratio: RatioRule = field(default_factory=_ratio)
+    # noisy denoising steps at which every row splits, counted through all chunks; by default the first of each of three
+    # chunks.
     splits: list[int] = field(default_factory=lambda: [0, 4, 8])
-    children: int = 2
-    fusion: float = 0.0
-    prune_width: str = "none"
-    extremes_share: float = 0.5
-    prune_depth: int = 0
-    prune_interval: int = 30
-    prune_stop: int = 9
+    children: int = 2  # of each row at a split; the group has ``children`` to the power of the number of splits.
+    fusion: float = 0.0  # α, how much more the likelier leaves count in their ancestors' values.
+    prune_width: str = "none"  # ``none``, ``parent_best`` or ``extremes``.
+    extremes_share: float = 0.5  # of a prompt's leaves that ``extremes`` keeps, best and worst together.
+    prune_depth: int = 0  # layers in the sliding window of layers without gradient; 0 keeps all.
+    prune_interval: int = 30  # iterations after which the window moves one layer down, beginning at the root.
+    prune_stop: int = 9  # layer at which the window stops.
 
     def __post_init__(self) -> None:
         """Check the ranges."""

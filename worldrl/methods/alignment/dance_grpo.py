@@ -23,17 +23,12 @@ def _denoising() -> Denoising:
 
 @dataclass
 class DanceGrpoConfig:
-    """Settings of DanceGRPO.
+    """Settings of DanceGRPO."""
 
-    Attributes:
-        denoising: steps and noise.
-        ratio: reduction of the log-probability and the range that goes with it.
-        trained_share: of each video's noisy steps; at least one.
-    """
-
-    denoising: Denoising = field(default_factory=_denoising)
+    denoising: Denoising = field(default_factory=_denoising)  # steps and noise.
+    # reduction of the log-probability and the range that goes with it.
     ratio: RatioRule = field(default_factory=RatioRule)
-    trained_share: float = 0.6
+    trained_share: float = 0.6  # of each video's noisy steps; at least one.
 
     def __post_init__(self) -> None:
         """Check the range."""

@@ -21,19 +21,13 @@ from worldrl.methods.rl.method import Method
 
 @dataclass
 class FlowGrpoConfig:
-    """Settings of Flow-GRPO.
+    """Settings of Flow-GRPO."""
 
-    Attributes:
-        denoising: steps and noise.
-        ratio: reduction of the log-probability and the range that goes with it.
-        kl: β, weight of the KL to the starting weights; 0 switches it off.
-        global_std: divide advantages by the deviation over all groups instead of each one's own.
-    """
-
-    denoising: Denoising = field(default_factory=Denoising)
+    denoising: Denoising = field(default_factory=Denoising)  # steps and noise.
+    # reduction of the log-probability and the range that goes with it.
     ratio: RatioRule = field(default_factory=RatioRule)
-    kl: float = 0.004
-    global_std: bool = False
+    kl: float = 0.004  # β, weight of the KL to the starting weights; 0 switches it off.
+    global_std: bool = False  # divide advantages by the deviation over all groups instead of each one's own.
 
 
 def flow_grpo(task: AlignmentTask, config: FlowGrpoConfig, parts: Parts | None = None) -> Method:

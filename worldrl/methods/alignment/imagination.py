@@ -50,23 +50,14 @@ def paths(tree: Sequence[Node]) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class VideoImagination:
-    """Videos of an alignment task.
+    """Videos of an alignment task."""
 
-    Attributes:
-        task: model, starts, reward.
-        schedule: of the denoising steps.
-        reduce: how log-probabilities are reduced.
-        splits: denoising step to the number of children that each row then has.
-        shared_noise: all rows of a prompt begin with the same noise.
-        dynamics: imagines in place of the task's own.
-    """
-
-    task: AlignmentTask
-    schedule: Schedule
-    reduce: str = "mean"
-    splits: Mapping[int, int] | None = None
-    shared_noise: bool = False
-    dynamics: FlowTransformer | None = None
+    task: AlignmentTask  # model, starts, reward.
+    schedule: Schedule  # of the denoising steps.
+    reduce: str = "mean"  # how log-probabilities are reduced.
+    splits: Mapping[int, int] | None = None  # denoising step to the number of children that each row then has.
+    shared_noise: bool = False  # all rows of a prompt begin with the same noise.
+    dynamics: FlowTransformer | None = None  # imagines in place of the task's own.
 
     @cached_property
     def records(self) -> StartRecords:

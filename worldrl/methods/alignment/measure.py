@@ -21,17 +21,11 @@ MOTION = "pixel_motion"
 
 @dataclass(frozen=True)
 class Measured:
-    """Terms of videos from every start.
+    """Terms of videos from every start."""
 
-    Attributes:
-        terms: name to float64 ``[E, V]``; the reward's own, and ``pixel_motion``.
-        pictures: uint8 ``[P, T, Y, X, 3]``, the first video of the first starts.
-        instruction: of the pictures.
-    """
-
-    terms: dict[str, NDArray[np.float64]]
-    pictures: NDArray[np.uint8]
-    instruction: tuple[str, ...]
+    terms: dict[str, NDArray[np.float64]]  # name to float64 ``[E, V]``; the reward's own, and ``pixel_motion``.
+    pictures: NDArray[np.uint8]  # uint8 ``[P, T, Y, X, 3]``, the first video of the first starts.
+    instruction: tuple[str, ...]  # of the pictures.
 
 
 def measure(task: AlignmentTask, videos: int, *, pictures: int, batch: int = 64) -> Measured:

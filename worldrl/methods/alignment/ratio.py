@@ -31,25 +31,15 @@ from worldrl.world_models.video.flow_transformer import FlowTransformer
 
 @dataclass(frozen=True)
 class NoisySteps:
-    """Noisy denoising steps with their advantages.
+    """Noisy denoising steps with their advantages."""
 
-    Attributes:
-        step: int64 ``[M]``.
-        x: before ``[M, F, c, h, w]``.
-        x_next: after.
-        logp: ``[M]`` when it was drawn.
-        advantage: ``[M]``.
-        weight: how often each counts, of mean 1, ``[M]``.
-        around: what the network saw.
-    """
-
-    step: Tensor
-    x: Tensor
-    x_next: Tensor
-    logp: Tensor
-    advantage: Tensor
-    weight: Tensor
-    around: Surroundings
+    step: Tensor  # int64 ``[M]``.
+    x: Tensor  # before ``[M, F, c, h, w]``.
+    x_next: Tensor  # after.
+    logp: Tensor  # ``[M]`` when it was drawn.
+    advantage: Tensor  # ``[M]``.
+    weight: Tensor  # how often each counts, of mean 1, ``[M]``.
+    around: Surroundings  # what the network saw.
 
     def __len__(self) -> int:
         """Return ``M``."""
@@ -98,18 +88,12 @@ class DenoisingLogProb:
 
     Equation: log N(x'; mean(x, v_θ), std²), reduced by a mean or a sum
     Paper: Flow-GRPO (2505.05470)
-
-    Attributes:
-        dynamics: with gradient.
-        schedule: of the steps.
-        reduce: over a step's numbers, ``mean`` or ``sum``.
-        reference: the network of the KL term; None: there is none.
     """
 
-    dynamics: FlowTransformer
-    schedule: Schedule
-    reduce: str
-    reference: FlowTransformer | None = None
+    dynamics: FlowTransformer  # with gradient.
+    schedule: Schedule  # of the steps.
+    reduce: str  # over a step's numbers, ``mean`` or ``sum``.
+    reference: FlowTransformer | None = None  # the network of the KL term; None: there is none.
 
     def __call__(self, decisions: NoisySteps, generator: torch.Generator) -> Evaluated:
         """Show noisy steps to the network again, and to the reference."""

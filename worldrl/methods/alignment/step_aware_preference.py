@@ -41,23 +41,16 @@ def _ratio() -> RatioRule:
 
 @dataclass
 class StepAwarePreferenceConfig:
-    """Settings of step-aware preference optimisation.
+    """Settings of step-aware preference optimisation."""
 
-    Attributes:
-        denoising: steps and noise.
-        ratio: reduction of the log-probability and the range that goes with it.
-        candidates: ``k`` per row and noisy step.
-        gap: smallest difference between the best and the worst candidate's share in a softmax over the ``k`` rewards.
-        beta: β.
-        first_step: noisy steps before this one (within a chunk) draw no candidates.
-    """
-
-    denoising: Denoising = field(default_factory=Denoising)
+    denoising: Denoising = field(default_factory=Denoising)  # steps and noise.
+    # reduction of the log-probability and the range that goes with it.
     ratio: RatioRule = field(default_factory=_ratio)
-    candidates: int = 4
+    candidates: int = 4  # ``k`` per row and noisy step.
+    # smallest difference between the best and the worst candidate's share in a softmax over the ``k`` rewards.
     gap: float = 0.3
-    beta: float = 10.0
-    first_step: int = 0
+    beta: float = 10.0  # β.
+    first_step: int = 0  # noisy steps before this one (within a chunk) draw no candidates.
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -85,21 +78,13 @@ def preferred(value: Tensor, gap: float) -> tuple[Tensor, Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Preferred pairs of next samples.
+    """Preferred pairs of next samples."""
 
-    Attributes:
-        step: int64 ``[M]``.
-        x: before ``[M, F, c, h, w]``.
-        best: the next sample that is preferred.
-        worst: the one that is not.
-        around: what the network saw.
-    """
-
-    step: Tensor
-    x: Tensor
-    best: Tensor
-    worst: Tensor
-    around: Surroundings
+    step: Tensor  # int64 ``[M]``.
+    x: Tensor  # before ``[M, F, c, h, w]``.
+    best: Tensor  # the next sample that is preferred.
+    worst: Tensor  # the one that is not.
+    around: Surroundings  # what the network saw.
 
     def __len__(self) -> int:
         """Return ``M``."""
@@ -133,12 +118,9 @@ class Drawing:
 
 @dataclass(frozen=True)
 class CandidateVideos(VideoImagination):
-    """Videos that draw candidates at every noisy step; the clear pairs among these are learned from.
+    """Videos that draw candidates at every noisy step; the clear pairs among these are learned from."""
 
-    Attributes:
-        config: how many candidates, and how clear.
-    """
-
+    # how many candidates, and how clear.
     config: StepAwarePreferenceConfig = field(default_factory=StepAwarePreferenceConfig)
 
     @torch.no_grad()
@@ -229,18 +211,12 @@ class PairLogProb:
 
     Equation: log N(x'; mean(x, v_θ), std²) of the best and the worst candidate
     Paper: SPO (2406.04314)
-
-    Attributes:
-        dynamics: with gradient.
-        reference: the starting weights.
-        schedule: of the steps.
-        reduce: over a step's numbers, ``mean`` or ``sum``.
     """
 
-    dynamics: FlowTransformer
-    reference: FlowTransformer
-    schedule: Schedule
-    reduce: str
+    dynamics: FlowTransformer  # with gradient.
+    reference: FlowTransformer  # the starting weights.
+    schedule: Schedule  # of the steps.
+    reduce: str  # over a step's numbers, ``mean`` or ``sum``.
 
     def __call__(self, decisions: Pairs, generator: torch.Generator) -> Evaluated:
         """Show pairs to both networks."""

@@ -30,17 +30,11 @@ Key = tuple[Name, ...]
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the network sees of a chunk besides the chunk itself, in each row.
+    """What the network sees of a chunk besides the chunk itself, in each row."""
 
-    Attributes:
-        reference: ``[R, c, h, w]``.
-        memory: ``[R, K, c, h, w]``.
-        condition: ``[R, L, C]``.
-    """
-
-    reference: Tensor
-    memory: Tensor
-    condition: Tensor
+    reference: Tensor  # ``[R, c, h, w]``.
+    memory: Tensor  # ``[R, K, c, h, w]``.
+    condition: Tensor  # ``[R, L, C]``.
 
     @classmethod
     def join(cls, parts: Sequence[Surroundings]) -> Surroundings:
@@ -58,48 +52,29 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Layer:
-    """One denoising step of all rows.
+    """One denoising step of all rows."""
 
-    Attributes:
-        step: within its chunk.
-        parent: int64 ``[R]``, the row of the layer before that each row goes on from; of the first layer, the root.
-        group: int64 ``[R]``, the prompt of each row.
-        x: before the step ``[R, F, c, h, w]``.
-        x_next: after it.
-        logp: ``[R]`` of the step's noise; 0 where the step is the ODE's.
-        around: what the network saw.
-        last: this step finishes its chunk.
-    """
-
-    step: int
+    step: int  # within its chunk.
+    # int64 ``[R]``, the row of the layer before that each row goes on from; of the first layer, the root.
     parent: Tensor
-    group: Tensor
-    x: Tensor
-    x_next: Tensor
-    logp: Tensor
-    around: Surroundings
-    last: bool
+    group: Tensor  # int64 ``[R]``, the prompt of each row.
+    x: Tensor  # before the step ``[R, F, c, h, w]``.
+    x_next: Tensor  # after it.
+    logp: Tensor  # ``[R]`` of the step's noise; 0 where the step is the ODE's.
+    around: Surroundings  # what the network saw.
+    last: bool  # this step finishes its chunk.
 
 
 @dataclass(frozen=True)
 class VideoTree:
-    """Videos that share their beginnings.
+    """Videos that share their beginnings."""
 
-    Attributes:
-        layers: ``U S`` of them, in time.
-        latent: the leaves' videos ``[B, U F, c, h, w]``.
-        group: int64 ``[B]``, the prompt of each leaf, 0..N-1.
-        start: int64 ``[B]``, the start of each leaf.
-        keys: of the leaves.
-        evaluations: rows that the network was asked about, in all.
-    """
-
-    layers: list[Layer] = field(repr=False)
-    latent: Tensor
-    group: Tensor
-    start: Tensor
-    keys: list[Key]
-    evaluations: int
+    layers: list[Layer] = field(repr=False)  # ``U S`` of them, in time.
+    latent: Tensor  # the leaves' videos ``[B, U F, c, h, w]``.
+    group: Tensor  # int64 ``[B]``, the prompt of each leaf, 0..N-1.
+    start: Tensor  # int64 ``[B]``, the start of each leaf.
+    keys: list[Key]  # of the leaves.
+    evaluations: int  # rows that the network was asked about, in all.
 
     def select(self, index: Tensor) -> VideoTree:
         """Take some leaves of a tree without splits."""

@@ -90,16 +90,11 @@ def train_policy(
 
 @dataclass(frozen=True)
 class Source:
-    """Samples, and how many of each batch's rows come from them.
-
-    Attributes:
-        rows: number of rows in each batch.
-        weight: float ``[M]``, relative frequency of each sample; None draws all alike.
-    """
+    """Samples, and how many of each batch's rows come from them."""
 
     samples: Samples
-    rows: int
-    weight: Tensor | None = None
+    rows: int  # number of rows in each batch.
+    weight: Tensor | None = None  # float ``[M]``, relative frequency of each sample; None draws all alike.
 
     def draw(self, generator: torch.Generator) -> Samples:
         """Draw a batch's rows, with replacement."""

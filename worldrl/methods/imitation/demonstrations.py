@@ -14,23 +14,14 @@ from worldrl.rollout.real.motions import shuffled_motions
 
 @dataclass(frozen=True)
 class ImitationReport:
-    """Result of a training.
+    """Result of a training."""
 
-    Attributes:
-        episodes: number trained on.
-        held_out_episodes: number held out.
-        skipped_failures: number left out because they did not succeed.
-        samples: number trained on.
-        train: measurement on training samples.
-        held_out: measurement on held-out samples.
-    """
-
-    episodes: int
-    held_out_episodes: int
-    skipped_failures: int
-    samples: int
-    train: Any
-    held_out: Any
+    episodes: int  # number trained on.
+    held_out_episodes: int  # number held out.
+    skipped_failures: int  # number left out because they did not succeed.
+    samples: int  # number trained on.
+    train: Any  # measurement on training samples.
+    held_out: Any  # measurement on held-out samples.
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""

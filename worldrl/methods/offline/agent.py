@@ -58,24 +58,15 @@ def require_rules(settings: object, group: str, names_by_rule: Mapping[str, str]
 
 @dataclass(frozen=True)
 class Facts:
-    """Statistics of the data, and the length of the training.
+    """Statistics of the data, and the length of the training."""
 
-    Attributes:
-        obs_mean: float32 ``[S]``.
-        obs_std: float32 ``[S]``, positive.
-        return_min: smallest return of a recorded episode.
-        return_max: largest return of a recorded episode.
-        episode_steps: steps after which an episode is cut.
-        updates: gradient steps planned, over which learning rates decay.
-    """
-
-    obs_mean: Tensor
-    obs_std: Tensor
+    obs_mean: Tensor  # float32 ``[S]``.
+    obs_std: Tensor  # float32 ``[S]``, positive.
     action_size: int
-    return_min: float = 0.0
-    return_max: float = float(EPISODE_STEPS)
-    updates: int = 1
-    episode_steps: int = EPISODE_STEPS
+    return_min: float = 0.0  # smallest return of a recorded episode.
+    return_max: float = float(EPISODE_STEPS)  # largest return of a recorded episode.
+    updates: int = 1  # gradient steps planned, over which learning rates decay.
+    episode_steps: int = EPISODE_STEPS  # steps after which an episode is cut.
 
     @property
     def obs_size(self) -> int:
@@ -184,18 +175,15 @@ class Agent:
         optimizers: by name.
 
     Attributes:
-        name: under which the registry knows the algorithm.
-        config_class: type of ``config``.
-        imagining: default :class:`~worldrl.methods.offline.imagining.Imagining` of a model-based method, or None.
-        needs: further arguments of the constructor: ``"world"``, ``"data"``.
         updates: gradient steps taken.
         real: rows of the present batch that are recorded, not imagined; they come first.
     """
 
-    name: ClassVar[str]
-    config_class: ClassVar[type[Any]]
+    name: ClassVar[str]  # under which the registry knows the algorithm.
+    config_class: ClassVar[type[Any]]  # type of ``config``.
+    # default :class:`~worldrl.methods.offline.imagining.Imagining` of a model-based method, or None.
     imagining: ClassVar[Any] = None
-    needs: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[tuple[str, ...]] = ()  # further arguments of the constructor: ``"world"``, ``"data"``.
 
     def __init__(
         self, config: Any, facts: Facts, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]

@@ -25,19 +25,12 @@ from worldrl.core.transitions import Outcome, Transitions, concat
 
 @dataclass
 class BranchConfig:
-    """Settings of branched rollouts.
+    """Settings of branched rollouts."""
 
-    Attributes:
-        starts: rollouts per generation.
-        horizon: steps ``k`` after which a rollout is truncated.
-        penalty: λ, 0 for none.
-        truncate_above: largest uncertainty after which a rollout continues.
-    """
-
-    starts: int = 50_000
-    horizon: int = 5
-    penalty: float = 0.0
-    truncate_above: float = math.inf
+    starts: int = 50_000  # rollouts per generation.
+    horizon: int = 5  # steps ``k`` after which a rollout is truncated.
+    penalty: float = 0.0  # λ, 0 for none.
+    truncate_above: float = math.inf  # largest uncertainty after which a rollout continues.
 
     def __post_init__(self) -> None:
         require_at_least_one(self, ("starts", "horizon"), of="branches")

@@ -27,21 +27,15 @@ from worldrl.methods.offline.sac import Sac, SacConfig
 
 @dataclass(frozen=True)
 class CqlConfig(SacConfig):
-    """Settings of :class:`Cql`; defaults are OfflineRL-Kit's for D4RL locomotion.
-
-    Attributes:
-        conservatism: weight w.
-        softmax_temperature: T.
-        actions: n, actions of each kind.
-    """
+    """Settings of :class:`Cql`; defaults are OfflineRL-Kit's for D4RL locomotion."""
 
     hidden: tuple[int, ...] = (256, 256, 256)
     entropy_backup: bool = False
     largest_temperature: float | None = None
     actor_cosine: bool = False
-    conservatism: float = 5.0
-    softmax_temperature: float = 1.0
-    actions: int = 10
+    conservatism: float = 5.0  # weight w.
+    softmax_temperature: float = 1.0  # T.
+    actions: int = 10  # n, actions of each kind.
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -28,13 +28,9 @@ from worldrl.methods.offline.targets import td_loss
 
 @dataclass(frozen=True)
 class EdacConfig(SacNConfig):
-    """Settings of :class:`Edac`; defaults are the paper's for most D4RL sets (Hopper: 50 critics).
+    """Settings of :class:`Edac`; defaults are the paper's for most D4RL sets (Hopper: 50 critics)."""
 
-    Attributes:
-        diversity: weight η of L_div; 0 leaves SAC-N.
-    """
-
-    diversity: float = 1.0
+    diversity: float = 1.0  # weight η of L_div; 0 leaves SAC-N.
 
     def __post_init__(self) -> None:
         super().__post_init__()

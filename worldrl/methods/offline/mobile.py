@@ -28,16 +28,11 @@ from worldrl.methods.offline.targets import bounded
 
 @dataclass(frozen=True)
 class MobileConfig(SacConfig):
-    """Settings of :class:`Mobile`; β is 0.1 to 2 by D4RL set, k 5 or 1.
-
-    Attributes:
-        inconsistency: weight β.
-        samples: n, next observations per elite.
-    """
+    """Settings of :class:`Mobile`; β is 0.1 to 2 by D4RL set, k 5 or 1."""
 
     entropy_backup: bool = False
-    inconsistency: float = 0.5
-    samples: int = 10
+    inconsistency: float = 0.5  # weight β.
+    samples: int = 10  # n, next observations per elite.
     floor: float | None = 0.0
 
     def __post_init__(self) -> None:

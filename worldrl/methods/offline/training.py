@@ -32,22 +32,14 @@ Evaluate = Callable[[Any, int], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class OfflineTraining:
-    """Settings of :func:`train_offline`.
+    """Settings of :func:`train_offline`."""
 
-    Attributes:
-        steps: gradient steps in all.
-        batch_size: rows per step, recorded and imagined together.
-        evaluate_every: steps between evaluations; one more is made at the end.
-        checkpoint_every: steps between checkpoints; one more is saved at the end.
-        log_every: steps between log lines.
-        updates: eager, compiled (``torch.compile``) or graphed (CUDA graphs); see :mod:`worldrl.methods.offline.updates`.
-    """
-
-    steps: int = 100_000
-    batch_size: int = 256
-    evaluate_every: int = 10_000
-    checkpoint_every: int = 10_000
-    log_every: int = 100
+    steps: int = 100_000  # gradient steps in all.
+    batch_size: int = 256  # rows per step, recorded and imagined together.
+    evaluate_every: int = 10_000  # steps between evaluations; one more is made at the end.
+    checkpoint_every: int = 10_000  # steps between checkpoints; one more is saved at the end.
+    log_every: int = 100  # steps between log lines.
+    # eager, compiled (``torch.compile``) or graphed (CUDA graphs); see :mod:`worldrl.methods.offline.updates`.
     updates: str = EAGER
 
     def __post_init__(self) -> None:
@@ -57,20 +49,13 @@ class OfflineTraining:
 
 @dataclass(frozen=True)
 class OfflineReport:
-    """Result of :func:`train_offline`.
+    """Result of :func:`train_offline`."""
 
-    Attributes:
-        steps: gradient steps in all.
-        resumed_from: first step of this session.
-        wall_s: seconds of this session.
-        evaluations: one entry per evaluation: ``step`` and the callback's numbers.
-        logs: the last logged scalars; an earlier session's where no step was left.
-    """
-
-    steps: int
-    resumed_from: int
-    wall_s: float
-    evaluations: list[dict[str, Any]]
+    steps: int  # gradient steps in all.
+    resumed_from: int  # first step of this session.
+    wall_s: float  # seconds of this session.
+    evaluations: list[dict[str, Any]]  # one entry per evaluation: ``step`` and the callback's numbers.
+    # the last logged scalars; an earlier session's where no step was left.
     logs: dict[str, float] = field(default_factory=dict[str, float])
 
 

@@ -14,11 +14,9 @@ class Unchecked:
 
     Equation: lr' = lr
     Paper: none
-
-    Attributes:
-        follow: called once an iteration's steps are taken, for weights that follow the trained ones.
     """
 
+    # called once an iteration's steps are taken, for weights that follow the trained ones.
     follow: Callable[[int], None] | None = None
 
     def before(self, logs: Mapping[str, Tensor]) -> float:
@@ -37,12 +35,9 @@ class KlStop(Unchecked):
 
     Equation: lr' = 0 where the sampled KL of a decision is above the limit, else lr
     Paper: PPO's early stop (1707.06347; Spinning Up)
-
-    Attributes:
-        limit: of the KL, in nats per decision.
     """
 
-    limit: float = 0.02
+    limit: float = 0.02  # of the KL, in nats per decision.
 
     def before(self, logs: Mapping[str, Tensor]) -> float:
         """Take the step where the weights are near."""

@@ -49,17 +49,11 @@ MORE = "more."
 
 @dataclass(frozen=True)
 class SelectedSamples:
-    """What one batch of rollouts leaves to learn.
+    """What one batch of rollouts leaves to learn."""
 
-    Attributes:
-        samples: ``M`` chunks of imagined successes.
-        weight: float32 ``[M]``, how much each counts.
-        rate: of imagined success.
-    """
-
-    samples: Samples
-    weight: Tensor
-    rate: float
+    samples: Samples  # ``M`` chunks of imagined successes.
+    weight: Tensor  # float32 ``[M]``, how much each counts.
+    rate: float  # of imagined success.
 
 
 def selected_samples(rollouts: ImaginedRollouts, policy: TokenPolicy, trust: Tensor | None = None) -> SelectedSamples:

@@ -49,15 +49,12 @@ from worldrl.rollout.trust.resampled import ResampledRollouts, resample_rollouts
 class RolloutFilter:
     """Judges the rollouts of one environment.
 
-    Attributes:
-        config: which sign, and what it does; never ``off``.
-        reader: inverse dynamics, for ``motion_agreement`` and ``grasp_agreement``.
-
     Raises:
         SettingError: the sign needs inverse dynamics, and there is none.
     """
 
-    config: Trust
+    config: Trust  # which sign, and what it does; never ``off``.
+    # inverse dynamics, for ``motion_agreement`` and ``grasp_agreement``.
     reader: MotionCheck | GraspCheck | None = None
 
     def __post_init__(self) -> None:

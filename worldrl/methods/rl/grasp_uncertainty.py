@@ -28,19 +28,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GraspCheck:
-    """Trained inverse dynamics of the grasp.
+    """Trained inverse dynamics of the grasp."""
 
-    Attributes:
-        grasp: reads where the hand must close.
-        embodiment: integrates actions into commands.
-        bound: surprise that real successes stay below.
-        rule: of imagined success.
-    """
-
-    grasp: GraspDynamics
-    embodiment: AnyEmbodiment
-    bound: float
-    rule: SuccessRule
+    grasp: GraspDynamics  # reads where the hand must close.
+    embodiment: AnyEmbodiment  # integrates actions into commands.
+    bound: float  # surprise that real successes stay below.
+    rule: SuccessRule  # of imagined success.
 
     def normalised_error(self, rollouts: ImaginedRollouts) -> Tensor:
         """Surprise of :func:`~worldrl.rollout.trust.shown_grasp.closings`, in the chunk that it is about ``[T, B]``; 0 elsewhere.

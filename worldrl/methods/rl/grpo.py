@@ -67,16 +67,11 @@ class TokenLogProb:
 
     Equation: log π_θ(token | image, command, instruction)
     Paper: none
-
-    Attributes:
-        policy: with gradient.
-        temperature: at which the rollouts were sampled.
-        reference: the policy of the KL term; None: there is none.
     """
 
-    policy: TrainablePolicy
-    temperature: float
-    reference: TrainablePolicy | None = None
+    policy: TrainablePolicy  # with gradient.
+    temperature: float  # at which the rollouts were sampled.
+    reference: TrainablePolicy | None = None  # the policy of the KL term; None: there is none.
 
     def __call__(self, decisions: PolicyChunks, generator: torch.Generator) -> Evaluated:
         """Show chunks to the policy again, and to the reference."""

@@ -31,34 +31,25 @@ SCHEDULES = ("fixed", "hallucination")
 
 @dataclass
 class Improvement:
-    """Settings of :func:`improve`.
+    """Settings of :func:`improve`."""
 
-    Attributes:
-        algorithm: ``self_training`` or ``grpo``.
-        p_keyframe: probability that a rollout or a group starts at a keyframe instead of an initial state.
-        keyframe_schedule: ``fixed``, or ``hallucination``: the fewer false positives from keyframes than from the
-            beginning, the more often, up to ``p_keyframe`` (:func:`keyframe_probability`).
-        keyframe_margin: control steps before the keyframe.
-        stop_at_success: whether what an imagined rollout does after its first success is masked out (off only for
-            ablations).
-        starts_per_task: initial states rendered per task.
-        exploration: how the policy's actions are drawn, in imagination and in practice.
-        self_training: its settings.
-        grpo: its settings.
-        trust: whether and how imagined rollouts are judged before they are learned from.
-    """
-
-    algorithm: str = "self_training"
-    p_keyframe: float = 0.0
+    algorithm: str = "self_training"  # ``self_training`` or ``grpo``.
+    p_keyframe: float = 0.0  # probability that a rollout or a group starts at a keyframe instead of an initial state.
+    # ``fixed``, or ``hallucination``: the fewer false positives from keyframes than from the beginning, the more often,
+    # up to ``p_keyframe`` (:func:`keyframe_probability`).
     keyframe_schedule: str = "fixed"
-    keyframe_margin: int = 8
+    keyframe_margin: int = 8  # control steps before the keyframe.
+    # whether what an imagined rollout does after its first success is masked out (off only for ablations).
     stop_at_success: bool = True
-    starts_per_task: int = 512
+    starts_per_task: int = 512  # initial states rendered per task.
+    # how the policy's actions are drawn, in imagination and in practice.
     exploration: Exploration = field(default_factory=Exploration)
+    # its settings.
     self_training: FilteredCloning = field(
         default_factory=FilteredCloning, metadata={"only_with": "algorithm=self_training"}
     )
-    grpo: GrpoConfig = field(default_factory=GrpoConfig, metadata={"only_with": "algorithm=grpo"})
+    grpo: GrpoConfig = field(default_factory=GrpoConfig, metadata={"only_with": "algorithm=grpo"})  # its settings.
+    # whether and how imagined rollouts are judged before they are learned from.
     trust: Trust = field(default_factory=Trust)
 
     def __post_init__(self) -> None:

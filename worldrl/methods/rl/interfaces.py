@@ -35,18 +35,12 @@ D_contra = TypeVar("D_contra", contravariant=True)
 
 @dataclass(frozen=True)
 class Request:
-    """What an iteration asks imagination for.
+    """What an iteration asks imagination for."""
 
-    Attributes:
-        iteration: which one.
-        starts: int64 ``[N]``, the id of each group's start record.
-        group: int64 ``[B]``.
-        mate: int64 ``[B]``, the number of each row within its group: with iteration and group it names the row's noise.
-    """
-
-    iteration: int
-    starts: Tensor
-    group: Tensor
+    iteration: int  # which one.
+    starts: Tensor  # int64 ``[N]``, the id of each group's start record.
+    group: Tensor  # int64 ``[B]``.
+    # int64 ``[B]``, the number of each row within its group: with iteration and group it names the row's noise.
     mate: Tensor
 
     @classmethod
@@ -85,59 +79,39 @@ class Node(Protocol):
 
 @dataclass(frozen=True)
 class Trace:
-    """What estimators and selectors see of ``B`` rollouts.
+    """What estimators and selectors see of ``B`` rollouts."""
 
-    Attributes:
-        iteration: which one.
-        group: int64 ``[B]``.
-        valid: bool ``[T, B]``, the decisions that may be learned from.
-        wins: bool ``[B]``, where a rollout succeeds or fails; None where there is no such thing.
-        tree: nodes by time where rollouts share their beginnings, the last ones are the rollouts; None where none do.
-        explored: values ``[W]`` and groups ``[W]`` of more rollouts that statistics are taken from; None: from these.
-    """
-
-    iteration: int
-    group: Tensor
-    valid: Tensor
-    wins: Tensor | None = None
+    iteration: int  # which one.
+    group: Tensor  # int64 ``[B]``.
+    valid: Tensor  # bool ``[T, B]``, the decisions that may be learned from.
+    wins: Tensor | None = None  # bool ``[B]``, where a rollout succeeds or fails; None where there is no such thing.
+    # nodes by time where rollouts share their beginnings, the last ones are the rollouts; None where none do.
     tree: Sequence[Node] | None = None
+    # values ``[W]`` and groups ``[W]`` of more rollouts that statistics are taken from; None: from these.
     explored: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True)
 class Collected(Generic[E]):
-    """What imagination brings in.
+    """What imagination brings in."""
 
-    Attributes:
-        experience: of ``B`` rollouts, in the imagination's own form.
-        terms: ``[B, K]``.
-        explored: terms ``[W, K]`` and groups ``[W]`` of the rollouts that were tried besides, for statistics; None: none count.
-    """
-
-    experience: E
-    terms: Tensor
+    experience: E  # of ``B`` rollouts, in the imagination's own form.
+    terms: Tensor  # ``[B, K]``.
+    # terms ``[W, K]`` and groups ``[W]`` of the rollouts that were tried besides, for statistics; None: none count.
     explored: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Kept decisions under the weights of this moment.
+    """Kept decisions under the weights of this moment."""
 
-    Attributes:
-        now: with gradient ``[M, ...]``: log-probabilities, or what a loss without them compares (predictions).
-        before: the same under the acting weights.
-        advantage: ``[M]``, or shaped like ``now``.
-        weight: ``[M]``, of mean 1 over the iteration.
-        away: computes the KL divergence to the starting weights, with gradient; None where it has no weight.
-        target: what predictions are compared with ``[M, ...]``; None for log-probabilities.
-    """
-
-    now: Tensor
-    before: Tensor
-    advantage: Tensor
-    weight: Tensor
+    now: Tensor  # with gradient ``[M, ...]``: log-probabilities, or what a loss without them compares (predictions).
+    before: Tensor  # the same under the acting weights.
+    advantage: Tensor  # ``[M]``, or shaped like ``now``.
+    weight: Tensor  # ``[M]``, of mean 1 over the iteration.
+    # computes the KL divergence to the starting weights, with gradient; None where it has no weight.
     away: Callable[[], Tensor] | None = None
-    target: Tensor | None = None
+    target: Tensor | None = None  # what predictions are compared with ``[M, ...]``; None for log-probabilities.
 
 
 class Decisions(Protocol):

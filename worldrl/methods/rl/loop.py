@@ -27,31 +27,18 @@ Numbers = dict[str, float]
 
 @dataclass(frozen=True)
 class Learner:
-    """The weights that a method trains, and how.
+    """The weights that a method trains, and how."""
 
-    Attributes:
-        modules: those weights, by their name in checkpoints.
-        optimizer: of them.
-        parameters: what a backward pass leaves gradients in.
-        clip_norm: largest gradient norm.
-        iterations: in all.
-        checkpoint_every: iterations between checkpoints.
-        name: of the group of settings, for messages.
-        kept: what the history keeps of an iteration's numbers.
-        note: the progress bar's words about them.
-        timed: how long each iteration took is logged, too.
-    """
-
-    modules: Mapping[str, nn.Module | Stateful]
-    optimizer: Optimizer
-    parameters: Callable[[], Iterable[nn.Parameter]]
-    clip_norm: float
-    iterations: int
-    checkpoint_every: int
-    name: str
-    note: Callable[[Numbers], str]
-    kept: Callable[[Numbers], Any] = dict
-    timed: bool = False
+    modules: Mapping[str, nn.Module | Stateful]  # those weights, by their name in checkpoints.
+    optimizer: Optimizer  # of them.
+    parameters: Callable[[], Iterable[nn.Parameter]]  # what a backward pass leaves gradients in.
+    clip_norm: float  # largest gradient norm.
+    iterations: int  # in all.
+    checkpoint_every: int  # iterations between checkpoints.
+    name: str  # of the group of settings, for messages.
+    note: Callable[[Numbers], str]  # the progress bar's words about them.
+    kept: Callable[[Numbers], Any] = dict  # what the history keeps of an iteration's numbers.
+    timed: bool = False  # how long each iteration took is logged, too.
 
 
 def train(learner: Learner, method: Method, *, folder: Path | None, log: MetricLog | None, series: str) -> list[Any]:

@@ -58,46 +58,26 @@ def at_once(source: Imagination[Any], request: Request, mix: RewardMix, logs: Lo
 
 @dataclass(frozen=True)
 class Method:
-    """A method of RL, for one imagination.
+    """A method of RL, for one imagination."""
 
-    Attributes:
-        source: where experience comes from.
-        prompts: starts per iteration ``N``.
-        rows: rollouts per iteration ``B``.
-        mix: terms to values.
-        advantage: values to advantages.
-        selection: advantages to weights.
-        starts: draws start records.
-        log_prob: shows decisions to the network again.
-        loss: of each gradient step.
-        budget: shares the rows out.
-        schedule: lets the source imagine.
-        control: of the steps.
-        prefix: of the names in the log.
-        kl: β, weight of the KL divergence to the starting weights where ``log_prob`` tells it.
-        epochs: passes over each iteration's decisions.
-        minibatch: decisions per gradient step at most; those of a pass have about as many.
-        advantage_clip: advantages are clipped to ± this; None leaves them.
-        modules: what a checkpoint must hold besides the trained weights.
-    """
-
-    source: Imagination[Any]
-    prompts: int
-    rows: int
-    mix: RewardMix
-    advantage: AdvantageEstimator
-    selection: SampleSelector
-    starts: StartSampler
-    log_prob: LogProb[Any]
-    loss: PolicyLoss
-    budget: BudgetAllocator = uniform
-    schedule: RolloutScheduler = at_once
-    control: UpdateController = field(default_factory=Unchecked)
-    prefix: str = "align"
-    kl: float = 0.0
-    epochs: int = 1
-    minibatch: int = 64
-    advantage_clip: float | None = None
+    source: Imagination[Any]  # where experience comes from.
+    prompts: int  # starts per iteration ``N``.
+    rows: int  # rollouts per iteration ``B``.
+    mix: RewardMix  # terms to values.
+    advantage: AdvantageEstimator  # values to advantages.
+    selection: SampleSelector  # advantages to weights.
+    starts: StartSampler  # draws start records.
+    log_prob: LogProb[Any]  # shows decisions to the network again.
+    loss: PolicyLoss  # of each gradient step.
+    budget: BudgetAllocator = uniform  # shares the rows out.
+    schedule: RolloutScheduler = at_once  # lets the source imagine.
+    control: UpdateController = field(default_factory=Unchecked)  # of the steps.
+    prefix: str = "align"  # of the names in the log.
+    kl: float = 0.0  # β, weight of the KL divergence to the starting weights where ``log_prob`` tells it.
+    epochs: int = 1  # passes over each iteration's decisions.
+    minibatch: int = 64  # decisions per gradient step at most; those of a pass have about as many.
+    advantage_clip: float | None = None  # advantages are clipped to ± this; None leaves them.
+    # what a checkpoint must hold besides the trained weights.
     modules: Mapping[str, nn.Module | Stateful] = field(default_factory=dict[str, "nn.Module | Stateful"])
 
     def losses(self, iteration: int, logs: Logs) -> Iterator[Tensor]:

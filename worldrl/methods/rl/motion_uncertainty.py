@@ -28,15 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MotionCheck:
-    """Trained inverse dynamics.
+    """Trained inverse dynamics."""
 
-    Attributes:
-        idm: reads commanded columns of frames a chunk apart.
-        bound: surprise that real episodes stay below.
-    """
-
-    idm: InverseDynamics
-    bound: float
+    idm: InverseDynamics  # reads commanded columns of frames a chunk apart.
+    bound: float  # surprise that real episodes stay below.
 
     def normalised_error(self, rollouts: ImaginedRollouts) -> Tensor:
         """Surprise at the frame that each chunk leads to, ``[T, B]``; 0 where a rollout was over.

@@ -69,33 +69,20 @@ class Feature:
 
 @dataclass(frozen=True)
 class LerobotFolder:
-    """A complete policy folder.
-
-    Attributes:
-        kind: lerobot's type, for example ``"smolvla"``.
-        inputs: features that a suite must show, by name.
-        sources: the suite's names for them, as far as ``worldrl.json`` has them.
-        action_size: numbers of an action.
-        actions: their specification: from ``worldrl.json``, else RoboTwin's joint targets for 14 numbers, else
-            LIBERO's.
-        chunk_size: actions that the network decides at once.
-        chunk_length: number of executed ones (``n_action_steps``), from the newest observation's step on.
-        n_obs_steps: newest observations in a decision; the network's chunk begins at the oldest one's step.
-        hash: identity of every file that determines the policy's actions.
-        trained_on: data of the fine-tuning with worldrl; None if unknown.
-    """
+    """A complete policy folder."""
 
     path: Path
-    kind: str
-    inputs: Mapping[str, Feature]
-    sources: Mapping[str, str]
-    action_size: int
+    kind: str  # lerobot's type, for example ``"smolvla"``.
+    inputs: Mapping[str, Feature]  # features that a suite must show, by name.
+    sources: Mapping[str, str]  # the suite's names for them, as far as ``worldrl.json`` has them.
+    action_size: int  # numbers of an action.
+    # their specification: from ``worldrl.json``, else RoboTwin's joint targets for 14 numbers, else LIBERO's.
     actions: ActionSpec
-    chunk_size: int
-    chunk_length: int
-    hash: str = field(repr=False)
-    trained_on: Mapping[str, Any] | None = None
-    n_obs_steps: int = 1
+    chunk_size: int  # actions that the network decides at once.
+    chunk_length: int  # number of executed ones (``n_action_steps``), from the newest observation's step on.
+    hash: str = field(repr=False)  # identity of every file that determines the policy's actions.
+    trained_on: Mapping[str, Any] | None = None  # data of the fine-tuning with worldrl; None if unknown.
+    n_obs_steps: int = 1  # newest observations in a decision; the network's chunk begins at the oldest one's step.
 
     @property
     def windowed(self) -> bool:

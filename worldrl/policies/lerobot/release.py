@@ -52,21 +52,14 @@ def shared_mask(model: Any, attention: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Release:
-    """A line of releases.
+    """A line of releases."""
 
-    Attributes:
-        first: oldest release of the line that has these methods.
-        tried: the release of the tests.
-        left_out: keys of ``config.json`` that it does not know and that do not matter.
-        fill_prefix: keys and values of SmolVLA's prefix, from ``vlm_with_expert`` and arguments of its ``forward``.
-        mask_4d: π0's additive attention mask, from its network and the attention.
-    """
-
-    first: tuple[int, int, int]
-    tried: str
-    left_out: tuple[str, ...]
+    first: tuple[int, int, int]  # oldest release of the line that has these methods.
+    tried: str  # the release of the tests.
+    left_out: tuple[str, ...]  # keys of ``config.json`` that it does not know and that do not matter.
+    # keys and values of SmolVLA's prefix, from ``vlm_with_expert`` and arguments of its ``forward``.
     fill_prefix: Callable[..., Any]
-    mask_4d: Callable[[Any, Tensor], Tensor]
+    mask_4d: Callable[[Any, Tensor], Tensor]  # π0's additive attention mask, from its network and the attention.
 
     @property
     def name(self) -> str:

@@ -56,12 +56,12 @@ def lerobot_launch(folder: Path, device: str) -> Launch:
 class LerobotWorker:
     """A policy's worker process.
 
+    Raises:
+        WorkerError: it cannot be started, or cannot serve.
+
     Attributes:
         facts: description of its network: ``shape`` of a sample, ``noisy`` steps, versions.
         anchor: represents the network's trained weights.
-
-    Raises:
-        WorkerError: it cannot be started, or cannot serve.
     """
 
     def __init__(self, launch: Launch) -> None:

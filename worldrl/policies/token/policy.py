@@ -54,33 +54,20 @@ FORBIDDEN = -1e9
 
 @dataclass
 class TokenPolicyConfig:
-    """Size of a :class:`TokenPolicy`.
+    """Size of a :class:`TokenPolicy`."""
 
-    Attributes:
-        image_size: pixels per side, a multiple of 8.
-        fit: how recorded images of another size get this one; refuse is an error.
-        chunk_length: control steps per chunk.
-        bins: values per action dimension.
-        width: channels of the image encoder.
-        blocks: residual blocks of the image encoder.
-        keypoints: keypoints of the image encoder.
-        text_width: size of the instruction vector.
-        hidden: width of the decoder.
-        cameras: images that it observes, ``image`` (the main camera's) first, then for example ``wrist_image``.
-        state: ``measured`` also observes the measured state; ``none`` does not.
-    """
-
-    image_size: int = 64
-    fit: Fit = Fit.refuse
-    chunk_length: int = 8
-    bins: int = 33
-    width: int = 48
-    blocks: int = 2
-    keypoints: int = 16
-    text_width: int = 64
-    hidden: int = 256
+    image_size: int = 64  # pixels per side, a multiple of 8.
+    fit: Fit = Fit.refuse  # how recorded images of another size get this one; refuse is an error.
+    chunk_length: int = 8  # control steps per chunk.
+    bins: int = 33  # values per action dimension.
+    width: int = 48  # channels of the image encoder.
+    blocks: int = 2  # residual blocks of the image encoder.
+    keypoints: int = 16  # keypoints of the image encoder.
+    text_width: int = 64  # size of the instruction vector.
+    hidden: int = 256  # width of the decoder.
+    # images that it observes, ``image`` (the main camera's) first, then for example ``wrist_image``.
     cameras: list[str] = field(default_factory=lambda: [IMAGE])
-    state: str = NOT_OBSERVED
+    state: str = NOT_OBSERVED  # ``measured`` also observes the measured state; ``none`` does not.
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -129,11 +116,11 @@ def inverse_cdf(probability: Tensor, uniform: Tensor) -> Tensor:
 class TokenPolicy(nn.Module):
     """A chunked, language-conditioned image policy (:class:`worldrl.core.interfaces.TrainablePolicy`).
 
-    Attributes:
-        trained_on: its training data in plain JSON values, saved with it; None if unknown.
-
     Raises:
         SettingError: ``statistics`` is missing.
+
+    Attributes:
+        trained_on: its training data in plain JSON values, saved with it; None if unknown.
     """
 
     action_low: Tensor

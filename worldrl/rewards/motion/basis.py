@@ -28,21 +28,13 @@ REAL_SHARE = 0.9
 
 @dataclass(frozen=True)
 class MotionBasis:
-    """Constants of the motion rewards.
+    """Constants of the motion rewards."""
 
-    Attributes:
-        dt: seconds between the frames of the measurement.
-        limits: bounds of the ``D`` coordinates.
-        constants: EVA's, with P0 re-fitted to the noise floor.
-        motion_path: motion content that earns all of the motion term, above the noise (s).
-        motion_floor: speed decoded from still videos, as a share of the velocity bounds.
-    """
-
-    dt: float
-    limits: JointLimits
-    constants: Constants
-    motion_path: float
-    motion_floor: float
+    dt: float  # seconds between the frames of the measurement.
+    limits: JointLimits  # bounds of the ``D`` coordinates.
+    constants: Constants  # EVA's, with P0 re-fitted to the noise floor.
+    motion_path: float  # motion content that earns all of the motion term, above the noise (s).
+    motion_floor: float  # speed decoded from still videos, as a share of the velocity bounds.
 
     @property
     def rewards(self) -> Mapping[str, MotionReward]:

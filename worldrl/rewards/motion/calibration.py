@@ -26,18 +26,12 @@ INTERVALS = {"0.5": 0.6745, "0.9": 1.6449, "0.95": 1.9600}
 
 @dataclass(frozen=True)
 class Readings:
-    """Decoded and recorded values of some episodes, float64 ``[T_e, D]`` each.
-
-    Attributes:
-        true: recorded values.
-        mean: decoded values.
-        std: predicted deviation of the decoded values.
-    """
+    """Decoded and recorded values of some episodes, float64 ``[T_e, D]`` each."""
 
     columns: tuple[Column, ...]
-    true: list[NDArray[np.float64]]
-    mean: list[NDArray[np.float64]]
-    std: list[NDArray[np.float64]]
+    true: list[NDArray[np.float64]]  # recorded values.
+    mean: list[NDArray[np.float64]]  # decoded values.
+    std: list[NDArray[np.float64]]  # predicted deviation of the decoded values.
 
     @property
     def errors(self) -> list[NDArray[np.float64]]:

@@ -21,16 +21,11 @@ from worldrl.rewards.motion.published import PUBLISHED_EXECUTABILITY, check_publ
 
 @dataclass(frozen=True)
 class DecodedReward:
-    """Functions of decoded joints as a :class:`~worldrl.core.interfaces.VideoReward`; a video is decoded once for all.
-
-    Attributes:
-        terms: name to function.
-        basis: joint limits for every function, and the time between frames of its measurement.
-    """
+    """Functions of decoded joints as a :class:`~worldrl.core.interfaces.VideoReward`; a video is decoded once for all."""
 
     decoder: InverseDynamics
-    terms: Mapping[str, MotionReward]
-    basis: MotionBasis
+    terms: Mapping[str, MotionReward]  # name to function.
+    basis: MotionBasis  # joint limits for every function, and the time between frames of its measurement.
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -32,25 +32,17 @@ LEAST_FRAMES = 4
 
 @dataclass(frozen=True)
 class Constants:
-    """Weights of the terms, and the map from penalty to reward.
-
-    Attributes:
-        position_bound: 0 as published.
-        huber: point where the Huber functions turn linear, as a share of the bound.
-        p0: penalty whose reward is ``highest`` / √2.
-        gamma: exponent of the map.
-        highest: reward of no penalty.
-    """
+    """Weights of the terms, and the map from penalty to reward."""
 
     jerk: float = 0.5
     acceleration: float = 0.25
     velocity_bound: float = 2.0
     acceleration_bound: float = 1.0
-    position_bound: float = 0.0
-    huber: float = 0.5
-    p0: float = 2000.0
-    gamma: float = 0.5
-    highest: float = 10.0
+    position_bound: float = 0.0  # 0 as published.
+    huber: float = 0.5  # point where the Huber functions turn linear, as a share of the bound.
+    p0: float = 2000.0  # penalty whose reward is ``highest`` / √2.
+    gamma: float = 0.5  # exponent of the map.
+    highest: float = 10.0  # reward of no penalty.
 
 
 PUBLISHED = Constants()

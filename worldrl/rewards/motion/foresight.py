@@ -55,25 +55,15 @@ PREDICTOR = "foresight"
 
 @dataclass
 class ForesightConfig:
-    """The feature predictor and its training.
+    """The feature predictor and its training."""
 
-    Attributes:
-        context: frames that it reads.
-        ahead: frames from the last of them to the predicted one.
-        hidden: width of its hidden layer.
-        steps: training steps; 0 trains none.
-        batch: windows per step.
-        learning_rate: peak, warm-up cosine.
-        weight_decay: AdamW.
-    """
-
-    context: int = 4
-    ahead: int = 4
-    hidden: int = 256
-    steps: int = 0
-    batch: int = 128
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.01
+    context: int = 4  # frames that it reads.
+    ahead: int = 4  # frames from the last of them to the predicted one.
+    hidden: int = 256  # width of its hidden layer.
+    steps: int = 0  # training steps; 0 trains none.
+    batch: int = 128  # windows per step.
+    learning_rate: float = 1e-3  # peak, warm-up cosine.
+    weight_decay: float = 0.01  # AdamW.
 
     def __post_init__(self) -> None:
         """Check the ranges."""

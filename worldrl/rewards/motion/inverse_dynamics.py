@@ -73,14 +73,11 @@ class InverseDynamics(nn.Module):
         frame_stride: control steps between the frames of its videos.
         basis: constants of the motion rewards, measured with it; None if its columns are no positions.
         begun: description of its backbone's initial weights; None without a backbone.
-        mean: of each column in the training data, ``[D]``.
-        deviation: standard deviation of each column there, ``[D]``.
-        trust: factor on the predicted deviations, ``[D]``.
     """
 
-    mean: Tensor
-    deviation: Tensor
-    trust: Tensor
+    mean: Tensor  # of each column in the training data, ``[D]``.
+    deviation: Tensor  # standard deviation of each column there, ``[D]``.
+    trust: Tensor  # factor on the predicted deviations, ``[D]``.
 
     def __init__(self, config: IdmConfig, columns: Sequence[Column], frame_stride: int = 1):
         super().__init__()

@@ -24,21 +24,13 @@ STILL = 0.01
 
 @dataclass(frozen=True)
 class JointLimits:
-    """Bounds per coordinate, ``D`` each.
+    """Bounds per coordinate, ``D`` each."""
 
-    Attributes:
-        velocity: largest absolute velocity (units/s).
-        acceleration: largest absolute acceleration (units/s²).
-        low: least position, minus infinity for no bound.
-        high: largest position.
-        weight: of each coordinate; only the proportions matter.
-    """
-
-    velocity: tuple[float, ...]
-    acceleration: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    weight: tuple[float, ...]
+    velocity: tuple[float, ...]  # largest absolute velocity (units/s).
+    acceleration: tuple[float, ...]  # largest absolute acceleration (units/s²).
+    low: tuple[float, ...]  # least position, minus infinity for no bound.
+    high: tuple[float, ...]  # largest position.
+    weight: tuple[float, ...]  # of each coordinate; only the proportions matter.
 
     def __post_init__(self) -> None:
         """Refuse bounds of different lengths or signs."""

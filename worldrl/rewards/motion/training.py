@@ -49,21 +49,13 @@ def as_shown(frames: Tensor, restore: Restore | None) -> Tensor:
 
 @dataclass(frozen=True)
 class IdmFrames:
-    """Frames with their targets.
+    """Frames with their targets."""
 
-    Attributes:
-        frame: uint8 ``[R, Y, X, 3]``.
-        restored: the same through a codec; None without one.
-        target: float32 ``[R, D]``, NaN for no target.
-        first: int64 ``[R]``, row of the first frame of the same episode.
-        last: int64 ``[R]``, row of the last one.
-    """
-
-    frame: Tensor
-    restored: Tensor | None
-    target: Tensor
-    first: Tensor
-    last: Tensor
+    frame: Tensor  # uint8 ``[R, Y, X, 3]``.
+    restored: Tensor | None  # the same through a codec; None without one.
+    target: Tensor  # float32 ``[R, D]``, NaN for no target.
+    first: Tensor  # int64 ``[R]``, row of the first frame of the same episode.
+    last: Tensor  # int64 ``[R]``, row of the last one.
 
     @classmethod
     def of(

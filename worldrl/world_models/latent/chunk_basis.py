@@ -25,20 +25,13 @@ REACH_FLOOR = 1e-6
 
 
 class ChunkBasis(StoredModule):
-    """Maps chunks in [-1, 1] to components in [-1, 1] and back; nothing is trained.
-
-    Attributes:
-        mean: ``[A]``.
-        directions: V, orthonormal rows ``[C, A]``.
-        reach: ``[C]``, projection at component 1.
-        explained: scalar, share of the recorded chunks' variance that encoding and decoding preserve.
-    """
+    """Maps chunks in [-1, 1] to components in [-1, 1] and back; nothing is trained."""
 
     kind = "chunk-basis"
-    mean: Tensor
-    directions: Tensor
-    reach: Tensor
-    explained: Tensor
+    mean: Tensor  # ``[A]``.
+    directions: Tensor  # V, orthonormal rows ``[C, A]``.
+    reach: Tensor  # ``[C]``, projection at component 1.
+    explained: Tensor  # scalar, share of the recorded chunks' variance that encoding and decoding preserve.
 
     def __init__(self, size: int, components: int) -> None:
         super().__init__()

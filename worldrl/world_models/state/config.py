@@ -44,23 +44,14 @@ class Uncertainty(StrEnum):
 
 @dataclass
 class EnsembleConfig:
-    """Sizes of the ensemble.
+    """Sizes of the ensemble."""
 
-    Attributes:
-        variant: architecture of a member.
-        members: networks ``M``; up to 128 in NEUBAY.
-        elites: members of lowest hold-out error, which predict the rollouts (NEUBAY: 100 of 128).
-        width: of the hidden layers.
-        depth: hidden layers.
-        input_clip: largest standardised input, 0 for none (RAVL: 10).
-    """
-
-    variant: Variant = Variant.plain
-    members: int = 7
-    elites: int = 5
-    width: int = 200
-    depth: int = 4
-    input_clip: float = 0.0
+    variant: Variant = Variant.plain  # architecture of a member.
+    members: int = 7  # networks ``M``; up to 128 in NEUBAY.
+    elites: int = 5  # members of lowest hold-out error, which predict the rollouts (NEUBAY: 100 of 128).
+    width: int = 200  # of the hidden layers.
+    depth: int = 4  # hidden layers.
+    input_clip: float = 0.0  # largest standardised input, 0 for none (RAVL: 10).
 
     def __post_init__(self) -> None:
         """Reject sizes that make no ensemble."""
@@ -80,40 +71,27 @@ class EnsembleConfig:
 
 @dataclass
 class EnsembleTraining:
-    """How the ensemble learns; the defaults are those of MOPO and its descendants.
+    """How the ensemble learns; the defaults are those of MOPO and its descendants."""
 
-    Attributes:
-        learning_rate: of Adam.
-        batch_size: rows per member and step.
-        weight_decay: one per hidden layer and one for the output, ½·wd·‖W‖² each, weights only. Empty means none; one
-            value serves every layer.
-        decoupled: apply the decay as AdamW does, to every parameter (NEUBAY).
-        bound_weight: of Σ(max - min) of the log-variance bounds; no effect in ``layer_norm``.
-        bootstrap: give each member its own draw of the rows with replacement; otherwise all rows in its own order.
-        holdout_share: share of the rows that are held out ...
-        holdout_most: ... and how many at most.
-        improvement: a member has improved when its hold-out error fell by more than this share.
-        patience: epochs without any improvement after which training ends.
-        min_epochs: patience ends no training before this epoch (RAVL: 350); instead the learning rate falls to 0.3 of
-            itself, once.
-        max_epochs: training always ends here (MOBILE: 30; NEUBAY: 600 to 2400); 0 for no limit. 100,000 rows of HalfCheetah
-            take about a hundred; after fifteen, an agent exploits the world's errors (docs/log/offline-grids.md).
-        checkpoint_epochs: epochs between checkpoints.
-    """
-
-    learning_rate: float = 1e-3
-    batch_size: int = 256
+    learning_rate: float = 1e-3  # of Adam.
+    batch_size: int = 256  # rows per member and step.
+    # one per hidden layer and one for the output, ½·wd·‖W‖² each, weights only. Empty means none; one value serves
+    # every layer.
     weight_decay: tuple[float, ...] = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)
-    decoupled: bool = False
-    bound_weight: float = 0.01
+    decoupled: bool = False  # apply the decay as AdamW does, to every parameter (NEUBAY).
+    bound_weight: float = 0.01  # of Σ(max - min) of the log-variance bounds; no effect in ``layer_norm``.
+    # give each member its own draw of the rows with replacement; otherwise all rows in its own order.
     bootstrap: bool = True
-    holdout_share: float = 0.2
-    holdout_most: int = 1000
-    improvement: float = 0.01
-    patience: int = 5
+    holdout_share: float = 0.2  # share of the rows that are held out ...
+    holdout_most: int = 1000  # ... and how many at most.
+    improvement: float = 0.01  # a member has improved when its hold-out error fell by more than this share.
+    patience: int = 5  # epochs without any improvement after which training ends.
+    # patience ends no training before this epoch (RAVL: 350); instead the learning rate falls to 0.3 of itself, once.
     min_epochs: int = 0
+    # training always ends here (MOBILE: 30; NEUBAY: 600 to 2400); 0 for no limit. 100,000 rows of HalfCheetah take
+    # about a hundred; after fifteen, an agent exploits the world's errors (docs/log/offline-grids.md).
     max_epochs: int = 100
-    checkpoint_epochs: int = 1
+    checkpoint_epochs: int = 1  # epochs between checkpoints.
 
     def __post_init__(self) -> None:
         """Reject numbers out of range."""

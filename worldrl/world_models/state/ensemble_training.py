@@ -39,25 +39,16 @@ SLOWED = 0.3
 
 @dataclass(frozen=True)
 class EnsembleReport:
-    """Result of :func:`fit_ensemble`.
+    """Result of :func:`fit_ensemble`."""
 
-    Attributes:
-        epochs: passes over the data, all sessions.
-        resumed_from: first epoch of this session; 0 for a fresh start.
-        holdout_error: best mean squared error of each member on the held-out rows, in units of the targets.
-        elites: members in order of that error.
-        stopped: ``"patience"`` or ``"max_epochs"``.
-        wall_s: seconds of this session.
-        skipped: damaged checkpoints, with reasons.
-    """
-
-    epochs: int
-    resumed_from: int
+    epochs: int  # passes over the data, all sessions.
+    resumed_from: int  # first epoch of this session; 0 for a fresh start.
+    # best mean squared error of each member on the held-out rows, in units of the targets.
     holdout_error: tuple[float, ...]
-    elites: tuple[int, ...]
-    stopped: str
-    wall_s: float
-    skipped: tuple[str, ...] = ()
+    elites: tuple[int, ...]  # members in order of that error.
+    stopped: str  # ``"patience"`` or ``"max_epochs"``.
+    wall_s: float  # seconds of this session.
+    skipped: tuple[str, ...] = ()  # damaged checkpoints, with reasons.
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""

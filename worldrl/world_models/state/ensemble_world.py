@@ -27,16 +27,11 @@ ROWS_AT_ONCE = 2048
 
 @dataclass
 class EnsembleWorldConfig:
-    """How rollouts use the ensemble.
+    """How rollouts use the ensemble."""
 
-    Attributes:
-        member_choice: a new elite at each step, or one per rollout.
-        uncertainty: measured at each step; ``none`` evaluates one member per row only.
-        uncertainty_from: members that the uncertainty is measured over: ``members`` (MOPO) or ``elites`` (NEUBAY).
-    """
-
-    member_choice: MemberChoice = MemberChoice.step
-    uncertainty: Uncertainty = Uncertainty.none
+    member_choice: MemberChoice = MemberChoice.step  # a new elite at each step, or one per rollout.
+    uncertainty: Uncertainty = Uncertainty.none  # measured at each step; ``none`` evaluates one member per row only.
+    # members that the uncertainty is measured over: ``members`` (MOPO) or ``elites`` (NEUBAY).
     uncertainty_from: str = "members"
 
     def __post_init__(self) -> None:

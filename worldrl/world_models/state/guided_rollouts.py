@@ -24,15 +24,10 @@ from worldrl.world_models.state.true_dynamics import Simulator, dynamics_error
 
 @dataclass
 class GuidedRolloutConfig:
-    """One generation of trajectories.
+    """One generation of trajectories."""
 
-    Attributes:
-        trajectories: per generation; 8192 is the published number, which takes the small model minutes.
-        batch: trajectories drawn side by side.
-    """
-
-    trajectories: int = 8192
-    batch: int = 256
+    trajectories: int = 8192  # per generation; 8192 is the published number, which takes the small model minutes.
+    batch: int = 256  # trajectories drawn side by side.
 
     def __post_init__(self) -> None:
         """Reject numbers out of range."""

@@ -28,19 +28,12 @@ from worldrl.nn.stored import StoredModule
 
 @dataclass
 class TerminationTraining:
-    """How the head learns.
+    """How the head learns."""
 
-    Attributes:
-        width: of its hidden layer.
-        steps: optimizer steps.
-        batch_size: rows per step, half of them terminals.
-        learning_rate: highest, of a cosine.
-    """
-
-    width: int = 128
-    steps: int = 2000
-    batch_size: int = 256
-    learning_rate: float = 3e-3
+    width: int = 128  # of its hidden layer.
+    steps: int = 2000  # optimizer steps.
+    batch_size: int = 256  # rows per step, half of them terminals.
+    learning_rate: float = 3e-3  # highest, of a cosine.
 
 
 class TerminationHead(StoredModule):

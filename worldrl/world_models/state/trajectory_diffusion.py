@@ -39,29 +39,17 @@ CONSTANT = 1e-6
 
 @dataclass
 class TrajectoryDiffusionConfig:
-    """Sizes and noise levels; the levels are the published ones.
+    """Sizes and noise levels; the levels are the published ones."""
 
-    Attributes:
-        length: steps ``L`` of a window.
-        features: of the first level; 1024 is the published size, 64 what a CPU can sample in minutes.
-        levels: resolutions of the U-Net.
-        groups: of its norms.
-        sigma_data: standard deviation of the normalised data.
-        log_sigma_mean: mean of the training levels' logarithm.
-        log_sigma_std: its standard deviation.
-        sigma_low: lowest level.
-        sigma_high: highest level, where sampling starts.
-    """
-
-    length: int = 32
-    features: int = 64
-    levels: int = 3
-    groups: int = 8
-    sigma_data: float = 1.0
-    log_sigma_mean: float = -1.2
-    log_sigma_std: float = 1.2
-    sigma_low: float = 2e-3
-    sigma_high: float = 80.0
+    length: int = 32  # steps ``L`` of a window.
+    features: int = 64  # of the first level; 1024 is the published size, 64 what a CPU can sample in minutes.
+    levels: int = 3  # resolutions of the U-Net.
+    groups: int = 8  # of its norms.
+    sigma_data: float = 1.0  # standard deviation of the normalised data.
+    log_sigma_mean: float = -1.2  # mean of the training levels' logarithm.
+    log_sigma_std: float = 1.2  # its standard deviation.
+    sigma_low: float = 2e-3  # lowest level.
+    sigma_high: float = 80.0  # highest level, where sampling starts.
 
     def __post_init__(self) -> None:
         """Reject sizes that make no network."""
@@ -75,29 +63,17 @@ class TrajectoryDiffusionConfig:
 
 @dataclass
 class TrajectoryTraining:
-    """How the trajectory model learns.
+    """How the trajectory model learns."""
 
-    Attributes:
-        steps: optimizer steps; 0 where epochs are given.
-        epochs: passes over the windows instead; 0 where steps are given.
-        batch_size: windows per step.
-        learning_rate: Adam's highest.
-        warmup: share of the steps in which it rises; a cosine down to zero follows.
-        ema_decay: per step; 0.9995 is the published 0.995 at every tenth.
-        stride: steps between windows of one episode.
-        validation_share: of the episodes, held out from training.
-        checkpoint_steps: steps between checkpoints.
-    """
-
-    steps: int = 10_000
-    epochs: int = 0
-    batch_size: int = 32
-    learning_rate: float = 2e-3
-    warmup: float = 0.1
-    ema_decay: float = 0.9995
-    stride: int = 8
-    validation_share: float = 0.05
-    checkpoint_steps: int = 1000
+    steps: int = 10_000  # optimizer steps; 0 where epochs are given.
+    epochs: int = 0  # passes over the windows instead; 0 where steps are given.
+    batch_size: int = 32  # windows per step.
+    learning_rate: float = 2e-3  # Adam's highest.
+    warmup: float = 0.1  # share of the steps in which it rises; a cosine down to zero follows.
+    ema_decay: float = 0.9995  # per step; 0.9995 is the published 0.995 at every tenth.
+    stride: int = 8  # steps between windows of one episode.
+    validation_share: float = 0.05  # of the episodes, held out from training.
+    checkpoint_steps: int = 1000  # steps between checkpoints.
 
     def __post_init__(self) -> None:
         """Require exactly one of steps and epochs."""

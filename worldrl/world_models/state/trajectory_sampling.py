@@ -33,25 +33,16 @@ LARGEST_CHURN = math.sqrt(2) - 1
 
 @dataclass
 class SamplerConfig:
-    """EDM's stochastic sampler.
+    """EDM's stochastic sampler."""
 
-    Attributes:
-        steps: of the sampler, two evaluations each but for the last; the published number is 256 with ``churn=80``.
-        rho: density of the levels at the lower end.
-        churn: S_churn, noise added over all steps; each step adds churn/steps, 0.3125 at both sizes.
-        churn_low: S_tmin, below which none is added.
-        churn_high: S_tmax, above which none is added.
-        churn_noise: S_noise, slightly above 1 against lost detail.
-        second_order: Heun's steps; false takes Euler's at half the cost.
-    """
-
+    # of the sampler, two evaluations each but for the last; the published number is 256 with ``churn=80``.
     steps: int = 32
-    rho: float = 7.0
-    churn: float = 10.0
-    churn_low: float = 0.05
-    churn_high: float = 50.0
-    churn_noise: float = 1.003
-    second_order: bool = True
+    rho: float = 7.0  # density of the levels at the lower end.
+    churn: float = 10.0  # S_churn, noise added over all steps; each step adds churn/steps, 0.3125 at both sizes.
+    churn_low: float = 0.05  # S_tmin, below which none is added.
+    churn_high: float = 50.0  # S_tmax, above which none is added.
+    churn_noise: float = 1.003  # S_noise, slightly above 1 against lost detail.
+    second_order: bool = True  # Heun's steps; false takes Euler's at half the cost.
 
     def __post_init__(self) -> None:
         """Reject numbers out of range."""
@@ -68,19 +59,12 @@ def published_sampler() -> SamplerConfig:
 
 @dataclass
 class GuidanceConfig:
-    """Strength of the policy's guidance.
+    """Strength of the policy's guidance."""
 
-    Attributes:
-        coefficient: c, 0 for no guidance.
-        cosine: c_cos, more guidance at middle noise levels.
-        normalise: scale each trajectory's gradient to unit length.
-        at_denoised: take the gradient at the clean estimate, with one more evaluation per step.
-    """
-
-    coefficient: float = 0.0
-    cosine: float = 0.3
-    normalise: bool = True
-    at_denoised: bool = False
+    coefficient: float = 0.0  # c, 0 for no guidance.
+    cosine: float = 0.3  # c_cos, more guidance at middle noise levels.
+    normalise: bool = True  # scale each trajectory's gradient to unit length.
+    at_denoised: bool = False  # take the gradient at the clean estimate, with one more evaluation per step.
 
 
 def guidance_weight(step: int, steps: int, config: GuidanceConfig) -> float:

@@ -21,19 +21,13 @@ from worldrl.core.interfaces import Logs
 
 @dataclass(frozen=True)
 class ChunkLoss:
-    """Loss of one recorded chunk.
+    """Loss of one recorded chunk."""
 
-    Attributes:
-        loss: scalar.
-        features: ``[B, n, d]`` for the heads, from the evaluations that gave the loss.
-        level: noise share of those evaluations in [0, 1]: ``[B, F]``, or ``[B, 1]`` where all frames of a row are alike.
-        logs: detached scalars.
-    """
-
-    loss: Tensor
-    features: Tensor
+    loss: Tensor  # scalar.
+    features: Tensor  # ``[B, n, d]`` for the heads, from the evaluations that gave the loss.
+    # noise share of those evaluations in [0, 1]: ``[B, F]``, or ``[B, 1]`` where all frames of a row are alike.
     level: Tensor
-    logs: Logs
+    logs: Logs  # detached scalars.
 
 
 class Dynamics(Protocol):

@@ -36,25 +36,15 @@ class FollowedState(Protocol):
 
 @dataclass(frozen=True)
 class VideoState:
-    """Rows of a video world model between chunks.
+    """Rows of a video world model between chunks."""
 
-    Attributes:
-        reference: latent of each row's first frame ``[B, c, h, w]``.
-        memory: newest latents ``[B, K, c, h, w]``.
-        command: last command ``[B, A]``.
-        instruction: embedded instructions ``[B, d]``.
-        belief: recurrent state of the outcome ensemble ``[B, J b]``.
-        first: uint8 ``[B, V Y, X, 3]``, each row's first sheet.
-        measured: newest measured numbers ``[B, S]``; None where the model does not predict them.
-    """
-
-    reference: Tensor
-    memory: Tensor
-    command: Tensor
-    instruction: Tensor
-    belief: Tensor
-    first: Tensor
-    measured: Tensor | None = None
+    reference: Tensor  # latent of each row's first frame ``[B, c, h, w]``.
+    memory: Tensor  # newest latents ``[B, K, c, h, w]``.
+    command: Tensor  # last command ``[B, A]``.
+    instruction: Tensor  # embedded instructions ``[B, d]``.
+    belief: Tensor  # recurrent state of the outcome ensemble ``[B, J b]``.
+    first: Tensor  # uint8 ``[B, V Y, X, 3]``, each row's first sheet.
+    measured: Tensor | None = None  # newest measured numbers ``[B, S]``; None where the model does not predict them.
 
     @property
     def rows(self) -> int:

@@ -73,17 +73,11 @@ class OutcomeTraining(Protocol):
 
 @dataclass(frozen=True)
 class LabelledEpisodes:
-    """Imagined episodes, each with one instruction.
+    """Imagined episodes, each with one instruction."""
 
-    Attributes:
-        findings: float16 ``[E, T, width]``.
-        success: bool ``[E, T]``, the frame really fulfilled the instruction.
-        valid: bool ``[E, T]``, the frame was recorded.
-    """
-
-    findings: Tensor
-    success: Tensor
-    valid: Tensor
+    findings: Tensor  # float16 ``[E, T, width]``.
+    success: Tensor  # bool ``[E, T]``, the frame really fulfilled the instruction.
+    valid: Tensor  # bool ``[E, T]``, the frame was recorded.
 
     def __len__(self) -> int:
         """Return ``E``."""

@@ -36,19 +36,12 @@ MOST_EPISODES = 400
 
 @dataclass(frozen=True)
 class Pairs:
-    """Images of the same moments.
+    """Images of the same moments."""
 
-    Attributes:
-        imagined: uint8 ``[N, Y, X, 3]``, decoded from imagined latents.
-        real: uint8 ``[N, Y, X, 3]``.
-        first: uint8 ``[E, Y, X, 3]``, first frames of the episodes.
-        episode: int64 ``[N]``, position in ``first``.
-    """
-
-    imagined: Tensor
-    real: Tensor
-    first: Tensor
-    episode: Tensor
+    imagined: Tensor  # uint8 ``[N, Y, X, 3]``, decoded from imagined latents.
+    real: Tensor  # uint8 ``[N, Y, X, 3]``.
+    first: Tensor  # uint8 ``[E, Y, X, 3]``, first frames of the episodes.
+    episode: Tensor  # int64 ``[N]``, position in ``first``.
 
     def __len__(self) -> int:
         """Return ``N``."""

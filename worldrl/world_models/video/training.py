@@ -149,24 +149,18 @@ class WindowPart(Protocol):
 
 @dataclass(frozen=True)
 class WindowLoss:
-    """The loss of pass ``k``, a pure function of weights, seed, ``k`` and the latent rollouts, if any.
+    """The loss of pass ``k``, a pure function of weights, seed, ``k`` and the latent rollouts, if any."""
 
-    Attributes:
-        model: a world model that follows windows, and encodes them.
-        part: computes it.
-        names: of the random stream of pass ``k``.
-        split: whether rollouts advance with a generator of their own on devices other than the CPU.
-    """
-
-    model: Any
+    model: Any  # a world model that follows windows, and encodes them.
     sampler: WindowSampler
     config: WindowTraining
     instructions: TaskInstructions
     seed: int
     rollouts: LatentRollouts | None
-    part: WindowPart
+    part: WindowPart  # computes it.
+    # of the random stream of pass ``k``.
     names: Callable[[int], tuple[str | int, ...]] = lambda step: ("dynamics", step)
-    split: bool = False
+    split: bool = False  # whether rollouts advance with a generator of their own on devices other than the CPU.
 
     def __call__(self, step: int) -> tuple[Tensor, Logs]:
         """Draw windows and compute their loss; return it with its scalars."""

@@ -9,41 +9,24 @@ from worldrl.core.errors import SettingError
 
 @dataclass
 class UNetConfig:
-    """EDM U-Net; the defaults are DIAMOND's.
+    """EDM U-Net; the defaults are DIAMOND's."""
 
-    Attributes:
-        channels: of every level.
-        levels: resolutions, each half of the previous one.
-        blocks: residual blocks per level on the way down; one more on the way up.
-        condition: width of the embedding of noise level and actions.
-        heads: attention heads at the lowest resolution, and of the success and gripper head.
-        sigma_data: standard deviation of the latents; 0.5 for pixels in [-1, 1], about 1 for the patch codec's.
-        offset_noise: standard deviation of the noise that all places of a channel share, in training.
-        log_sigma_mean: mean of the training levels' logarithm.
-        log_sigma_std: its standard deviation.
-        sigma_low: lowest level, in training and of the sampler.
-        sigma_high: highest level in training.
-        sigma_start: level at which sampling starts.
-        rho: density of the sampler's levels at the lower end.
-        sampling_steps: steps of the sampler for each frame.
-        order: 1 for Euler's steps, 2 for Heun's: one more evaluation for every step but the last.
-    """
-
-    channels: int = 64
-    levels: int = 4
-    blocks: int = 2
-    condition: int = 256
-    heads: int = 8
+    channels: int = 64  # of every level.
+    levels: int = 4  # resolutions, each half of the previous one.
+    blocks: int = 2  # residual blocks per level on the way down; one more on the way up.
+    condition: int = 256  # width of the embedding of noise level and actions.
+    heads: int = 8  # attention heads at the lowest resolution, and of the success and gripper head.
+    # standard deviation of the latents; 0.5 for pixels in [-1, 1], about 1 for the patch codec's.
     sigma_data: float = 0.5
-    offset_noise: float = 0.3
-    log_sigma_mean: float = -0.4
-    log_sigma_std: float = 1.2
-    sigma_low: float = 2e-3
-    sigma_high: float = 20.0
-    sigma_start: float = 5.0
-    rho: float = 7.0
-    sampling_steps: int = 3
-    order: int = 1
+    offset_noise: float = 0.3  # standard deviation of the noise that all places of a channel share, in training.
+    log_sigma_mean: float = -0.4  # mean of the training levels' logarithm.
+    log_sigma_std: float = 1.2  # its standard deviation.
+    sigma_low: float = 2e-3  # lowest level, in training and of the sampler.
+    sigma_high: float = 20.0  # highest level in training.
+    sigma_start: float = 5.0  # level at which sampling starts.
+    rho: float = 7.0  # density of the sampler's levels at the lower end.
+    sampling_steps: int = 3  # steps of the sampler for each frame.
+    order: int = 1  # 1 for Euler's steps, 2 for Heun's: one more evaluation for every step but the last.
 
     def __post_init__(self) -> None:
         """Reject sizes that do not divide and levels in the wrong order."""

@@ -50,19 +50,12 @@ MASK_CHANNELS = 4
 
 @dataclass(frozen=True)
 class WanBase:
-    """A checked folder.
+    """A checked folder."""
 
-    Attributes:
-        folder: where it is.
-        transformer: its configuration.
-        vae: the autoencoder's.
-        files: everything that is read, relative to ``folder``.
-    """
-
-    folder: Path
-    transformer: Mapping[str, Any]
-    vae: Mapping[str, Any]
-    files: tuple[str, ...]
+    folder: Path  # where it is.
+    transformer: Mapping[str, Any]  # its configuration.
+    vae: Mapping[str, Any]  # the autoencoder's.
+    files: tuple[str, ...]  # everything that is read, relative to ``folder``.
 
     def hash(self) -> str:
         """Return the SHA-256 over names and contents of all files; it reads every byte, one thread per file."""

@@ -22,25 +22,15 @@ from worldrl.world_models.wan.config import WanConfig, WanDynamicsConfig
 
 @dataclass(frozen=True)
 class WanState:
-    """Rows between chunks.
+    """Rows between chunks."""
 
-    Attributes:
-        reference: uint8 ``[B, Y, X, 3]``, each row's first frame.
-        memory: uint8 ``[B, K, Y, X, 3]``, the newest frames.
-        null_action: float32 ``[B, A]``, the null action at the reference.
-        memory_action: float32 ``[B, M, A]``, the actions that led to the memory.
-        command: what the robot was last told ``[B, A]``.
-        instruction: embedded instructions ``[B, d]``.
-        belief: of the outcome jury ``[B, J b]``, nothing where there is none.
-    """
-
-    reference: Tensor
-    memory: Tensor
-    null_action: Tensor
-    memory_action: Tensor
-    command: Tensor
-    instruction: Tensor
-    belief: Tensor
+    reference: Tensor  # uint8 ``[B, Y, X, 3]``, each row's first frame.
+    memory: Tensor  # uint8 ``[B, K, Y, X, 3]``, the newest frames.
+    null_action: Tensor  # float32 ``[B, A]``, the null action at the reference.
+    memory_action: Tensor  # float32 ``[B, M, A]``, the actions that led to the memory.
+    command: Tensor  # what the robot was last told ``[B, A]``.
+    instruction: Tensor  # embedded instructions ``[B, d]``.
+    belief: Tensor  # of the outcome jury ``[B, J b]``, nothing where there is none.
 
     @property
     def rows(self) -> int:

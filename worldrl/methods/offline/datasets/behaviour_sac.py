@@ -41,29 +41,17 @@ SERIES = "sac"
 
 @dataclass
 class BehaviourSac:
-    """Settings of :func:`train_behaviour`; most defaults are Stable-Baselines3's.
+    """Settings of :func:`train_behaviour`; most defaults are Stable-Baselines3's."""
 
-    Attributes:
-        steps: environment steps, each followed by one update.
-        hidden: widths of the hidden layers of actor and critics.
-        learning_rate: of all three optimizers (Adam).
-        batch_size: rows per update.
-        gamma: discount.
-        tau: rate of the targets per update.
-        learning_starts: steps of uniform actions before the first update.
-        checkpoint_every: steps per stretch; the actor at the end of each is stored and evaluated.
-        evaluation_episodes: deterministic episodes per evaluation.
-    """
-
-    steps: int = 300_000
-    hidden: tuple[int, ...] = (256, 256)
-    learning_rate: float = 3e-4
-    batch_size: int = 256
-    gamma: float = 0.99
-    tau: float = 0.005
-    learning_starts: int = 10_000
-    checkpoint_every: int = 10_000
-    evaluation_episodes: int = 10
+    steps: int = 300_000  # environment steps, each followed by one update.
+    hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers of actor and critics.
+    learning_rate: float = 3e-4  # of all three optimizers (Adam).
+    batch_size: int = 256  # rows per update.
+    gamma: float = 0.99  # discount.
+    tau: float = 0.005  # rate of the targets per update.
+    learning_starts: int = 10_000  # steps of uniform actions before the first update.
+    checkpoint_every: int = 10_000  # steps per stretch; the actor at the end of each is stored and evaluated.
+    evaluation_episodes: int = 10  # deterministic episodes per evaluation.
 
     def __post_init__(self) -> None:
         self.hidden = tuple(self.hidden)

@@ -30,25 +30,15 @@ NAME = "latent-keypoints"
 
 @dataclass(frozen=True)
 class KeypointTraining:
-    """Training of the encoder; after a few hundred steps it overfits the episodes.
+    """Training of the encoder; after a few hundred steps it overfits the episodes."""
 
-    Attributes:
-        steps: optimizer steps; the weights of the best measurement are kept.
-        batch: rows per step.
-        learning_rate: of AdamW, constant.
-        weight_decay: of AdamW.
-        hidden: width of the head's two hidden layers.
-        look_every: steps between two measurements on the held-out episodes.
-        held_out: one in so many recorded episodes is held out.
-    """
-
-    steps: int = 800
-    batch: int = 128
-    learning_rate: float = 1e-3
-    weight_decay: float = 1e-2
-    hidden: int = 256
-    look_every: int = 50
-    held_out: int = 5
+    steps: int = 800  # optimizer steps; the weights of the best measurement are kept.
+    batch: int = 128  # rows per step.
+    learning_rate: float = 1e-3  # of AdamW, constant.
+    weight_decay: float = 1e-2  # of AdamW.
+    hidden: int = 256  # width of the head's two hidden layers.
+    look_every: int = 50  # steps between two measurements on the held-out episodes.
+    held_out: int = 5  # one in so many recorded episodes is held out.
 
     def __post_init__(self) -> None:
         require_at_least_one(self, ("steps", "batch", "hidden", "look_every"), of="keypoint training")

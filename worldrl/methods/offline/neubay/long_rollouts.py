@@ -30,21 +30,13 @@ FRESH_MEMORY_ROWS = 65_536
 
 @dataclass(frozen=True)
 class LongRolloutConfig:
-    """Settings of long rollouts.
+    """Settings of long rollouts."""
 
-    Attributes:
-        rollouts: per generation, B.
-        episode_steps: time limit of the task, history included.
-        horizon: imagined steps at most; null up to the time limit (for the sweep over horizons).
-        threshold: largest uncertainty after which a rollout continues.
-        history: recorded steps at most that are read; null from the episode's first (the paper's).
-    """
-
-    rollouts: int = 100
-    episode_steps: int = 1000
-    horizon: int | None = None
-    threshold: float = math.inf
-    history: int | None = None
+    rollouts: int = 100  # per generation, B.
+    episode_steps: int = 1000  # time limit of the task, history included.
+    horizon: int | None = None  # imagined steps at most; null up to the time limit (for the sweep over horizons).
+    threshold: float = math.inf  # largest uncertainty after which a rollout continues.
+    history: int | None = None  # recorded steps at most that are read; null from the episode's first (the paper's).
 
     def __post_init__(self) -> None:
         require_at_least_one(self, ("rollouts", "episode_steps"), of="rollouts")

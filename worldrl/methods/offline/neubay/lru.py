@@ -30,21 +30,13 @@ SMALLEST = 1e-8
 
 @dataclass(frozen=True)
 class MemoryConfig:
-    """Sizes of a stack of recurrent layers.
+    """Sizes of a stack of recurrent layers."""
 
-    Attributes:
-        width: d, features in and out.
-        states: n, complex states per layer.
-        layers: how many.
-        radius_min: smallest modulus of λ at the start.
-        radius_max: largest modulus of λ at the start, below 1; memories last about 1 / (1 - modulus) rows.
-    """
-
-    width: int = 256
-    states: int = 128
-    layers: int = 2
-    radius_min: float = 0.0
-    radius_max: float = 0.9
+    width: int = 256  # d, features in and out.
+    states: int = 128  # n, complex states per layer.
+    layers: int = 2  # how many.
+    radius_min: float = 0.0  # smallest modulus of λ at the start.
+    radius_max: float = 0.9  # largest modulus of λ at the start, below 1; memories last about 1 / (1 - modulus) rows.
 
     def __post_init__(self) -> None:
         require_at_least_one(self, ("width", "states", "layers"), of="memory")

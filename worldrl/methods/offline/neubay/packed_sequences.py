@@ -30,23 +30,14 @@ from worldrl.core.errors import SettingError
 
 @dataclass(frozen=True)
 class PackedSequences:
-    """Rows of arrivals; see the module's table.
+    """Rows of arrivals; see the module's table."""
 
-    Attributes:
-        obs: float32 ``[T, S]``.
-        action: float32 ``[T, A]`` that led to this row; zeros at a reset.
-        reward: float32 ``[T]`` of that action; zero at a reset.
-        terminated: bool ``[T]``, that action ended the task.
-        reset: bool ``[T]``, the first row of a segment.
-        real: bool ``[T]``, that action was recorded, not imagined; at a reset as its own observation.
-    """
-
-    obs: Tensor
-    action: Tensor
-    reward: Tensor
-    terminated: Tensor
-    reset: Tensor
-    real: Tensor
+    obs: Tensor  # float32 ``[T, S]``.
+    action: Tensor  # float32 ``[T, A]`` that led to this row; zeros at a reset.
+    reward: Tensor  # float32 ``[T]`` of that action; zero at a reset.
+    terminated: Tensor  # bool ``[T]``, that action ended the task.
+    reset: Tensor  # bool ``[T]``, the first row of a segment.
+    real: Tensor  # bool ``[T]``, that action was recorded, not imagined; at a reset as its own observation.
 
     def __len__(self) -> int:
         return int(self.obs.shape[0])

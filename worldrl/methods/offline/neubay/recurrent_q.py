@@ -32,27 +32,16 @@ from worldrl.methods.offline.targets import td_target
 
 @dataclass(frozen=True)
 class RecurrentQConfig:
-    """The paper's settings for the bandit.
+    """The paper's settings for the bandit."""
 
-    Attributes:
-        memory: of the encoder.
-        hidden: width of the head's layers.
-        hidden_layers: how many.
-        gamma: discount.
-        tau: rate of the target network.
-        encoder_lr: learning rate up to the memory; recurrent encoders need far smaller ones than heads.
-        head_lr: learning rate of the head.
-        clip_norm: largest gradient norm, of the encoder and of the head apart.
-    """
-
-    memory: MemoryConfig = field(default_factory=MemoryConfig)
-    hidden: int = 256
-    hidden_layers: int = 2
-    gamma: float = 0.99
-    tau: float = 0.005
-    encoder_lr: float = 3e-6
-    head_lr: float = 1e-4
-    clip_norm: float = 1.0
+    memory: MemoryConfig = field(default_factory=MemoryConfig)  # of the encoder.
+    hidden: int = 256  # width of the head's layers.
+    hidden_layers: int = 2  # how many.
+    gamma: float = 0.99  # discount.
+    tau: float = 0.005  # rate of the target network.
+    encoder_lr: float = 3e-6  # learning rate up to the memory; recurrent encoders need far smaller ones than heads.
+    head_lr: float = 1e-4  # learning rate of the head.
+    clip_norm: float = 1.0  # largest gradient norm, of the encoder and of the head apart.
 
 
 class RecurrentQ(nn.Module):

@@ -24,23 +24,14 @@ from worldrl.methods.offline.neubay.packed_sequences import PackedSequenceBuffer
 
 @dataclass(frozen=True)
 class NeubayTraining:
-    """Settings of the training; the paper's for locomotion.
+    """Settings of the training; the paper's for locomotion."""
 
-    Attributes:
-        updates: gradient steps.
-        rows: packed rows per update.
-        buffer: capacity of the buffer, rows.
-        updates_per_step: gradient steps per step of a generation, its real history included.
-        rollouts: settings of the rollouts.
-        checkpoint_generations: generations between checkpoints.
-    """
-
-    updates: int = 2_000_000
-    rows: int = 2048
-    buffer: int = 40_000_000
-    updates_per_step: float = 0.05
-    rollouts: LongRolloutConfig = field(default_factory=LongRolloutConfig)
-    checkpoint_generations: int = 50
+    updates: int = 2_000_000  # gradient steps.
+    rows: int = 2048  # packed rows per update.
+    buffer: int = 40_000_000  # capacity of the buffer, rows.
+    updates_per_step: float = 0.05  # gradient steps per step of a generation, its real history included.
+    rollouts: LongRolloutConfig = field(default_factory=LongRolloutConfig)  # settings of the rollouts.
+    checkpoint_generations: int = 50  # generations between checkpoints.
 
     def __post_init__(self) -> None:
         for name, least in (("updates", 1), ("rows", 2), ("checkpoint_generations", 1)):

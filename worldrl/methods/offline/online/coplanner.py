@@ -25,23 +25,14 @@ from worldrl.methods.offline.agent import require_rules
 
 @dataclass(frozen=True)
 class UpMpcConfig:
-    """Settings of :func:`up_mpc`; defaults are those on MBPO.
+    """Settings of :func:`up_mpc`; defaults are those on MBPO."""
 
-    Attributes:
-        candidates: K.
-        horizon: H.
-        reward_discount: γ_r.
-        uncertainty_discount: γ_u.
-        conservative: α_c, of rollouts.
-        optimistic: α_o, of exploration.
-    """
-
-    candidates: int = 5
-    horizon: int = 5
-    reward_discount: float = 0.97
-    uncertainty_discount: float = 0.97
-    conservative: float = 2.0
-    optimistic: float = 1.0
+    candidates: int = 5  # K.
+    horizon: int = 5  # H.
+    reward_discount: float = 0.97  # γ_r.
+    uncertainty_discount: float = 0.97  # γ_u.
+    conservative: float = 2.0  # α_c, of rollouts.
+    optimistic: float = 1.0  # α_o, of exploration.
 
     def __post_init__(self) -> None:
         rules = {

@@ -27,17 +27,11 @@ ITERATIONS = 100
 
 @dataclass(frozen=True)
 class SnapshotConfig:
-    """Settings of :class:`SnapshotResets`; defaults are the paper's.
+    """Settings of :class:`SnapshotResets`; defaults are the paper's."""
 
-    Attributes:
-        clusters: C.
-        truncate_after: steps of an episode that began at a snapshot.
-        snapshot_steps: environment steps after which episodes begin as usual.
-    """
-
-    clusters: int = 6
-    truncate_after: int = 100
-    snapshot_steps: int = 100_000
+    clusters: int = 6  # C.
+    truncate_after: int = 100  # steps of an episode that began at a snapshot.
+    snapshot_steps: int = 100_000  # environment steps after which episodes begin as usual.
 
     def __post_init__(self) -> None:
         require_rules(self, "snapshots", {"at least 1": "clusters truncate_after", "zero or more": "snapshot_steps"})

@@ -44,24 +44,15 @@ COUNTED = {"returns": "returns", "ends": "ends", "updates": "updates", "told": "
 
 @dataclass(frozen=True)
 class WsrlConfig:
-    """Settings of :func:`fine_tune`; defaults are the paper's.
+    """Settings of :func:`fine_tune`; defaults are the paper's."""
 
-    Attributes:
-        steps: environment steps in all, the warm-up's among them.
-        warmup: steps collected by the frozen policy.
-        updates_per_step: update-to-data ratio, the critic steps per environment step.
-        batch_size: rows drawn per environment step, shared by the critic steps.
-        capacity: rows of the online buffer.
-        log_every: environment steps between log lines.
-        checkpoint_every: smallest number of environment steps between checkpoints; taken at the next end of an episode.
-    """
-
-    steps: int = 500_000
-    warmup: int = 5000
-    updates_per_step: int = 4
-    batch_size: int = 1024
-    capacity: int = 1_000_000
-    log_every: int = 1000
+    steps: int = 500_000  # environment steps in all, the warm-up's among them.
+    warmup: int = 5000  # steps collected by the frozen policy.
+    updates_per_step: int = 4  # update-to-data ratio, the critic steps per environment step.
+    batch_size: int = 1024  # rows drawn per environment step, shared by the critic steps.
+    capacity: int = 1_000_000  # rows of the online buffer.
+    log_every: int = 1000  # environment steps between log lines.
+    # smallest number of environment steps between checkpoints; taken at the next end of an episode.
     checkpoint_every: int = 10_000
 
     def __post_init__(self) -> None:
@@ -79,17 +70,11 @@ class WsrlConfig:
 
 @dataclass(frozen=True)
 class FineTuned:
-    """Result of :func:`fine_tune`.
+    """Result of :func:`fine_tune`."""
 
-    Attributes:
-        returns: undiscounted return of each finished episode.
-        ends: environment step at the end of each.
-        updates: critic steps taken.
-    """
-
-    returns: list[float] = field(default_factory=list[float])
-    ends: list[int] = field(default_factory=list[int])
-    updates: int = 0
+    returns: list[float] = field(default_factory=list[float])  # undiscounted return of each finished episode.
+    ends: list[int] = field(default_factory=list[int])  # environment step at the end of each.
+    updates: int = 0  # critic steps taken.
 
 
 def fine_tune(
