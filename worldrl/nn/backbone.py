@@ -29,17 +29,10 @@ EXTRA = "timm"
 class BackboneEncoder(nn.Module):
     """Images and condition vectors to features ``[B, out_width]``, on the trunk of a published network.
 
-    Args:
-        text_width: size of the condition vector.
-        name: of a convolutional model of timm, for example ``"resnet50"``.
-        stride: pixels per cell of the finest level.
-        width: channels of every level after mapping.
-        keypoints: ``K``.
-        value_width: features read at each point.
-
-    Raises:
-        MissingExtraError: timm is not installed.
-        SettingError: timm has no such model, or the model no level of that stride.
+    ``text_width``: size of the condition vector; ``name``: of a convolutional model of timm, for example
+    ``"resnet50"``; ``stride``: pixels per cell of the finest level; ``width``: channels of every level after mapping;
+    ``keypoints``: ``K``; ``value_width``: features read at each point. Raises MissingExtraError: timm is not
+    installed; SettingError: timm has no such model, or the model no level of that stride.
     """
 
     mean: Tensor

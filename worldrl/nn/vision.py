@@ -99,14 +99,9 @@ class FilmBlock(nn.Module):
 class ImageEncoder(nn.Module):
     """Images and instruction vectors to features ``[B, out_width]``.
 
-    Args:
-        text_width: size of the instruction vector.
-        width: channels of the feature map.
-        blocks: residual blocks.
-        keypoints: ``K``.
-        value_width: features read at each point.
-
     ``compute_dtype`` is the convolutions' number type: training may set bfloat16, acting uses float32.
+    ``text_width``: size of the instruction vector; ``width``: channels of the feature map; ``blocks``: residual
+    blocks; ``keypoints``: ``K``; ``value_width``: features read at each point.
     """
 
     def __init__(

@@ -20,10 +20,8 @@ def check_obs(
 ) -> None:
     """Check a batch of observations for a policy with images of ``image_size`` pixels and ``command_size`` numbers.
 
-    ``more`` names what it observes besides; the measured state has ``state_size`` numbers.
-
-    Raises:
-        ObservationError: names the field, the rule, the value and the fix.
+    ``more`` names what it observes besides; the measured state has ``state_size`` numbers. Raises ObservationError:
+    names the field, the rule, the value and the fix.
     """
     _check_image(IMAGE, obs.image, image_size)
     rows = obs.image.shape[0]

@@ -60,8 +60,7 @@ class Samples:
     def back(self, index: Tensor, steps: int) -> Tensor:
         """Index of the frame ``steps`` before each of ``index``, at the earliest its episode's first frame.
 
-        Raises:
-            SettingError: episodes are not contiguous.
+        Raises SettingError: episodes are not contiguous.
         """
         if self.first is None:
             raise SettingError(
@@ -85,11 +84,8 @@ def observed(episode: Episode, name: str) -> NDArray[Any]:
 def make_samples(episodes: Sequence[Episode], chunk_length: int, more: Sequence[str] = ()) -> Samples:
     """Make one sample per frame with an action, from episodes of one robot with its main camera.
 
-    ``more`` names what is observed besides.
-
-    Raises:
-        SettingError: there is no action.
-        ArtefactError: an episode has no main camera, or is of another robot.
+    ``more`` names what is observed besides. Raises SettingError: there is no action; ArtefactError: an episode has no
+    main camera, or is of another robot.
     """
     used = [episode for episode in episodes if len(episode)]
     if not used:

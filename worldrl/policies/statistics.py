@@ -67,9 +67,7 @@ class PolicyStatistics:
     def from_episodes(cls, episodes: Sequence[Episode]) -> PolicyStatistics:
         """Compute the statistics of demonstrations of one robot.
 
-        Raises:
-            SettingError: there is no action.
-            ArtefactError: an episode is of another robot.
+        Raises SettingError: there is no action; ArtefactError: an episode is of another robot.
         """
         if not any(len(episode) for episode in episodes):
             raise SettingError(f"episodes: need at least one action, got {len(episodes)} episodes without any")
@@ -87,8 +85,7 @@ class PolicyStatistics:
     def from_tensors(cls, tensors: Mapping[str, Tensor], actions: ActionSpec, folder: Path) -> PolicyStatistics:
         """Select the statistics from the tensors of a weights file in ``folder``.
 
-        Raises:
-            ArtefactError: one is missing.
+        Raises ArtefactError: one is missing.
         """
         missing = [name for name in _TENSORS if name not in tensors]
         if missing:
@@ -102,8 +99,7 @@ class PolicyStatistics:
     def tensors(self, *, state: bool = False) -> dict[str, Tensor]:
         """Return copies by name, with those of the measured state where asked.
 
-        Raises:
-            SettingError: there are none of the state.
+        Raises SettingError: there are none of the state.
         """
         if state and (self.state_mean is None or self.state_std is None):
             raise SettingError("statistics: none of the measured state; compute them from demonstrations that have it")
@@ -117,8 +113,7 @@ _TENSORS = ("action_low", "action_high", "command_mean", "command_std")
 def one_robot(episodes: Sequence[Episode]) -> ActionSpec:
     """Return the action specification that all episodes share.
 
-    Raises:
-        ArtefactError: they differ; a policy is of one robot.
+    Raises ArtefactError: they differ; a policy is of one robot.
     """
     actions = episodes[0].actions
     for number, episode in enumerate(episodes):

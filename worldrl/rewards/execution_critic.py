@@ -208,18 +208,10 @@ def fit_execution(
 ) -> tuple[ExecutionCritic, FitReport]:
     """Train a critic by cross-entropy on executed plans.
 
-    Args:
-        config: sizes and training.
-        read: targets decoded from each plan's imagined frames, float32 ``[N, T, D]``.
-        instruction: ``N`` texts.
-        success: bool ``[N]``, the execution succeeded.
-        seed: of initial weights and draws.
-        folder: of the checkpoints; None trains without.
-        log: receives the loss.
-        on_step: called with each step's index after it.
-
-    Raises:
-        SettingError: all plans have the same outcome.
+    ``config``: sizes and training; ``read``: targets decoded from each plan's imagined frames, float32 ``[N, T, D]``;
+    ``instruction``: ``N`` texts; ``success``: bool ``[N]``, the execution succeeded; ``seed``: of initial weights and
+    draws; ``folder``: of the checkpoints; None trains without; ``log``: receives the loss; ``on_step``: called with
+    each step's index after it. Raises SettingError: all plans have the same outcome.
     """
     if not 0 < int(success.sum()) < len(success):
         outcome = "succeeded" if success.any() else "failed"

@@ -79,16 +79,10 @@ def calibrate_threshold(
     """Choose the lowest threshold that reaches the target precision on calibration rollouts.
 
     If none does, take the threshold with the largest lower end of its precision's Wilson interval. The highest
-    threshold would often leave no positive sample.
-
-    Args:
-        score: ``[B]`` from :func:`debounced_score`.
-        actual: ``[B]`` real outcomes of the same action sequences.
-        target_precision: least share of predicted successes that are real.
-        default: lower bound of the result, so that a few easy rollouts cannot lower it.
-
-    Returns:
-        A threshold in (0, 1); :data:`HIGHEST_THRESHOLD` if no candidate rollout succeeded.
+    threshold would often leave no positive sample. ``score``: ``[B]`` from :func:`debounced_score`; ``actual``:
+    ``[B]`` real outcomes of the same action sequences; ``target_precision``: least share of predicted successes that
+    are real; ``default``: lower bound of the result, so that a few easy rollouts cannot lower it. Returns A threshold
+    in (0, 1); :data:`HIGHEST_THRESHOLD` if no candidate rollout succeeded.
     """
     score = np.clip(score, 0, HIGHEST_THRESHOLD)
     candidates = [float(t) for t in np.unique(np.clip(score, default, None)) if (score >= t).any()]

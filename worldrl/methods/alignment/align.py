@@ -51,18 +51,10 @@ def align(
 ) -> list[dict[str, float]]:
     """Align the task's model in place.
 
-    Args:
-        task: model, starts, reward and shared settings.
-        method: made for this task while its weights are those that training starts with.
-        folder: checkpoints; None trains without.
-        log: receives each iteration's numbers, and how long it took.
-        series: name in the log.
-
-    Returns:
-        Each iteration's numbers, without times.
-
-    Raises:
-        NonFiniteError: a loss, gradient or reward is not finite; the weights are those before that step.
+    ``task``: model, starts, reward and shared settings; ``method``: made for this task while its weights are those
+    that training starts with; ``folder``: checkpoints; None trains without; ``log``: receives each iteration's
+    numbers, and how long it took; ``series``: name in the log. Returns each iteration's numbers, without times.
+    Raises NonFiniteError: a loss, gradient or reward is not finite; the weights are those before that step.
     """
     config = task.config
     learner = Learner(

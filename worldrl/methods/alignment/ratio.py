@@ -55,11 +55,9 @@ class NoisySteps:
 def noisy_steps(tree: VideoTree, schedule: Schedule, advantage: Tensor, weight: Tensor) -> NoisySteps | None:
     """Collect the noisy steps of a tree that count; None where there are none.
 
-    Args:
-        tree: of videos.
-        schedule: says which steps are noisy.
-        advantage: ``[T, B]``, the same for all videos that share a step.
-        weight: ``[T, B]``, how often each video's step counts; what never does is not shown to the network again.
+    ``tree``: of videos; ``schedule``: says which steps are noisy; ``advantage``: ``[T, B]``, the same for all videos
+    that share a step; ``weight``: ``[T, B]``, how often each video's step counts; what never does is not shown to the
+    network again.
     """
     counted, credit = list[Tensor](), list[Tensor]()
     for layer, path, often, gain in zip(tree.layers, paths(tree.layers), weight, advantage, strict=True):

@@ -114,19 +114,12 @@ def grow(
 ) -> VideoTree:
     """Imagine videos.
 
-    Args:
-        task: the model, its starts and the length of videos.
-        schedule: of the denoising steps.
-        start: int64 ``[N]``, each prompt's start.
-        keys: of the roots, one row each.
-        group: int64, the prompt of each root.
-        reduce: how log-probabilities are reduced.
-        splits: denoising step (counted through all chunks) to the number of children each row then has.
-        shared_noise: chunks begin with the same noise in all rows of a prompt, that of its first row (DanceGRPO).
-        dynamics: imagines in place of the task's own.
-
-    Returns:
-        The tree; log-probabilities are those of the weights as they are now.
+    ``task``: the model, its starts and the length of videos; ``schedule``: of the denoising steps; ``start``: int64
+    ``[N]``, each prompt's start; ``keys``: of the roots, one row each; ``group``: int64, the prompt of each root;
+    ``reduce``: how log-probabilities are reduced; ``splits``: denoising step (counted through all chunks) to the
+    number of children each row then has; ``shared_noise``: chunks begin with the same noise in all rows of a prompt,
+    that of its first row (DanceGRPO); ``dynamics``: imagines in place of the task's own. Returns the tree;
+    log-probabilities are those of the weights as they are now.
     """
     growing = _Growing.begin(task, start, list(keys), group, shared_noise, dynamics or task.dynamics)
     for chunk in range(task.config.chunks):

@@ -42,10 +42,8 @@ class Demonstrations:
     ) -> Demonstrations:
         """Leave failures out, hold a share of the episodes out, and cut both parts into samples of ``chunk_length`` steps.
 
-        ``more`` names what is observed besides image, command and instruction.
-
-        Raises:
-            SettingError: no episode succeeded.
+        ``more`` names what is observed besides image, command and instruction. Raises SettingError: no episode
+        succeeded.
         """
         successful = [episode for episode in episodes if episode.success]
         if not successful:

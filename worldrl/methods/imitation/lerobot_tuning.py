@@ -53,13 +53,9 @@ def fine_tune(
 ) -> ImitationReport:
     """Train a policy in place, resuming from ``folder``; its processors' statistics do not change.
 
-    Failed demonstrations are left out and counted. ``log`` receives every step's scalars.
-
-    Returns:
-        The report, with the mean loss of training and held-out samples (None where there are none).
-
-    Raises:
-        SettingError: no successful episode, or observations that do not fit the policy.
+    Failed demonstrations are left out and counted. ``log`` receives every step's scalars. Returns the report, with
+    the mean loss of training and held-out samples (None where there are none). Raises SettingError: no successful
+    episode, or observations that do not fit the policy.
     """
     demonstrations = Demonstrations.split(
         episodes, config.held_out_fraction, policy.folder.chunk_size, seed=seed, more=policy.more

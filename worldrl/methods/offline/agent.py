@@ -275,10 +275,8 @@ class Agent:
     ) -> str:
         """Write an artefact with every module, without the optimizers; return its hash.
 
-        Args:
-            folder: to write.
-            parents: artefacts that it was made of.
-            space: ``trained_on``, ``low`` and ``high``: the training's suite and its action bounds; None: no suite can play it.
+        ``folder``: to write; ``parents``: artefacts that it was made of; ``space``: ``trained_on``, ``low`` and
+        ``high``: the training's suite and its action bounds; None: no suite can play it.
         """
         tensors = {
             f"{name}.{key}": value

@@ -49,8 +49,7 @@ def branch(
 ) -> tuple[list[Transitions], list[Outcome]]:
     """Roll the agent out from the rows ``index``, int64 ``[B]``, of the world's dataset.
 
-    Returns:
-        The rows of each step, of rollouts still running, and the world's outcome of each step.
+    Returns the rows of each step, of rollouts still running, and the world's outcome of each step.
     """
     state, obs = world.start(index, generator=generator)
     rows: list[Transitions] = []
@@ -75,13 +74,9 @@ def branch(
 class Branches:
     """An :class:`~worldrl.core.interfaces.Imagination`: one call makes one generation of branched rollouts.
 
-    Args:
-        world: where rollouts run.
-        rows: rows ``N`` of the world's dataset; starts are drawn from all of them.
-        config: settings of the rollouts.
-
-    Raises:
-        SettingError: the config needs an uncertainty and the world measures none.
+    ``world``: where rollouts run; ``rows``: rows ``N`` of the world's dataset; starts are drawn from all of them;
+    ``config``: settings of the rollouts. Raises SettingError: the config needs an uncertainty and the world measures
+    none.
     """
 
     def __init__(self, world: StateWorld, rows: int, config: BranchConfig):

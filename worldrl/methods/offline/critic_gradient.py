@@ -53,12 +53,8 @@ def diverse_td_gradients(
 ) -> tuple[dict[nn.Parameter, Tensor], Logs]:
     """Gradient of the critics' loss with respect to every weight and bias.
 
-    Args:
-        critic: without layer normalisation.
-        obs: ``[B, S]``.
-        action: ``[B, A]``.
-        target: y, ``[B]``.
-        diversity: η; 0 leaves the term out.
+    ``critic``: without layer normalisation; ``obs``: ``[B, S]``; ``action``: ``[B, A]``; ``target``: y, ``[B]``;
+    ``diversity``: η; 0 leaves the term out.
     """
     layers = [(linear.weight, linear.bias) for linear in critic.linears]
     inputs = activations(layers, obs, action)

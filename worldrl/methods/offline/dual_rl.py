@@ -151,14 +151,9 @@ def recoil_loss(
 ) -> Tensor:
     """Return Σ_i β mean_E [V(s) − Q_i] + mean_mix g(γ V(s') − Q_i).
 
-    Args:
-        q_expert: ``[N, B_E]``.
-        value_expert: V(s), ``[B_E]``, a constant that only keeps the loss near zero.
-        q_mix: ``[N, B]``.
-        next_value_mix: V(s'), 0 where terminated, ``[B]``.
-        conjugate: f*₊.
-        mixing: β.
-        discount: γ.
+    ``q_expert``: ``[N, B_E]``; ``value_expert``: V(s), ``[B_E]``, a constant that only keeps the loss near zero;
+    ``q_mix``: ``[N, B]``; ``next_value_mix``: V(s'), 0 where terminated, ``[B]``; ``conjugate``: f*₊; ``mixing``: β;
+    ``discount``: γ.
     """
     y = discount * next_value_mix - q_mix
     return mixing * (value_expert - q_expert).mean(dim=1).sum() + (conjugate(y) - y).mean(dim=1).sum()

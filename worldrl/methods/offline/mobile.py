@@ -55,13 +55,9 @@ def bellman_inconsistency(next_value: Tensor) -> Tensor:
 class Mobile(Sac):
     """SAC on imagined rollouts, with targets less the Bellman inconsistency.
 
-    Args:
-        config: settings.
-        facts: of the data.
-        world: the :class:`~worldrl.world_models.state.ensemble_world.EnsembleWorld`; needed to learn, not to act.
-
-    Raises:
-        SettingError: the floor is above all recorded returns.
+    ``config``: settings; ``facts``: of the data; ``world``: the
+    :class:`~worldrl.world_models.state.ensemble_world.EnsembleWorld`; needed to learn, not to act. Raises
+    SettingError: the floor is above all recorded returns.
     """
 
     name: ClassVar[str] = "mobile"

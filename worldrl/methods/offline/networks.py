@@ -137,12 +137,8 @@ def log_squash(raw: Tensor) -> Tensor:
 def squashed_sample(gaussian: Gaussian, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Reparametrised draw.
 
-    Args:
-        gaussian: ``[B, A]``.
-        noise: standard normal ``[..., B, A]``: several draws of each row share its Gaussian.
-
-    Returns:
-        Action ``[..., B, A]`` and its log-density ``[..., B]``.
+    ``gaussian``: ``[B, A]``; ``noise``: standard normal ``[..., B, A]``: several draws of each row share its
+    Gaussian. Returns action ``[..., B, A]`` and its log-density ``[..., B]``.
     """
     raw = gaussian.mean + gaussian.log_std.exp() * noise
     logp = (-0.5 * noise.square() - gaussian.log_std - 0.5 * math.log(2 * math.pi) - log_squash(raw)).sum(dim=-1)

@@ -78,11 +78,9 @@ def adversarial_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:
 class Rambo(Sac):
     """SAC in a world that learns against it.
 
-    Args:
-        config: settings.
-        facts: of the data.
-        world: the :class:`~worldrl.world_models.state.ensemble_world.EnsembleWorld`, trained in place; None only to act.
-        data: recorded rows, on the world's device.
+    ``config``: settings; ``facts``: of the data; ``world``: the
+    :class:`~worldrl.world_models.state.ensemble_world.EnsembleWorld`, trained in place; None only to act; ``data``:
+    recorded rows, on the world's device.
     """
 
     name: ClassVar[str] = "rambo"

@@ -93,13 +93,8 @@ def soft_target(
 ) -> Tensor:
     """Bellman target ``[B]`` of the pessimistic, entropy-regularised value.
 
-    Args:
-        reward: ``[B]``.
-        terminated: bool ``[B]``.
-        next_q: ``[N, B]``, target critics at (s', a').
-        next_logp: ``[B]``, log π(a'|s').
-        alpha: temperature; 0 leaves the entropy out.
-        discount: γ.
+    ``reward``: ``[B]``; ``terminated``: bool ``[B]``; ``next_q``: ``[N, B]``, target critics at (s', a');
+    ``next_logp``: ``[B]``, log π(a'|s'); ``alpha``: temperature; 0 leaves the entropy out; ``discount``: γ.
     """
     return td_target(reward, terminated, next_q.min(dim=0).values - alpha * next_logp, discount)
 

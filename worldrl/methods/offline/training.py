@@ -91,23 +91,15 @@ def train_offline(
 ) -> OfflineReport:
     """Train an agent in place until ``training.steps`` steps have been taken, resuming from ``folder``.
 
-    Args:
-        name: series in the log, and first name of the random streams.
-        agent: an :class:`~worldrl.core.interfaces.OfflineAgent` before its first update.
-        data: recorded rows, on the agent's device.
-        training: sizes.
-        seed: root of the streams.
-        imagination: source of imagined rows; None trains on recorded ones alone.
-        imagining: how much is imagined; needed with ``imagination``.
-        evaluate: called every ``evaluate_every`` steps and at the end.
-        folder: of the checkpoints; None saves none.
-        log: receives all logs; evaluations in the series ``name/evaluation``.
-
-    Raises:
-        NonFiniteError: a logged scalar is not finite.
-        ArtefactError: the checkpoints are damaged or belong to another agent, or the disk refuses.
-        SettingError: ``imagination`` without ``imagining``, or the reverse; or updates that the agent does not support.
-        KeyboardInterrupt: after Ctrl-C, once the present step is complete and saved.
+    ``name``: series in the log, and first name of the random streams; ``agent``: an
+    :class:`~worldrl.core.interfaces.OfflineAgent` before its first update; ``data``: recorded rows, on the agent's
+    device; ``training``: sizes; ``seed``: root of the streams; ``imagination``: source of imagined rows; None trains
+    on recorded ones alone; ``imagining``: how much is imagined; needed with ``imagination``; ``evaluate``: called
+    every ``evaluate_every`` steps and at the end; ``folder``: of the checkpoints; None saves none; ``log``: receives
+    all logs; evaluations in the series ``name/evaluation``. Raises NonFiniteError: a logged scalar is not finite;
+    ArtefactError: the checkpoints are damaged or belong to another agent, or the disk refuses; SettingError:
+    ``imagination`` without ``imagining``, or the reverse; or updates that the agent does not support;
+    KeyboardInterrupt: after Ctrl-C, once the present step is complete and saved.
     """
     together = (imagination is None) == (imagining is None)
     require(together, "imagining", "given where there is an imagination, and only there", imagining)

@@ -59,10 +59,8 @@ class SelectedSamples:
 def selected_samples(rollouts: ImaginedRollouts, policy: TokenPolicy, trust: Tensor | None = None) -> SelectedSamples:
     """Keep the chunks of successful rollouts up to and including the first success.
 
-    Args:
-        rollouts: ``B`` of them.
-        policy: which chose the tokens.
-        trust: ``[B]``, by which each success's weight, 1 - its mates' rate of success, is multiplied; None trusts all.
+    ``rollouts``: ``B`` of them; ``policy``: which chose the tokens; ``trust``: ``[B]``, by which each success's
+    weight, 1 - its mates' rate of success, is multiplied; None trusts all.
     """
     chunk, row = (rollouts.valid & rollouts.success).nonzero(as_tuple=True)
     rows = row.tolist()
@@ -100,22 +98,12 @@ def self_train(
     Equation: L = -mean w log π_θ, w = 1 - the mates' rate of success
     Paper: ReST (2308.08998)
 
-    Args:
-        policy: the supervised policy, or an earlier round's.
-        env: imagined, with ``config.rows`` rows.
-        demonstrations: mixed into every gradient step.
-        config: settings.
-        exploration: how actions are drawn in imagination.
-        p_keyframe: probability that a rollout starts at a keyframe.
-        paraphrases: task to training sentences.
-        seed: root of every draw.
-        folder: imagined successes and checkpoints.
-        log: receives each batch's and each gradient step's numbers.
-        series: name in the log.
-        judge: says how far each success counts; None believes all.
-
-    Returns:
-        Imagined success rate of each batch.
+    ``policy``: the supervised policy, or an earlier round's; ``env``: imagined, with ``config.rows`` rows;
+    ``demonstrations``: mixed into every gradient step; ``config``: settings; ``exploration``: how actions are drawn
+    in imagination; ``p_keyframe``: probability that a rollout starts at a keyframe; ``paraphrases``: task to training
+    sentences; ``seed``: root of every draw; ``folder``: imagined successes and checkpoints; ``log``: receives each
+    batch's and each gradient step's numbers; ``series``: name in the log; ``judge``: says how far each success
+    counts; None believes all. Returns imagined success rate of each batch.
     """
     source = PolicyImagination(env, policy, exploration, p_keyframe, seed, judge, imagining="grow", judging="grow")
     select_successes: list[SelectedSamples] = []

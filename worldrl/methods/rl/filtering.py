@@ -49,8 +49,7 @@ from worldrl.rollout.trust.resampled import ResampledRollouts, resample_rollouts
 class RolloutFilter:
     """Judges the rollouts of one environment.
 
-    Raises:
-        SettingError: the sign needs inverse dynamics, and there is none.
+    Raises SettingError: the sign needs inverse dynamics, and there is none.
     """
 
     config: Trust  # which sign, and what it does; never ``off``.
@@ -72,10 +71,8 @@ class RolloutFilter:
     def judge(self, env: WorldModelVecEnv, rollouts: ImaginedRollouts, *, seed: int) -> FilterResult:
         """Judge rollouts: trust in their successes, with ``use=term`` their agreement, with ``use=shorten`` what is left of them.
 
-        Args:
-            env: in which they were just imagined: it still knows where its rows began.
-            rollouts: ``B`` of them, with their actions, probabilities and last frames.
-            seed: root of the opinions' noise.
+        ``env``: in which they were just imagined: it still knows where its rows began; ``rollouts``: ``B`` of them,
+        with their actions, probabilities and last frames; ``seed``: root of the opinions' noise.
         """
         config = self.config
         if config.use == SHORTEN:
@@ -154,12 +151,8 @@ def probabilities(rollouts: ImaginedRollouts, rows: Tensor) -> np.ndarray:
 def ask(env: WorldModelVecEnv, rollouts: ImaginedRollouts, rows: Tensor, count: int, *, seed: int) -> ResampledRollouts:
     """Imagine the actions of some rollouts ``count`` times more, standing still after them; no doubt where they were over.
 
-    Args:
-        env: in which the rollouts were just imagined: it still knows where its rows began.
-        rollouts: ``B`` of them.
-        rows: ``E`` of those.
-        count: opinions, at least 2.
-        seed: root of their noise.
+    ``env``: in which the rollouts were just imagined: it still knows where its rows began; ``rollouts``: ``B`` of
+    them; ``rows``: ``E`` of those; ``count``: opinions, at least 2; ``seed``: root of their noise.
     """
     starts = [env.records[row] for row in rows.tolist()]
     heard = resample_rollouts(env.world_model, starts, actions_of(rollouts, rows, env.actions), count, seed=seed)

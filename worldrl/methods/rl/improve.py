@@ -83,10 +83,8 @@ class Improvement:
 def keyframe_probability(config: Improvement, beginning: Rate | None, keyframe: Rate | None) -> float:
     """Share the starts out by measured hallucination: h₀ / (h₀ + h₁), at most ``config.p_keyframe``.
 
-    Args:
-        config: settings; a fixed schedule returns ``p_keyframe``.
-        beginning: imagined successes from initial states that came true; see :func:`hallucination` for h₀.
-        keyframe: the same from keyframes, for h₁.
+    ``config``: settings; a fixed schedule returns ``p_keyframe``; ``beginning``: imagined successes from initial
+    states that came true; see :func:`hallucination` for h₀; ``keyframe``: the same from keyframes, for h₁.
     """
     if config.keyframe_schedule == "fixed":
         return config.p_keyframe
@@ -115,21 +113,11 @@ def improve(
 ) -> Sequence[float]:
     """Improve ``policy`` in place; a killed improvement goes on bit for bit.
 
-    Args:
-        policy: the supervised policy, or an earlier round's.
-        env: imagined, with ``config.rows`` rows.
-        config: settings.
-        demonstrations: what self-training mixes in.
-        paraphrases: task to training sentences, for self-training.
-        seed: root of every draw.
-        folder: checkpoints.
-        log: receives each batch's numbers.
-        series: name in the log.
-        judge: judges imagined rollouts; None believes all.
-        parts: others than GRPO's own.
-
-    Returns:
-        Imagined success rate of each batch of rollouts.
+    ``policy``: the supervised policy, or an earlier round's; ``env``: imagined, with ``config.rows`` rows;
+    ``config``: settings; ``demonstrations``: what self-training mixes in; ``paraphrases``: task to training
+    sentences, for self-training; ``seed``: root of every draw; ``folder``: checkpoints; ``log``: receives each
+    batch's numbers; ``series``: name in the log; ``judge``: judges imagined rollouts; None believes all; ``parts``:
+    others than GRPO's own. Returns imagined success rate of each batch of rollouts.
     """
     common = {
         "exploration": config.exploration,

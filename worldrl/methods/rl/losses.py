@@ -22,16 +22,9 @@ def clipped_objective(
 ) -> Tensor:
     """Per-token objective min(ρA, clip(ρ)A), bounded below by ``dual_clip``·A where A < 0.
 
-    Args:
-        logp: log-probabilities now, with gradient, ``[M, L, A]``.
-        logp_old: under the acting policy.
-        advantage: ``[M, 1, 1]``.
-        clip_low: ε_low.
-        clip_high: ε_high.
-        dual_clip: bound on ρ for negative advantages.
-
-    Returns:
-        ``[M, L, A]``, to be maximised.
+    ``logp``: log-probabilities now, with gradient, ``[M, L, A]``; ``logp_old``: under the acting policy;
+    ``advantage``: ``[M, 1, 1]``; ``clip_low``: ε_low; ``clip_high``: ε_high; ``dual_clip``: bound on ρ for negative
+    advantages. Returns ``[M, L, A]``, to be maximised.
     """
     ratio = torch.exp(logp - logp_old)
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
@@ -87,13 +80,8 @@ def nft_loss(
 ) -> Tensor:
     """DiffusionNFT's loss without its KL term.
 
-    Args:
-        clean: ẑ_θ ``[M, ...]``, with gradient.
-        old: ẑ_old ``[M, ...]``.
-        target: the finished chunks z ``[M, ...]``.
-        advantage: ``[M]``.
-        beta: β.
-        advantage_max: A_max.
+    ``clean``: ẑ_θ ``[M, ...]``, with gradient; ``old``: ẑ_old ``[M, ...]``; ``target``: the finished chunks z ``[M,
+    ...]``; ``advantage``: ``[M]``; ``beta``: β; ``advantage_max``: A_max.
     """
     weight = (advantage / advantage_max).clamp(-1, 1) / 2 + 0.5
     good, bad = (

@@ -60,16 +60,10 @@ def real_bound(
 ) -> float:
     """Surprise s₀ below which the worst frame of ``share`` of real episodes lies.
 
-    Args:
-        idm: reads commanded columns.
-        episodes: that it has not learned from; every ``chunk_length``-th frame after the first is read.
-        chunk_length: control steps between an imagined rollout's frames.
-        share: in (0, 1].
-        camera: which of their cameras.
-        restore: shows frames as the world model's codec does.
-
-    Raises:
-        SettingError: no episode is as long as a chunk.
+    ``idm``: reads commanded columns; ``episodes``: that it has not learned from; every ``chunk_length``-th frame
+    after the first is read; ``chunk_length``: control steps between an imagined rollout's frames; ``share``: in (0,
+    1]; ``camera``: which of their cameras; ``restore``: shows frames as the world model's codec does. Raises
+    SettingError: no episode is as long as a chunk.
     """
     from worldrl.rollout.trust.shown_motion import check_spacing, motion_error
 

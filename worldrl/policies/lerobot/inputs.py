@@ -37,11 +37,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 def guess_source(name: str, feature: Feature, cameras: int, measured: int) -> str | None:
     """Unambiguous source of a feature, or None.
 
-    Args:
-        name: of the feature.
-        feature: its kind and shape.
-        cameras: number of the policy's cameras.
-        measured: numbers of the measured state (:func:`measured_size`).
+    ``name``: of the feature; ``feature``: its kind and shape; ``cameras``: number of the policy's cameras;
+    ``measured``: numbers of the measured state (:func:`measured_size`).
     """
     last = name.rpartition(".")[2]
     if feature.kind == "VISUAL":
@@ -83,15 +80,9 @@ def further(sources: Mapping[str, str]) -> tuple[str, ...]:
 def require_fit(folder: LerobotFolder, sources: Mapping[str, str], shown: Shapes, action_size: int, where: str) -> None:
     """Refuse a policy that does not fit a suite.
 
-    Args:
-        folder: the policy.
-        sources: of :func:`match_inputs`.
-        shown: shapes of the suite's observations, images ``(Y, X, 3)``.
-        action_size: numbers of the suite's actions.
-        where: name of the suite in the message.
-
-    Raises:
-        SettingError: an input is missing or has another shape, or actions have another size.
+    ``folder``: the policy; ``sources``: of :func:`match_inputs`; ``shown``: shapes of the suite's observations,
+    images ``(Y, X, 3)``; ``action_size``: numbers of the suite's actions; ``where``: name of the suite in the
+    message. Raises SettingError: an input is missing or has another shape, or actions have another size.
     """
     fits = all(shown.get(source) == _suite_shape(folder.inputs[name]) for name, source in sources.items())
     if not fits or folder.action_size != action_size:

@@ -82,8 +82,7 @@ def installed() -> dict[str, str]:
 class LerobotNetwork:
     """A policy with its own processors, from a published ``folder`` on ``device``.
 
-    Raises:
-        ArtefactError: the folder is incomplete, or its weights do not fill the network.
+    Raises ArtefactError: the folder is incomplete, or its weights do not fill the network.
     """
 
     def __init__(self, folder: Path, device: str) -> None:

@@ -52,11 +52,9 @@ class StepSampler(Protocol):
     def transition(self, seen: Any, x: Tensor, step: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
         """Mean ``[B, H, D]`` of the sample after a step, and its standard deviation, which broadcasts to that.
 
-        Args:
-            seen: :meth:`encode`'s value.
-            x: samples before the step ``[B, H, D]``.
-            step: int64 ``[B]``, number of each row's step.
-            temperature: ``[B]``, factor on the step's noise scale; 0 is the deterministic step.
+        ``seen``: :meth:`encode`'s value; ``x``: samples before the step ``[B, H, D]``; ``step``: int64 ``[B]``,
+        number of each row's step; ``temperature``: ``[B]``, factor on the step's noise scale; 0 is the deterministic
+        step.
         """
         ...
 
@@ -83,16 +81,10 @@ def draw_chunk(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Sample chunks.
 
-    Args:
-        sampler: the policy's.
-        seen: of :meth:`StepSampler.encode`.
-        start: standard normal draws ``[B, H, D]`` at which sampling starts.
-        fresh: standard normal draws ``[B, H, D]`` of the stochastic step.
-        own: int64 ``[B]``, number of the stochastic step.
-        temperature: factor on its noise scale; 0 makes every step deterministic.
-
-    Returns:
-        Chunks ``[B, H, D]``, traces, and log-densities ``[B, H, D]`` (0 at temperature 0).
+    ``sampler``: the policy's; ``seen``: of :meth:`StepSampler.encode`; ``start``: standard normal draws ``[B, H, D]``
+    at which sampling starts; ``fresh``: standard normal draws ``[B, H, D]`` of the stochastic step; ``own``: int64
+    ``[B]``, number of the stochastic step; ``temperature``: factor on its noise scale; 0 makes every step
+    deterministic. Returns chunks ``[B, H, D]``, traces, and log-densities ``[B, H, D]`` (0 at temperature 0).
     """
     x, before, landed, logp = start, start, start, torch.zeros_like(start)
     for k in range(sampler.steps):

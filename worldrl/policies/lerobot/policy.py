@@ -35,9 +35,7 @@ from worldrl.workers.link.wire import Arrays
 class LerobotPolicy(nn.Module):
     """A lerobot policy (:class:`worldrl.core.interfaces.TrainablePolicy`) of a complete folder, with its worker.
 
-    Raises:
-        WorkerError: the worker cannot be started, or cannot serve.
-        SettingError: an input has no source.
+    Raises WorkerError: the worker cannot be started, or cannot serve; SettingError: an input has no source.
     """
 
     needs_noise = True
@@ -59,10 +57,8 @@ class LerobotPolicy(nn.Module):
     def load(cls, folder: Path, device: torch.device | str) -> LerobotPolicy:
         """Read a folder in lerobot's published layout and start its worker.
 
-        Raises:
-            ArtefactError: the folder is incomplete; the message names the file and its source.
-            WorkerEnvironmentError: there is no lerobot.
-            WorkerError: the worker cannot serve.
+        Raises ArtefactError: the folder is incomplete; the message names the file and its source;
+        WorkerEnvironmentError: there is no lerobot; WorkerError: the worker cannot serve.
         """
         return cls(read_lerobot_folder(folder), lerobot_launch(folder, str(device)))
 
@@ -88,15 +84,10 @@ class LerobotPolicy(nn.Module):
     ) -> Chunk:
         """Choose a chunk for each row; ``token`` is the draw's trace, float32, an input of :meth:`log_prob`.
 
-        Args:
-            obs: ``B`` observations.
-            generators: one CPU stream per row.
-            temperature: factor on the stochastic step's noise scale; 0 leaves the policy's own deterministic sampler,
-                started from noise.
-            correlated_noise: the constant part of the stochastic step's noise.
-
-        Raises:
-            SettingError: no generators, a negative temperature, or an observation that does not fit.
+        ``obs``: ``B`` observations; ``generators``: one CPU stream per row; ``temperature``: factor on the stochastic
+        step's noise scale; 0 leaves the policy's own deterministic sampler, started from noise; ``correlated_noise``:
+        the constant part of the stochastic step's noise. Raises SettingError: no generators, a negative temperature,
+        or an observation that does not fit.
         """
         rows = len(obs.instruction)
         if generators is None or len(generators) != rows:

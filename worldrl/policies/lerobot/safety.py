@@ -49,8 +49,8 @@ LANGUAGE_FILES = frozenset({".json", ".txt", ".model", ".jinja", ".safetensors",
 def processor_steps(folder: Path, file: str) -> list[dict[str, Any]]:
     """Read a saved processor's steps (``file`` of ``folder``); refuse all that could run other code than a known step.
 
-    Raises:
-        ArtefactError: no list of steps, a class or an unknown step, a state file elsewhere, a name that is no hub id.
+    Raises ArtefactError: no list of steps, a class or an unknown step, a state file elsewhere, a name that is no hub
+    id.
     """
     path = folder / file
     steps = read_json(path, error=ArtefactError).get("steps")

@@ -32,10 +32,7 @@ class FlowSampler:
     """SmolVLA and π0: a rectified flow from noise (σ = 1) to the chunk, ``S`` Euler steps of an action expert.
 
     ``steps`` is at least 2, since the last step, to σ = 0, stays the ODE's. ``encode`` maps policy and batch to the
-    arguments of ``denoise_step`` besides ``x_t`` and ``timestep``.
-
-    Raises:
-        SettingError: fewer steps.
+    arguments of ``denoise_step`` besides ``x_t`` and ``timestep``. Raises SettingError: fewer steps.
     """
 
     def __init__(self, policy: Any, steps: int, encode: Callable[[Any, Any], dict[str, Any]]) -> None:
@@ -112,9 +109,7 @@ class DiffusionSampler:
         s = η √((1-ᾱ')/(1-ᾱ)) √(1-ᾱ/ᾱ')        mean = √ᾱ' x̂₀ + √(1-ᾱ'-s²) ε̂
 
     lerobot samples this policy by DDPM, with fresh noise in all steps; deterministic steps have the same marginals.
-
-    Raises:
-        SettingError: fewer than two inference steps, or an unknown kind of prediction.
+    Raises SettingError: fewer than two inference steps, or an unknown kind of prediction.
     """
 
     def __init__(self, policy: Any) -> None:

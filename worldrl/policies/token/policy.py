@@ -178,10 +178,8 @@ class TokenPolicy(nn.Module):
     def logits(self, obs: PolicyObs, *, command_seen: Tensor | None = None) -> Tensor:
         """Logits ``[B, L, A, bins]`` of the tokens, forbidden bins masked.
 
-        ``command_seen`` bool ``[B]`` is false where training hides the commanded pose.
-
-        Raises:
-            ObservationError: an observation breaks a rule.
+        ``command_seen`` bool ``[B]`` is false where training hides the commanded pose. Raises ObservationError: an
+        observation breaks a rule.
         """
         state = STATE in self.more
         size = len(self.state_mean) if state else 0
@@ -212,15 +210,11 @@ class TokenPolicy(nn.Module):
     ) -> Chunk:
         """Choose a chunk for each row, on the policy's device.
 
-        Args:
-            obs: ``B`` observations.
-            generators: one CPU stream per row, each giving ``L × A`` uniform draws; None is greedy.
-            temperature: divides the logits; ``logp`` is that of the divided ones.
-            correlated_noise: the rows' constant part of the exploration; None makes draws independent.
-
-        Raises:
-            ObservationError: an observation breaks a rule.
-            SettingError: the number of generators is not ``B``, or the temperature is not above 0.
+        ``obs``: ``B`` observations; ``generators``: one CPU stream per row, each giving ``L × A`` uniform draws; None
+        is greedy; ``temperature``: divides the logits; ``logp`` is that of the divided ones; ``correlated_noise``:
+        the rows' constant part of the exploration; None makes draws independent. Raises ObservationError: an
+        observation breaks a rule; SettingError: the number of generators is not ``B``, or the temperature is not
+        above 0.
         """
         logp = self.log_softmax(obs, temperature=temperature)
         token = logp.argmax(dim=-1) if generators is None else self._sample(logp, generators, correlated_noise)
@@ -230,9 +224,7 @@ class TokenPolicy(nn.Module):
     def log_prob(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Tensor:
         """Log-probability ``[B, L, A]`` of tokens int64 ``[B, L, A]``, with gradient; equals :meth:`act`'s.
 
-        Raises:
-            ObservationError: an observation breaks a rule.
-            SettingError: tokens of another shape, dtype or range.
+        Raises ObservationError: an observation breaks a rule; SettingError: tokens of another shape, dtype or range.
         """
         return self.likelihood(obs, token, temperature=temperature).logp
 
@@ -272,8 +264,7 @@ class TokenPolicy(nn.Module):
     def load(cls, folder: Path, device: torch.device | str) -> TokenPolicy:
         """Read a policy of :meth:`save` in evaluation mode.
 
-        Raises:
-            ArtefactError: the folder is missing, damaged, of another kind, or lacks statistics or weights.
+        Raises ArtefactError: the folder is missing, damaged, of another kind, or lacks statistics or weights.
         """
         artefact = read_artefact(folder, kind="policy")
         apart = (ACTIONS, OBSERVATION, TRAINED_ON)

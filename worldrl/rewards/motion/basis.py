@@ -80,11 +80,9 @@ def check_frame_time(basis: MotionBasis | None, frame_s: float) -> None:
 def measure_basis(real: Tensor, still: Tensor, dt: float, limits: JointLimits) -> MotionBasis:
     """Measure the constants of an inverse dynamics.
 
-    Args:
-        real: decodes of real videos ``[N, T, D]``, as long as those to be scored.
-        still: decodes of their first frames, each repeated ``T`` times, ``[N, T, D]``; motion there is noise.
-        dt: seconds between frames.
-        limits: bounds of the ``D`` coordinates.
+    ``real``: decodes of real videos ``[N, T, D]``, as long as those to be scored; ``still``: decodes of their first
+    frames, each repeated ``T`` times, ``[N, T, D]``; motion there is noise; ``dt``: seconds between frames;
+    ``limits``: bounds of the ``D`` coordinates.
     """
     floor = float(block_speed(still, dt, limits).mean(dim=1).median())
     content = float(motion_content(real, dt, limits, floor=floor).median())

@@ -64,10 +64,8 @@ def read_episodes(
 def calibration(readings: Readings, *, seed: int) -> list[dict[str, Any]]:
     """Measure every column on held-out episodes.
 
-    Returns:
-        Per column: ``column``, ``unit``, ``median`` and ``p90`` of the absolute error, ``coverage`` by nominal share,
-            each
-        with its interval over episodes, and ``guess``: the median error of the constant answer, the median.
+    Returns per column: ``column``, ``unit``, ``median`` and ``p90`` of the absolute error, ``coverage`` by nominal
+    share, each with its interval over episodes, and ``guess``: the median error of the constant answer, the median.
     """
     return [
         {

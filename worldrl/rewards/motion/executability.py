@@ -70,11 +70,8 @@ def beyond(q: Tensor, limits: JointLimits) -> Tensor:
 def penalty_terms(q: Tensor, dt: float, limits: JointLimits, constants: Constants = PUBLISHED) -> dict[str, Tensor]:
     """Every term of :data:`TERMS` for positions ``[N, T, D]``, averaged over the coordinates but not over time.
 
-    Returns:
-        Name to ``[N, T_k]``, T_k = T - 3 (jerk), T - 2 (accelerations), T - 1 (velocity) or T (position).
-
-    Raises:
-        SettingError: limits of another size, or fewer than :data:`LEAST_FRAMES` frames.
+    Returns name to ``[N, T_k]``, T_k = T - 3 (jerk), T - 2 (accelerations), T - 1 (velocity) or T (position). Raises
+    SettingError: limits of another size, or fewer than :data:`LEAST_FRAMES` frames.
     """
     if q.shape[1] < LEAST_FRAMES:
         raise SettingError(f"penalty_terms needs at least {LEAST_FRAMES} frames, got {q.shape[1]}")

@@ -127,12 +127,8 @@ class InverseDynamics(nn.Module):
     def decode(self, frames: Tensor, *, batch: int = 256) -> Decoded:
         """Read whole videos: mean and deviation ``[N, T, D]``. Action columns of the last frame have no meaning.
 
-        Args:
-            frames: uint8 ``[N, T, Y, X, 3]``, sides multiples of 8, ``frame_stride`` control steps apart.
-            batch: frames encoded at once.
-
-        Raises:
-            SettingError: frames of another layout.
+        ``frames``: uint8 ``[N, T, Y, X, 3]``, sides multiples of 8, ``frame_stride`` control steps apart; ``batch``:
+        frames encoded at once. Raises SettingError: frames of another layout.
         """
         if frames.ndim != 5 or frames.shape[-1] != 3 or frames.dtype != torch.uint8:
             raise SettingError(f"decode: frames must be uint8 [N, T, Y, X, 3], got {frames.dtype} {frames.shape}")

@@ -51,15 +51,9 @@ def motion_content(q: Tensor, dt: float, limits: JointLimits, *, floor: float = 
 def motion(q: Tensor, dt: float, limits: JointLimits, *, reference: float, floor: float = 0.0) -> Tensor:
     """M of decoded positions ``[N, T, D]``, ``[N]`` in [0, 1].
 
-    Args:
-        q: decoded positions.
-        dt: seconds between frames.
-        limits: bounds of the ``D`` coordinates.
-        reference: motion content that earns everything, above the noise (s).
-        floor: speed decoded from still videos, as a share of the velocity bounds.
-
-    Raises:
-        SettingError: the reference is not positive.
+    ``q``: decoded positions; ``dt``: seconds between frames; ``limits``: bounds of the ``D`` coordinates;
+    ``reference``: motion content that earns everything, above the noise (s); ``floor``: speed decoded from still
+    videos, as a share of the velocity bounds. Raises SettingError: the reference is not positive.
     """
     if not reference > 0:
         raise SettingError(f"motion: reference {reference} must be positive: measure it on real videos")

@@ -44,11 +44,8 @@ class RewardTerms:
 def chosen_terms(rewards: Sequence[str], weights: Sequence[float]) -> dict[str, dict[str, float]]:
     """Parse ``rewards=[NAME,NAME.TERM] weights=[...]``; no weights weigh all alike.
 
-    Returns:
-        For each reward its terms with their weights; :data:`ALL` stands for every term, each of that weight.
-
-    Raises:
-        SettingError: no reward, a repeated one, or weights that are no mixture of them.
+    Returns for each reward its terms with their weights; :data:`ALL` stands for every term, each of that weight.
+    Raises SettingError: no reward, a repeated one, or weights that are no mixture of them.
     """
     if not rewards:
         raise SettingError("rewards: name at least one, for example rewards=[idm.moving_executability]")

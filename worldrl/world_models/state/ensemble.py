@@ -117,8 +117,8 @@ def balanced_members(rows: int, count: int, *, generator: torch.Generator) -> Te
 def group_rows(member: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Group rows by member, so that each computes its own rows only; ``member`` is int64 ``[B]`` in [0, count).
 
-    Returns:
-        Row of each place ``[m, P]``, where row 0 fills up short groups, and each row's place ``[B]`` in the flat result.
+    Returns row of each place ``[m, P]``, where row 0 fills up short groups, and each row's place ``[B]`` in the flat
+    result.
     """
     order = torch.argsort(member, stable=True)
     size = torch.bincount(member, minlength=count)

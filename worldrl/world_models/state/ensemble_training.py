@@ -69,24 +69,14 @@ def fit_ensemble(
 ) -> tuple[Ensemble, EnsembleReport]:
     """Train an ensemble on recorded rows.
 
-    Args:
-        name: series in the log, and part of messages and random streams' names.
-        rows: recorded transitions, with their true next observations.
-        config: sizes.
-        training: hyperparameters.
-        seed: root of initial weights, split and orders.
-        folder: of the checkpoints; None trains without.
-        log: receives ``loss``, ``holdout_error`` of the present elites and the number of improved members per epoch.
-        device: where to train.
-
-    Returns:
-        The ensemble of every member's best epoch, in evaluation mode, and a report.
-
-    Raises:
-        SettingError: fewer than two rows, or weight decays that do not fit the depth.
-        NonFiniteError: the loss is not finite.
-        ArtefactError: the checkpoints are damaged, belong to another ensemble, or cannot be written.
-        KeyboardInterrupt: after Ctrl-C, once the running epoch is complete and saved.
+    ``name``: series in the log, and part of messages and random streams' names; ``rows``: recorded transitions, with
+    their true next observations; ``config``: sizes; ``training``: hyperparameters; ``seed``: root of initial weights,
+    split and orders; ``folder``: of the checkpoints; None trains without; ``log``: receives ``loss``,
+    ``holdout_error`` of the present elites and the number of improved members per epoch; ``device``: where to train.
+    Returns the ensemble of every member's best epoch, in evaluation mode, and a report. Raises SettingError: fewer
+    than two rows, or weight decays that do not fit the depth; NonFiniteError: the loss is not finite; ArtefactError:
+    the checkpoints are damaged, belong to another ensemble, or cannot be written; KeyboardInterrupt: after Ctrl-C,
+    once the running epoch is complete and saved.
     """
     began = time.monotonic()
     train, held = split_rows(rows, training, seed, name)

@@ -82,11 +82,9 @@ class GuidedRollouts:
 def trajectory_quality(simulator: Simulator, agent: Any, rows: Transitions) -> dict[str, float]:
     """Measure imagined rows of any world against the true simulator and the target policy ``agent``.
 
-    Terminated rows are left out, because their successors mean nothing.
-
-    Returns:
-        ``dynamics_error``: mean of (s' - true s')²; ``dynamics_error_median``: over rows' means, robust to outliers;
-        ``log_prob``: mean log-density of the actions under the policy; ``rows``.
+    Terminated rows are left out, because their successors mean nothing. Returns ``dynamics_error``: mean of (s' -
+    true s')²; ``dynamics_error_median``: over rows' means, robust to outliers; ``log_prob``: mean log-density of the
+    actions under the policy; ``rows``.
     """
     rows = rows.select(~rows.terminated)
     error = dynamics_error(simulator, rows.obs, rows.action, rows.next_obs)

@@ -133,12 +133,9 @@ REFUSED_SHARE = 0.02
 def termination_rule(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> Termination:
     """Find the rule of an environment, with the environment's ranges.
 
-    Args:
-        env_id: whole id of Gymnasium's (``"Hopper-v5"``), D4RL's (``"hopper-medium-v2"``) or Minari's datasets.
-        env_kwargs: arguments of the environment; those that the rule does not use are ignored.
-
-    Raises:
-        SettingError: the environment has no known rule, or an argument is no range.
+    ``env_id``: whole id of Gymnasium's (``"Hopper-v5"``), D4RL's (``"hopper-medium-v2"``) or Minari's datasets;
+    ``env_kwargs``: arguments of the environment; those that the rule does not use are ignored. Raises SettingError:
+    the environment has no known rule, or an argument is no range.
     """
     task = task_of(env_id)
     if task is None or task not in RULES:
@@ -169,10 +166,8 @@ def check_rule(rule: Termination, rows: Transitions, *, name: str, source: str) 
     """Compare a rule with the terminals of the data, before anything is imagined.
 
     A terminated row without recorded successor (equal to the row's own observation) is left out. ``name`` of the rule
-    and ``source`` of the rows are for messages.
-
-    Raises:
-        SettingError: the rule does not fit the observations, or contradicts more rows than rounding can; with counts.
+    and ``source`` of the rows are for messages. Raises SettingError: the rule does not fit the observations, or
+    contradicts more rows than rounding can; with counts.
     """
     try:
         called = torch.cat([

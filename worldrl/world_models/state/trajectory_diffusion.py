@@ -200,23 +200,12 @@ def fit_trajectories(
 ) -> tuple[TrajectoryDiffusion, TrajectoryReport]:
     """Train a trajectory model on a dataset.
 
-    Args:
-        name: series in the log, and part of random streams' names.
-        rows: the dataset in order, on any device; windows are cut on the CPU.
-        episode: int64 ``[N]`` on the CPU, the same number throughout an episode.
-        config: sizes.
-        training: hyperparameters.
-        seed: root of all draws.
-        folder: of the checkpoints; None trains without.
-        log: receives the loss.
-        device: where to train.
-
-    Returns:
-        The averaged model, in evaluation mode, and a report.
-
-    Raises:
-        SettingError: no episode is long enough for a window.
-        NonFiniteError: the loss is not finite.
+    ``name``: series in the log, and part of random streams' names; ``rows``: the dataset in order, on any device;
+    windows are cut on the CPU; ``episode``: int64 ``[N]`` on the CPU, the same number throughout an episode;
+    ``config``: sizes; ``training``: hyperparameters; ``seed``: root of all draws; ``folder``: of the checkpoints;
+    None trains without; ``log``: receives the loss; ``device``: where to train. Returns the averaged model, in
+    evaluation mode, and a report. Raises SettingError: no episode is long enough for a window; NonFiniteError: the
+    loss is not finite.
     """
     train, held = split_windows(rows.to("cpu"), episode, config.length, training, seed, name)
     with initial_weights(seed, name, "weights"):

@@ -33,9 +33,8 @@ from worldrl.world_models.state.ensemble import check_rows
 class Simulator:
     """One MuJoCo environment of Gymnasium with a settable state; ``env`` has no wrappers, so no time limit.
 
-    Raises:
-        SettingError: unknown id or keywords, or an environment without MuJoCo or without a box of actions.
-        MissingExtraError: a package that Gymnasium's MuJoCo environments need is not installed.
+    Raises SettingError: unknown id or keywords, or an environment without MuJoCo or without a box of actions;
+    MissingExtraError: a package that Gymnasium's MuJoCo environments need is not installed.
     """
 
     def __init__(self, env_id: str, env_kwargs: Mapping[str, Any] | None = None):
@@ -95,8 +94,7 @@ class Simulator:
     def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float64], float, bool]:
         """Take ``action`` ``[A]``, whose range [-1, 1] spans the environment's.
 
-        Returns:
-            Observation, reward, and whether the task ended, without the time limit.
+        Returns observation, reward, and whether the task ended, without the time limit.
         """
         obs, reward, terminated, _, _ = self.env.step(self._centre + self._half * action)
         return obs, float(reward), bool(terminated)
@@ -123,11 +121,8 @@ class Simulator:
 class TrueDynamics:
     """A :class:`~worldrl.core.interfaces.StateWorld` without error; its uncertainty is zero.
 
-    ``obs`` float32 ``[N, S]`` is on the device of the rollouts; ``qpos`` ``[N, nq]`` and ``qvel`` ``[N, nv]`` are from
-    before each recorded step.
-
-    Raises:
-        SettingError: shapes that do not fit the environment.
+    ``obs`` float32 ``[N, S]`` is on the device of the rollouts; ``qpos`` ``[N, nq]`` and ``qvel`` ``[N, nv]`` are
+    from before each recorded step. Raises SettingError: shapes that do not fit the environment.
     """
 
     measures_uncertainty = True

@@ -40,10 +40,8 @@ class Context:
 class LatentRollouts(nn.Module):
     """The buffer of ``N`` rows; a module so that checkpoints contain it.
 
-    ``store`` has recorded episodes with frames in the form of the model's memory: latents, or images.
-
-    Raises:
-        SettingError: no row.
+    ``store`` has recorded episodes with frames in the form of the model's memory: latents, or images. Raises
+    SettingError: no row.
     """
 
     episode: Tensor

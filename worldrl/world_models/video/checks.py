@@ -13,8 +13,7 @@ from worldrl.core.errors import ActionError, NonFiniteError
 def check_chunk(action: Tensor, expected: tuple[int, int, int], generators: Sequence[torch.Generator]) -> None:
     """Check shape, type and values of actions, and the number of generators, which is that of the rows.
 
-    Raises:
-        ActionError: with the first bad number.
+    Raises ActionError: with the first bad number.
     """
     rows = expected[0]
     if tuple(action.shape) != expected or action.dtype != torch.float32:
@@ -28,11 +27,7 @@ def check_chunk(action: Tensor, expected: tuple[int, int, int], generators: Sequ
 
 
 def check_imagined(latent: Tensor) -> None:
-    """Check that latents ``[B, ...]`` are finite.
-
-    Raises:
-        NonFiniteError: with the first bad row.
-    """
+    """Check that latents ``[B, ...]`` are finite. Raises NonFiniteError: with the first bad row."""
     finite = torch.isfinite(latent).flatten(1).all(dim=1)
     if not finite.all():
         row = int((~finite).nonzero()[0])

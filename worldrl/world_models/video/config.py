@@ -262,8 +262,7 @@ class VideoWorldModelConfig:
     def from_json(cls, data: dict[str, Any]) -> VideoWorldModelConfig:
         """Rebuild from :meth:`to_json`; absent keys take their defaults.
 
-        Raises:
-            SettingError: an unknown key, a value of another type or out of its range.
+        Raises SettingError: an unknown key, a value of another type or out of its range.
         """
         own = {name: part for name, part in current_config(data).items() if name not in ("embodiment", OBSERVATION)}
         return from_plain(cls, own, where="config")

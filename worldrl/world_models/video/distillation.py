@@ -89,8 +89,7 @@ def fit_distilled(
 ) -> FitReport:
     """Distil the model's sampler in place to ``config.distill_sampling_steps`` steps.
 
-    Raises:
-        SettingError: the model's dynamics is not the flow transformer.
+    Raises SettingError: the model's dynamics is not the flow transformer.
     """
     if not isinstance(model.dynamics, FlowTransformer):
         raise SettingError("distill_steps: only the flow transformer can be distilled; give distill_steps=0")

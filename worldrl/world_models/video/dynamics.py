@@ -44,12 +44,9 @@ class Dynamics(Protocol):
     def sample(self, noise: Tensor, reference: Tensor, memory: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return float32 latents ``[B, F, c, h, w]`` and the features ``[B, n, d]`` of their evaluations.
 
-        Args:
-            noise: ``[B, noise_frames, c, h, w]``.
-            reference: latent of the episode's first frame ``[B, c, h, w]``.
-            memory: newest latents ``[B, K, c, h, w]``, the present one last.
-            action: ``[B, L, 2A]``, each scaled action with its scaled command, or :func:`hide_actions` of it for a model that
-                plans.
+        ``noise``: ``[B, noise_frames, c, h, w]``; ``reference``: latent of the episode's first frame ``[B, c, h,
+        w]``; ``memory``: newest latents ``[B, K, c, h, w]``, the present one last; ``action``: ``[B, L, 2A]``, each
+        scaled action with its scaled command, or :func:`hide_actions` of it for a model that plans.
         """
         ...
 
@@ -70,8 +67,8 @@ class Dynamics(Protocol):
 def hide_actions(action: Tensor, instruction: Tensor, hidden: Tensor) -> Tensor:
     """Replace the actions ``[B, L, 2A]`` of rows ``hidden``, bool ``[B]``, by the embedded instruction ``[B, d]``.
 
-    Returns:
-        ``[B, L, 2A + 1 + d]``: the actions, 1 where they are hidden, the instruction; 0 where a row does not have them.
+    Returns ``[B, L, 2A + 1 + d]``: the actions, 1 where they are hidden, the instruction; 0 where a row does not have
+    them.
     """
     flag = hidden.to(action.dtype)[:, None, None]
     # With both, motion would follow from the instruction, and a bad action would be imagined to succeed.

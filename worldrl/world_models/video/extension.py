@@ -36,11 +36,9 @@ RESTORER = "restorer."
 def extended(model: VideoWorldModel, wanted: VideoWorldModelConfig, *, seed: int) -> VideoWorldModel:
     """Return the model under the settings that ``wanted`` gives.
 
-    Missing planning, frame restorer, ensemble members, views and state head are added untrained. With the same settings of
-    sampling, and no member or view added, all numbers and images stay the same.
-
-    Raises:
-        SettingError: a given setting does not fit these weights, or the backend cannot plan.
+    Missing planning, frame restorer, ensemble members, views and state head are added untrained. With the same
+    settings of sampling, and no member or view added, all numbers and images stay the same. Raises SettingError: a
+    given setting does not fit these weights, or the backend cannot plan.
     """
     config = extended_config(model.config, wanted)
     if config == model.config:
@@ -54,8 +52,7 @@ def extended(model: VideoWorldModel, wanted: VideoWorldModelConfig, *, seed: int
 def extended_config(held: VideoWorldModelConfig, wanted: VideoWorldModelConfig) -> VideoWorldModelConfig:
     """Return the configuration of :func:`extended`'s model: that of the weights with the given values that fit.
 
-    Raises:
-        SettingError: given values do not fit; all such settings are named.
+    Raises SettingError: given values do not fit; all such settings are named.
     """
     own = held.to_json()
     asked = asked_for(wanted.to_json(), VideoWorldModelConfig().to_json(), own)

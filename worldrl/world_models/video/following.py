@@ -114,10 +114,8 @@ class Follower(Protocol[StateT]):
     ) -> tuple[StateT, Tensor]:
         """Imagine the chunk of control steps ``steps`` with ``noise`` ``[B, *noise_shape]``; the batch is on the model's device.
 
-        Rows of ``hidden``, bool ``[B]``, use the instruction instead of the true actions; None hides none.
-
-        Returns:
-            The state after the chunk and the features ``[B, n, d]`` for the heads.
+        Rows of ``hidden``, bool ``[B]``, use the instruction instead of the true actions; None hides none. Returns
+        the state after the chunk and the features ``[B, n, d]`` for the heads.
         """
         ...
 
@@ -159,12 +157,9 @@ def roll_forward(
 ) -> Iterator[tuple[Any, Imagined]]:
     """Imagine chunk after chunk; yield the state after each, and what was imagined.
 
-    Args:
-        model: a :class:`~worldrl.core.interfaces.WorldModel`.
-        state: ``B`` rows, of the same model.
-        chunks: how many.
-        act: maps a chunk's number and the state before it to its actions ``[B, L, A]``; None lets the model plan.
-        noise: maps a chunk's number to one generator per row.
+    ``model``: a :class:`~worldrl.core.interfaces.WorldModel`; ``state``: ``B`` rows, of the same model; ``chunks``:
+    how many; ``act``: maps a chunk's number and the state before it to its actions ``[B, L, A]``; None lets the model
+    plan; ``noise``: maps a chunk's number to one generator per row.
     """
     for chunk in range(chunks):
         state, imagined = model.imagine(state, act(chunk, state), generators=noise(chunk))

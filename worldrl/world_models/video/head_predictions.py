@@ -30,16 +30,10 @@ def read_findings(
 ) -> Tensor:
     """Return the findings of both heads ``[N, T, 2d]``, for the outcome ensemble.
 
-    Args:
-        model: is not changed.
-        state: just before the first chunk, ``N`` rows, with the instructions embedded.
-        latent: the frames ``[N, T, c, h, w]``.
-        action: ``[N, T L / F, A]``; None reads the videos as plans of the instruction.
-        noise: standard normal ``[N, T, c, h, w]``.
-
-    Raises:
-        SettingError: the model is no flow transformer, or the frames are no whole chunks.
-        ActionError: there are no actions, and the model does not plan.
+    ``model``: is not changed; ``state``: just before the first chunk, ``N`` rows, with the instructions embedded;
+    ``latent``: the frames ``[N, T, c, h, w]``; ``action``: ``[N, T L / F, A]``; None reads the videos as plans of the
+    instruction; ``noise``: standard normal ``[N, T, c, h, w]``. Raises SettingError: the model is no flow
+    transformer, or the frames are no whole chunks; ActionError: there are no actions, and the model does not plan.
     """
     dynamics, frames, steps = model.dynamics, model.config.dynamics.chunk_frames, model.chunk_length
     if not isinstance(dynamics, FlowTransformer):
@@ -66,17 +60,11 @@ def read_success(
 ) -> Tensor:
     """Return the outcome ensemble's mean probability, float32 ``[N, T]``, that videos fulfil their instructions.
 
-    The noise is the same in every video and call, so a video's result depends on that video alone.
-
-    Args:
-        model: its codec encodes the frames, so any model's videos can be read.
-        frames: uint8 ``[N, 1 + T, Y, X, 3]``; frame 0 is the episode's first.
-        instruction: one per video.
-        command: command at frame 0, ``[N, A]``; None for plans.
-        action: float32 ``[N, T L / F, A]``; None for plans.
-
-    Raises:
-        SettingError: images of another size than the model's, or as :func:`read_findings`.
+    The noise is the same in every video and call, so a video's result depends on that video alone. ``model``: its
+    codec encodes the frames, so any model's videos can be read; ``frames``: uint8 ``[N, 1 + T, Y, X, 3]``; frame 0 is
+    the episode's first; ``instruction``: one per video; ``command``: command at frame 0, ``[N, A]``; None for plans;
+    ``action``: float32 ``[N, T L / F, A]``; None for plans. Raises SettingError: images of another size than the
+    model's, or as :func:`read_findings`.
     """
     size = model.config.codec.image_size
     if frames.shape[2:4] != (size, size):

@@ -52,13 +52,11 @@ def dynamics_loss(
 ) -> tuple[Tensor, Logs]:
     """Return the backend's loss plus those of success and gripper head for one chunk of each window, and logs.
 
-    Args:
-        model: its codec is not trained here.
-        batch: windows of ``U`` chunks of latents (:func:`worldrl.world_models.video.training.latent_sampler`).
-        generator: CPU generator of this step.
-        depth: chunks that the model imagines before the chunk in question, 0 to ``U`` - 1.
-        denoise: replaces the backend's own loss.
-        hidden: bool ``[B]``, rows with the instruction instead of actions, also in the imagined chunks; None hides none.
+    ``model``: its codec is not trained here; ``batch``: windows of ``U`` chunks of latents
+    (:func:`worldrl.world_models.video.training.latent_sampler`); ``generator``: CPU generator of this step;
+    ``depth``: chunks that the model imagines before the chunk in question, 0 to ``U`` - 1; ``denoise``: replaces the
+    backend's own loss; ``hidden``: bool ``[B]``, rows with the instruction instead of actions, also in the imagined
+    chunks; None hides none.
     """
     generator = on_device(generator, model.device)
     with torch.no_grad():

@@ -122,14 +122,10 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
     ) -> tuple[VideoState, Imagined]:
         """Predict one chunk; return the next state and the imagined chunk.
 
-        Args:
-            state: ``B`` rows.
-            action: float32 ``[B, L, A]`` in the robot's range. None plans the chunk from the instruction; the command then stays.
-            generators: one per row.
-
-        Raises:
-            ActionError: wrong shape or non-finite values, or none for a model that does not plan; ``state`` is unchanged.
-            NonFiniteError: the model imagined NaN or infinite latents; ``state`` is unchanged.
+        ``state``: ``B`` rows; ``action``: float32 ``[B, L, A]`` in the robot's range. None plans the chunk from the
+        instruction; the command then stays; ``generators``: one per row. Raises ActionError: wrong shape or
+        non-finite values, or none for a model that does not plan; ``state`` is unchanged; NonFiniteError: the model
+        imagined NaN or infinite latents; ``state`` is unchanged.
         """
         if action is not None:
             check_chunk(action, (state.rows, self.chunk_length, self.embodiment.actions.size), generators)
@@ -195,8 +191,7 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
     def plan(self, state: VideoState) -> Tensor:
         """Make the condition of a chunk without actions: the instruction alone (``dynamics.hide_actions``).
 
-        Raises:
-            ActionError: the model does not plan.
+        Raises ActionError: the model does not plan.
         """
         if not self.config.dynamics.planning:
             raise ActionError(

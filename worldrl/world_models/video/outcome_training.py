@@ -108,10 +108,8 @@ def fit_outcome(
 ) -> FitReport:
     """Train the outcome ensemble in place, each member on its own batches.
 
-    ``rows`` episodes are imagined at a time, once; ``folder`` stores their findings for resumed runs.
-
-    Raises:
-        SettingError: the model has no outcome head.
+    ``rows`` episodes are imagined at a time, once; ``folder`` stores their findings for resumed runs. Raises
+    SettingError: the model has no outcome head.
     """
     ensemble = model.outcome
     if ensemble is None:

@@ -58,11 +58,7 @@ def fit_restorer(
     log: MetricLog | None,
     series: str = "restorer",
 ) -> FitReport:
-    """Train the restorer in place.
-
-    Raises:
-        SettingError: the model has none.
-    """
+    """Train the restorer in place. Raises SettingError: the model has none."""
     restorer = model.restorer
     if restorer is None:
         raise SettingError(

@@ -35,9 +35,8 @@ def add_adapter(transformer: Any, config: WanDynamicsConfig) -> None:
 def is_trained(name: str, config: WanDynamicsConfig) -> bool:
     """Whether a world model's tensor is learned here, rather than read from the published folder.
 
-    Args:
-        name: in the world model's state, for example ``"dynamics.transformer.blocks.0.ffn.net.2.weight"``.
-        config: its adapter.
+    ``name``: in the world model's state, for example ``"dynamics.transformer.blocks.0.ffn.net.2.weight"``;
+    ``config``: its adapter.
     """
     if name.startswith("codec."):
         return False

@@ -24,9 +24,7 @@ from worldrl.world_models.wan.folder import latent_shape
 class WanCodec(nn.Module):
     """Encode and decode clips of uint8 frames; the weights are frozen.
 
-    Args:
-        vae: diffusers' ``AutoencoderKLWan``.
-        config: of its use.
+    ``vae``: diffusers' ``AutoencoderKLWan``; ``config``: of its use.
     """
 
     mean: Tensor

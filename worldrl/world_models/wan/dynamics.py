@@ -35,9 +35,7 @@ TIMESTEPS = 1000
 def bell_weight(sigma: Tensor, shift: float) -> Tensor:
     """WoVR's weight over noise levels: a bell around ½ that is 0 at 1 and has mean 1 over the shifted schedule.
 
-    Args:
-        sigma: shifted levels ``[B]``.
-        shift: of the schedule.
+    ``sigma``: shifted levels ``[B]``; ``shift``: of the schedule.
     """
 
     def bell(level: Tensor) -> Tensor:
@@ -50,11 +48,8 @@ def bell_weight(sigma: Tensor, shift: float) -> Tensor:
 def flow_loss(velocity: Tensor, target: Tensor, valid: Tensor, weight: Tensor) -> Tensor:
     """Weighted squared error of the velocity ``[B, p, c, h, w]``, over the latent frames all of whose frames were recorded.
 
-    Args:
-        velocity: of the future latents.
-        target: noise minus clean latents.
-        valid: bool ``[B, 4 p]``, the frame was recorded.
-        weight: of each clip ``[B]``.
+    ``velocity``: of the future latents; ``target``: noise minus clean latents; ``valid``: bool ``[B, 4 p]``, the
+    frame was recorded; ``weight``: of each clip ``[B]``.
     """
     error = (velocity.float() - target).square().mean(dim=(2, 3, 4))  # [B, p]
     whole = valid.unflatten(1, (-1, GROUP)).all(dim=-1)
@@ -64,12 +59,8 @@ def flow_loss(velocity: Tensor, target: Tensor, valid: Tensor, weight: Tensor) -
 def grouped_actions(action: Tensor, size: int) -> Tensor:
     """Gather the actions behind each latent frame.
 
-    Args:
-        action: ``[B, 1 + k size, A]``, the reference's null action first.
-        size: actions per latent frame after the first.
-
-    Returns:
-        ``[B, 1 + k, size * A]``; the null action stands for the reference's whole group.
+    ``action``: ``[B, 1 + k size, A]``, the reference's null action first; ``size``: actions per latent frame after
+    the first. Returns ``[B, 1 + k, size * A]``; the null action stands for the reference's whole group.
     """
     first = action[:, :1].expand(-1, size - 1, -1)
     return torch.cat([first, action], dim=1).unflatten(1, (-1, size)).flatten(2)
@@ -79,9 +70,7 @@ class InputTypeNorm(nn.RMSNorm):
     """A published norm of queries or keys with its weight in the input's type.
 
     Under autocast the input is bfloat16 and the weight float32, for which torch has no fused kernel and warns.
-
-    Args:
-        norm: whose weight is taken over, under the same name.
+    ``norm``: whose weight is taken over, under the same name.
     """
 
     def __init__(self, norm: nn.RMSNorm):
@@ -96,10 +85,8 @@ class InputTypeNorm(nn.RMSNorm):
 class ActionConditioning(nn.Module):
     """Takes the place of the transformer's ``condition_embedder``: its time layers, and actions instead of text.
 
-    Args:
-        embedder: the published ``condition_embedder``, of which the time layers are kept.
-        config: layout, and which channels are on.
-        actions: of the robot.
+    ``embedder``: the published ``condition_embedder``, of which the time layers are kept; ``config``: layout, and
+    which channels are on; ``actions``: of the robot.
     """
 
     def __init__(self, embedder: Any, config: WanDynamicsConfig, actions: ActionSpec):
@@ -132,14 +119,9 @@ class ActionConditioning(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, None]:
         """Embed; the signature is the published embedder's.
 
-        Args:
-            timestep: ``[B * f n]``, the same for all tokens of a latent frame.
-            encoder_hidden_states: actions ``[B, N, A]``.
-            encoder_hidden_states_image: not used.
-            timestep_seq_len: ``f n``.
-
-        Returns:
-            Time embedding ``[B, f n, d]``, its projection ``[B, f n, 6 d]``, action tokens ``[B, N, d]``, None.
+        ``timestep``: ``[B * f n]``, the same for all tokens of a latent frame; ``encoder_hidden_states``: actions
+        ``[B, N, A]``; ``encoder_hidden_states_image``: not used; ``timestep_seq_len``: ``f n``. Returns time
+        embedding ``[B, f n, d]``, its projection ``[B, f n, 6 d]``, action tokens ``[B, N, d]``, None.
         """
         action, tokens = self.actions.scaled(encoder_hidden_states), (timestep_seq_len or 0) // self.frames
         level = timestep.unflatten(0, (len(action), -1))[:, ::tokens]  # [B, f]
@@ -160,15 +142,9 @@ class ActionConditioning(nn.Module):
 class WanDynamics(nn.Module):
     """Velocity of a clip's latents under its actions.
 
-    Args:
-        transformer: diffusers' ``WanTransformer3DModel``; its text layers are dropped, and of an image-to-video model
-            the layers for an image's embedding.
-        config: layout, channels and adapter.
-        shape: ``(c, h, w)`` of a latent frame.
-        actions: of the robot.
-
-    Raises:
-        SettingError: transformer and latents do not fit.
+    ``transformer``: diffusers' ``WanTransformer3DModel``; its text layers are dropped, and of an image-to-video model
+    the layers for an image's embedding; ``config``: layout, channels and adapter; ``shape``: ``(c, h, w)`` of a
+    latent frame; ``actions``: of the robot. Raises SettingError: transformer and latents do not fit.
     """
 
     _no_split_modules = ("WanTransformerBlock",)
@@ -200,14 +176,10 @@ class WanDynamics(nn.Module):
     def forward(self, x: Tensor, sigma: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Predict.
 
-        Args:
-            x: latents ``[B, f, c, h, w]``: given ones, then future ones at level ``sigma``.
-            sigma: ``[B]`` in (0, 1]; the given frames' level is 0.
-            action: float32 ``[B, N, A]``, the null action of the reference first.
-
-        Returns:
-            Velocity ε − z ``[B, f, c, h, w]``, of which the future part means something, and the features of all
-            tokens ``[B, f n, d]``.
+        ``x``: latents ``[B, f, c, h, w]``: given ones, then future ones at level ``sigma``; ``sigma``: ``[B]`` in (0,
+        1]; the given frames' level is 0; ``action``: float32 ``[B, N, A]``, the null action of the reference first.
+        Returns velocity ε − z ``[B, f, c, h, w]``, of which the future part means something, and the features of all
+        tokens ``[B, f n, d]``.
         """
         features: list[Tensor] = []
         hook = self.transformer.proj_out.register_forward_pre_hook(lambda _, given: features.append(given[0]))
@@ -225,11 +197,8 @@ class WanDynamics(nn.Module):
     def sample(self, noise: Tensor, reference: Tensor, memory: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Integrate the flow from ``noise``; return the future latents, and the last evaluation's features.
 
-        Args:
-            noise: ``[B, p, c, h, w]``.
-            reference: the clip's first latent ``[B, c, h, w]``.
-            memory: ``[B, m, c, h, w]``.
-            action: of the clip ``[B, N, A]``.
+        ``noise``: ``[B, p, c, h, w]``; ``reference``: the clip's first latent ``[B, c, h, w]``; ``memory``: ``[B, m,
+        c, h, w]``; ``action``: of the clip ``[B, N, A]``.
         """
         context = torch.cat([reference[:, None], memory], dim=1)
         future, features = noise, noise.new_zeros(0)
@@ -288,10 +257,7 @@ class WanDynamics(nn.Module):
 class WanSuccess(nn.Module):
     """The joint success head on features that are narrowed first.
 
-    Args:
-        features: width of the transformer's features.
-        config: sizes.
-        frames: frames ``F`` per chunk.
+    ``features``: width of the transformer's features; ``config``: sizes; ``frames``: frames ``F`` per chunk.
     """
 
     def __init__(self, features: int, config: WanSuccessConfig, frames: int):

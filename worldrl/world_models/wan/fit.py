@@ -71,24 +71,14 @@ def fit_wan(
 ) -> FitReport:
     """Train in place, resuming from the newest checkpoint in ``folder``.
 
-    Args:
-        model: on any device; afterwards on the one it was trained on, or, where it was sharded, of no further use: see
-            :func:`whole`.
-        episodes: to learn from; the same in every process.
-        config: settings.
-        instructions: what can be said about each task.
-        seed: of every draw.
-        device: of this process.
-        folder: of the checkpoints, the same in every process; None trains without.
-        log: of the first process.
-        series: names the training in the log.
-
-    Raises:
-        MissingExtraError: accelerate is not installed.
-        NonFiniteError: the gradient is not finite; the last checkpoint is intact.
-        SettingError: the number types of training and published weights do not fit, or rollouts are to be kept of a model that
-            is sharded.
-        KeyboardInterrupt: after Ctrl-C, once the step in flight is complete and saved.
+    ``model``: on any device; afterwards on the one it was trained on, or, where it was sharded, of no further use:
+    see :func:`whole`; ``episodes``: to learn from; the same in every process; ``config``: settings; ``instructions``:
+    what can be said about each task; ``seed``: of every draw; ``device``: of this process; ``folder``: of the
+    checkpoints, the same in every process; None trains without; ``log``: of the first process; ``series``: names the
+    training in the log. Raises MissingExtraError: accelerate is not installed; NonFiniteError: the gradient is not
+    finite; the last checkpoint is intact; SettingError: the number types of training and published weights do not
+    fit, or rollouts are to be kept of a model that is sharded; KeyboardInterrupt: after Ctrl-C, once the step in
+    flight is complete and saved.
     """
     accelerator = start_accelerator(config, device, model.config.dynamics.base_dtype)
     process, passes = accelerator.process_index, config.accumulate
@@ -133,9 +123,8 @@ def clip_sampler(
 ) -> WindowSampler:
     """Make the sampler of a process, which keeps every ``processes``-th episode in memory.
 
-    Raises:
-        SettingError: there are fewer episodes than processes, or none of the kind that a share asks for, or rollouts are to
-            be kept in several processes.
+    Raises SettingError: there are fewer episodes than processes, or none of the kind that a share asks for, or
+    rollouts are to be kept in several processes.
     """
     if len(episodes) < processes:
         raise SettingError(f"{len(episodes)} episodes do not give one to each of {processes} processes")

@@ -121,12 +121,8 @@ def blank_vae(config: Mapping[str, Any]) -> Any:
 def latent_shape(vae: Mapping[str, Any], image_size: int) -> tuple[int, int, int]:
     """Return ``(c, h, w)`` of one latent frame.
 
-    Args:
-        vae: the autoencoder's configuration; its downsampling stages and its own patch give the compression (8 or 16).
-        image_size: pixels of a square frame.
-
-    Raises:
-        SettingError: the frame does not divide.
+    ``vae``: the autoencoder's configuration; its downsampling stages and its own patch give the compression (8 or
+    16); ``image_size``: pixels of a square frame. Raises SettingError: the frame does not divide.
     """
     compression = 2 ** (len(vae.get("dim_mult", (1, 2, 4, 4))) - 1) * (vae.get("patch_size") or 1)
     if image_size % compression:

@@ -43,12 +43,9 @@ from worldrl.world_models.wan.state import WanState, clip_action, context_frames
 class WanWorldModel(Chunked[WanConfig], nn.Module):
     """Latent video diffusion on published Wan weights as a simulator.
 
-    Args:
-        config: layout and training of the clip.
-        embodiment: constants of the data's robot.
-        base: the published folder, for its identity.
-        transformer: diffusers' ``WanTransformer3DModel``.
-        vae: diffusers' ``AutoencoderKLWan``.
+    ``config``: layout and training of the clip; ``embodiment``: constants of the data's robot; ``base``: the
+    published folder, for its identity; ``transformer``: diffusers' ``WanTransformer3DModel``; ``vae``: diffusers'
+    ``AutoencoderKLWan``.
     """
 
     compute_dtype = torch.float32
@@ -76,16 +73,10 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
     def from_base(cls, folder: Path | str, config: WanConfig, embodiment: AnyEmbodiment, *, seed: int) -> WanWorldModel:
         """Begin with published weights, and action channels and success head of one's own, on the CPU.
 
-        Args:
-            folder: in diffusers' layout, see ``wan_folder``.
-            config: layout and training.
-            embodiment: constants of the data's robot.
-            seed: of the new weights.
-
-        Raises:
-            ArtefactError: the folder is missing, damaged or of another class.
-            SettingError: configuration and folder do not fit.
-            MissingExtraError: diffusers or peft is not installed.
+        ``folder``: in diffusers' layout, see ``wan_folder``; ``config``: layout and training; ``embodiment``:
+        constants of the data's robot; ``seed``: of the new weights. Raises ArtefactError: the folder is missing,
+        damaged or of another class; SettingError: configuration and folder do not fit; MissingExtraError: diffusers
+        or peft is not installed.
         """
         base = open_base(folder)
         dtype = getattr(torch, config.dynamics.base_dtype)
@@ -121,8 +112,7 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
     def autocast(self) -> torch.autocast:
         """Compute in ``compute_dtype``.
 
-        Raises:
-            SettingError: float32 was asked for, but the published weights are kept in bfloat16.
+        Raises SettingError: float32 was asked for, but the published weights are kept in bfloat16.
         """
         if self.compute_dtype == torch.float32 and self.config.dynamics.base_dtype != "float32":
             raise SettingError("dtype: these published weights are kept in bfloat16; give dtype=bfloat16 (or auto)")
@@ -132,11 +122,7 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
 
     @torch.no_grad()
     def start(self, records: Sequence[ResetRecord]) -> WanState:
-        """Begin one rollout per record.
-
-        Raises:
-            SettingError: a record's pictures or actions have another size.
-        """
+        """Begin one rollout per record. Raises SettingError: a record's pictures or actions have another size."""
         arrays = start_arrays(records, self.config, self.embodiment.actions)
         with self.autocast():
             instruction = self.embed([record.instruction for record in records]).float()
@@ -150,17 +136,10 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
     ) -> tuple[WanState, Imagined]:
         """Predict one chunk.
 
-        Args:
-            state: ``B`` rows.
-            action: float32 ``[B, L, A]`` in the robot's range.
-            generators: one per row.
-
-        Returns:
-            The next state and what was imagined; its ``latent`` is the whole clip, which :meth:`decode` needs.
-
-        Raises:
-            ActionError: wrong shape or non-finite values; ``state`` is untouched.
-            NonFiniteError: the model imagined NaN or infinite latents; ``state`` is untouched.
+        ``state``: ``B`` rows; ``action``: float32 ``[B, L, A]`` in the robot's range; ``generators``: one per row.
+        Returns the next state and what was imagined; its ``latent`` is the whole clip, which :meth:`decode` needs.
+        Raises ActionError: wrong shape or non-finite values; ``state`` is untouched; NonFiniteError: the model
+        imagined NaN or infinite latents; ``state`` is untouched.
         """
         check_chunk(action, (state.rows, self.chunk_length, self.embodiment.actions.size), generators)
         action = action.to(self.device)
@@ -233,8 +212,7 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
     ) -> tuple[WanState, Tensor]:
         """Imagine a chunk of windows; see :meth:`worldrl.world_models.video.following.Follower.follow`.
 
-        Raises:
-            ActionError: some rows are to go without actions.
+        Raises ActionError: some rows are to go without actions.
         """
         if hidden is not None:
             raise ActionError("hidden: a Wan world model does not plan; every row needs its actions")
@@ -285,11 +263,9 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
     ) -> None:
         """Write what was trained, and the identity of the published folder, as an artefact folder.
 
-        Args:
-            folder: the artefact.
-            store_dtype: number type of the file.
-            parents: what it was made from, beside the published folder.
-            learned: all it has learned from, beside what the publishers took; None leaves that unknown.
+        ``folder``: the artefact; ``store_dtype``: number type of the file; ``parents``: what it was made from, beside
+        the published folder; ``learned``: all it has learned from, beside what the publishers took; None leaves that
+        unknown.
         """
         path = str(self.base.folder.resolve())
         base = {"path": path, "hash": self.base_hash}
@@ -309,13 +285,9 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
     def load(cls, folder: Path, device: torch.device | str = "cpu", *, base: Path | str | None = None) -> WanWorldModel:
         """Read :meth:`save`'s folder onto its published weights.
 
-        Args:
-            folder: the artefact.
-            device: where the model goes.
-            base: the published folder; None looks where it was when the model was saved.
-
-        Raises:
-            ArtefactError: either folder is missing or damaged, or the published weights are others.
+        ``folder``: the artefact; ``device``: where the model goes; ``base``: the published folder; None looks where
+        it was when the model was saved. Raises ArtefactError: either folder is missing or damaged, or the published
+        weights are others.
         """
         artefact = read_artefact(folder, kind=KIND)
         try:

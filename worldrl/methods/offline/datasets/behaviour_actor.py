@@ -24,9 +24,8 @@ LOG_STD = (-20.0, 2.0)
 def squashed_gaussian(weights: Mapping[str, Tensor], obs: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and log standard deviation, both ``[B, A]``, of an action before its tanh.
 
-    Args:
-        weights: of Stable-Baselines3's SAC actor: ``latent_pi.{0,2,...}``, ``mu`` and ``log_std``.
-        obs: float32 ``[B, S]``.
+    ``weights``: of Stable-Baselines3's SAC actor: ``latent_pi.{0,2,...}``, ``mu`` and ``log_std``; ``obs``: float32
+    ``[B, S]``.
     """
     hidden = obs
     layers = sorted(int(name.split(".")[1]) for name in weights if name.startswith("latent_pi") and "weight" in name)

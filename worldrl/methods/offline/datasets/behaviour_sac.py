@@ -82,18 +82,11 @@ def train_behaviour(
 ) -> list[Evaluated]:
     """Train SAC, resuming from ``folder``; return every stored actor, oldest first.
 
-    Args:
-        folder: of actors, experience and checkpoints.
-        env_id: registered Gymnasium id.
-        config: settings.
-        seed: root of every random stream.
-        max_episode_steps: time limit; None takes the registered one.
-        log: receives the return of each stored actor.
-
-    Raises:
-        SettingError: the environment is not registered or not one of vectors.
-        ArtefactError: a stored part is damaged or was trained with other settings.
-        MissingExtraError: Stable-Baselines3 is not installed.
+    ``folder``: of actors, experience and checkpoints; ``env_id``: registered Gymnasium id; ``config``: settings;
+    ``seed``: root of every random stream; ``max_episode_steps``: time limit; None takes the registered one; ``log``:
+    receives the return of each stored actor. Raises SettingError: the environment is not registered or not one of
+    vectors; ArtefactError: a stored part is damaged or was trained with other settings; MissingExtraError:
+    Stable-Baselines3 is not installed.
     """
     learner = _Learner(folder, env_id, config, seed, max_episode_steps)
 

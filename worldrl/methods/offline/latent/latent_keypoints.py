@@ -59,11 +59,8 @@ class KeypointReport:
 class Cloner(nn.Module):
     """An encoder and the head that clones from its output.
 
-    Args:
-        encoder: of observations, already measured.
-        obs: float32 ``[N, S]``; its columns after the latents are standardised here.
-        action_size: ``A``.
-        hidden: width.
+    ``encoder``: of observations, already measured; ``obs``: float32 ``[N, S]``; its columns after the latents are
+    standardised here; ``action_size``: ``A``; ``hidden``: width.
     """
 
     def __init__(self, encoder: KeypointEncoder, obs: Tensor, action_size: int, hidden: int) -> None:
@@ -117,19 +114,10 @@ def fit_keypoints(
 ) -> tuple[KeypointEncoder, KeypointReport]:
     """Learn the keypoints of a dataset's latents.
 
-    Args:
-        latents: the rows, still as latents; a stride of 1 gives most.
-        latent_shape: ``(c, h, w)``.
-        keypoints: number of points.
-        training: None takes the defaults.
-        seed: of weights and batches.
-
-    Returns:
-        The frozen encoder on the rows' device, and the report on held-out episodes.
-
-    Raises:
-        SettingError: fewer than two episodes, or a number out of range.
-        NonFiniteError: the loss is not finite.
+    ``latents``: the rows, still as latents; a stride of 1 gives most; ``latent_shape``: ``(c, h, w)``; ``keypoints``:
+    number of points; ``training``: None takes the defaults; ``seed``: of weights and batches. Returns the frozen
+    encoder on the rows' device, and the report on held-out episodes. Raises SettingError: fewer than two episodes, or
+    a number out of range; NonFiniteError: the loss is not finite.
     """
     plan = training or KeypointTraining()
     learned, held = parted(latents.source, plan.held_out)

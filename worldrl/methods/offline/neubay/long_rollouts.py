@@ -103,8 +103,7 @@ def long_rollouts(
 ) -> tuple[list[PackedSequences], Logs]:
     """Imagine one generation in a world made with the rows of ``episodes``.
 
-    Returns:
-        One segment per rollout, and logs: imagined steps, and how rollouts ended.
+    Returns one segment per rollout, and logs: imagined steps, and how rollouts ended.
     """
     episode = torch.randint(len(episodes.first), (config.rollouts,), generator=generator)
     share = torch.rand(config.rollouts, generator=generator)
@@ -173,8 +172,7 @@ def _imagine(
 def read_histories(agent: Neubay, rollouts: list[Any]) -> tuple[RecurrentState, Tensor, Tensor]:
     """Let the agent read every history but its last arrival, at which it acts next.
 
-    Returns:
-        Its memory, and the last action ``[B, A]`` and reward ``[B]`` (zeros without a history).
+    Returns its memory, and the last action ``[B, A]`` and reward ``[B]`` (zeros without a history).
     """
     packed_rows = [rollout.packed() for rollout in rollouts]
     size = max(1, FRESH_MEMORY_ROWS // max(len(packed) for packed in packed_rows))

@@ -126,13 +126,9 @@ class LinearRecurrence(nn.Module):
     def forward(self, u: Tensor, reset: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Run over packed sequences.
 
-        Args:
-            u: ``[*R, T, d]``.
-            reset: bool ``[*R, T]``; True where an episode begins, which clears the state.
-            state: complex ``[*R, n]`` of the row before the first; zeros at the start.
-
-        Returns:
-            y ``[*R, T, d]``, and the state after the last row.
+        ``u``: ``[*R, T, d]``; ``reset``: bool ``[*R, T]``; True where an episode begins, which clears the state;
+        ``state``: complex ``[*R, n]`` of the row before the first; zeros at the start. Returns y ``[*R, T, d]``, and
+        the state after the last row.
         """
         gamma = self.gamma_log.exp().unsqueeze(-1)
         driven = torch.complex(F.linear(u, gamma * self.b_re), F.linear(u, gamma * self.b_im))

@@ -143,12 +143,8 @@ class Neubay(Agent):
     def remember(self, packed: PackedSequences) -> RecurrentState:
         """Read histories before acting.
 
-        Args:
-            packed: columns ``[B, T, ...]``, each history right-aligned and begun by a reset. Rows of an empty history must
-                all be resets.
-
-        Returns:
-            The memory after the last row; ``fresh`` where every row is a reset.
+        ``packed``: columns ``[B, T, ...]``, each history right-aligned and begun by a reset. Rows of an empty history
+        must all be resets. Returns the memory after the last row; ``fresh`` where every row is a reset.
         """
         _, state = self.actor.encoder(packed.obs, packed.action, packed.reward, packed.reset)
         fresh = packed.reset.all(-1)
@@ -160,15 +156,9 @@ class Neubay(Agent):
     ) -> tuple[Tensor, RecurrentState]:
         """Choose actions for arrivals.
 
-        Args:
-            obs: ``[B, S]``.
-            action: ``[B, A]``, the last ones; zeros at an episode's first row.
-            reward: ``[B]``, of the last actions.
-            memory: of the rows before.
-            generator: None takes the most likely action.
-
-        Returns:
-            Actions ``[B, A]`` in [-1, 1], and the memory.
+        ``obs``: ``[B, S]``; ``action``: ``[B, A]``, the last ones; zeros at an episode's first row; ``reward``:
+        ``[B]``, of the last actions; ``memory``: of the rows before; ``generator``: None takes the most likely
+        action. Returns actions ``[B, A]`` in [-1, 1], and the memory.
         """
         features, state = self.actor.encoder(
             obs[:, None], action[:, None], reward[:, None], memory.fresh[:, None], memory.state

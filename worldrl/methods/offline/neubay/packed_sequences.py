@@ -67,15 +67,9 @@ COLUMNS = tuple(field.name for field in fields(PackedSequences))
 def segment(obs: Tensor, action: Tensor, reward: Tensor, *, terminated: bool, real: Tensor | bool) -> PackedSequences:
     """Pack one episode, or a part of one.
 
-    Args:
-        obs: ``[n + 1, S]``, the last arrival included.
-        action: ``[n, A]``.
-        reward: ``[n]``.
-        terminated: whether the last step ended the task.
-        real: bool ``[n]`` per step, or one value for all.
-
-    Raises:
-        SettingError: the lengths do not fit.
+    ``obs``: ``[n + 1, S]``, the last arrival included; ``action``: ``[n, A]``; ``reward``: ``[n]``; ``terminated``:
+    whether the last step ended the task; ``real``: bool ``[n]`` per step, or one value for all. Raises SettingError:
+    the lengths do not fit.
     """
     steps = len(action)
     if len(obs) != steps + 1 or len(reward) != steps:
@@ -100,8 +94,7 @@ def segment(obs: Tensor, action: Tensor, reward: Tensor, *, terminated: bool, re
 class PackedSequenceBuffer:
     """First-in-first-out segments in a ring of ``capacity`` rows; whole segments are dropped where a new one needs room.
 
-    Raises:
-        SettingError: a capacity below 2, which holds no transition.
+    Raises SettingError: a capacity below 2, which holds no transition.
     """
 
     def __init__(self, capacity: int, obs_size: int, action_size: int) -> None:

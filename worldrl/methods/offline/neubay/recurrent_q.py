@@ -98,12 +98,8 @@ class RecurrentQAgent:
     ) -> tuple[Tensor, Tensor]:
         """Choose one action per rollout, int64 ``[B]``, and return the memory.
 
-        Args:
-            obs: ``[B, S]``.
-            action: one-hot ``[B, A]``, the last ones; zeros at the start.
-            state: the memory; None at the start.
-            epsilon: probability of a uniformly random action.
-            generator: of the exploration.
+        ``obs``: ``[B, S]``; ``action``: one-hot ``[B, A]``, the last ones; zeros at the start; ``state``: the memory;
+        None at the start; ``epsilon``: probability of a uniformly random action; ``generator``: of the exploration.
         """
         reset = torch.full((len(obs), 1), state is None)
         q, after = self.network(obs[:, None], action[:, None], reset, state)

@@ -54,22 +54,12 @@ def train_neubay(
 ) -> Logs:
     """Train until ``config.updates`` updates have been taken, resuming from the newest checkpoint in ``folder``.
 
-    Args:
-        agent: freshly made; a checkpoint's weights replace its own.
-        world: made with the rows of ``episodes``.
-        episodes: the dataset.
-        config: settings.
-        seed: of every stream.
-        folder: of the checkpoints; None saves none.
-        log: receives the logs of each generation's rollouts and last update.
-        on_generation: called with the number of updates after each generation, before its checkpoint; after a kill within
-            it, it is called again.
-
-    Returns:
-        The last logs; empty when no update was left.
-
-    Raises:
-        KeyboardInterrupt: after Ctrl-C, once the present generation is complete and saved.
+    ``agent``: freshly made; a checkpoint's weights replace its own; ``world``: made with the rows of ``episodes``;
+    ``episodes``: the dataset; ``config``: settings; ``seed``: of every stream; ``folder``: of the checkpoints; None
+    saves none; ``log``: receives the logs of each generation's rollouts and last update; ``on_generation``: called
+    with the number of updates after each generation, before its checkpoint; after a kill within it, it is called
+    again. Returns the last logs; empty when no update was left. Raises KeyboardInterrupt: after Ctrl-C, once the
+    present generation is complete and saved.
     """
     buffer = PackedSequenceBuffer(config.buffer, world.obs_size, world.action_size)
     state = _Generations(agent, buffer)

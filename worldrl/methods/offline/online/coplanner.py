@@ -80,14 +80,9 @@ def up_mpc(
 ) -> Tensor:
     """Choose actions ``[B, A]`` by uncertainty-aware policy-guided planning.
 
-    Args:
-        world: simulates the candidates; it should measure an uncertainty.
-        state: of the world, ``B`` rows; it is not changed.
-        obs: the same as observations, ``[B, S]``.
-        agent: the policy.
-        config: sizes.
-        weight: −α_c or +α_o.
-        generator: of all draws.
+    ``world``: simulates the candidates; it should measure an uncertainty; ``state``: of the world, ``B`` rows; it is
+    not changed; ``obs``: the same as observations, ``[B, S]``; ``agent``: the policy; ``config``: sizes; ``weight``:
+    −α_c or +α_o; ``generator``: of all draws.
     """
     rows, count = len(obs), config.candidates
     index = torch.arange(rows, device=obs.device).repeat(count)  # candidate after candidate

@@ -74,14 +74,9 @@ def _first_centres(points: NDArray[Any], clusters: int, generator: np.random.Gen
 class SnapshotResets(gymnasium.Wrapper[Any, Any, Any, Any]):
     """A MuJoCo environment whose episodes begin at snapshots.
 
-    Args:
-        env: one of Gymnasium's MuJoCo environments.
-        teacher: a dataset of that environment with qpos and qvel.
-        config: settings.
-        seed: root of clusters and draws; episode ``k`` draws from a stream of its own.
-
-    Raises:
-        SettingError: the dataset has no simulator states, or the environment's state cannot be set.
+    ``env``: one of Gymnasium's MuJoCo environments; ``teacher``: a dataset of that environment with qpos and qvel;
+    ``config``: settings; ``seed``: root of clusters and draws; episode ``k`` draws from a stream of its own. Raises
+    SettingError: the dataset has no simulator states, or the environment's state cannot be set.
     """
 
     def __init__(

@@ -92,21 +92,14 @@ def fine_tune(
 ) -> FineTuned:
     """Continue learning online, in place, resuming from ``folder``.
 
-    Args:
-        name: first name of the random streams, and series in the log.
-        agent: pre-trained; its state is changed.
-        env: with vector observations and actions; its ``state_dict``, if any, holds state that a reset does not set.
-        info: gives the action bounds.
-        config: sizes.
-        seed: root of resets, actions and batches; step ``k`` draws from ``stream(seed, name, k)``.
-        folder: of the checkpoints; None saves none.
-        log: receives the agent's logs and ``episode/return``.
-        explorer: acts after the warm-up (COPlanner); None: the agent.
-        world: gives imagined rows and keeps learning (COPlanner); None trains on online rows alone.
-
-    Raises:
-        ArtefactError: the checkpoints are damaged or belong to another agent, or the disk refuses.
-        KeyboardInterrupt: after Ctrl-C, once the running episode is over and saved.
+    ``name``: first name of the random streams, and series in the log; ``agent``: pre-trained; its state is changed;
+    ``env``: with vector observations and actions; its ``state_dict``, if any, holds state that a reset does not set;
+    ``info``: gives the action bounds; ``config``: sizes; ``seed``: root of resets, actions and batches; step ``k``
+    draws from ``stream(seed, name, k)``; ``folder``: of the checkpoints; None saves none; ``log``: receives the
+    agent's logs and ``episode/return``; ``explorer``: acts after the warm-up (COPlanner); None: the agent; ``world``:
+    gives imagined rows and keeps learning (COPlanner); None trains on online rows alone. Raises ArtefactError: the
+    checkpoints are damaged or belong to another agent, or the disk refuses; KeyboardInterrupt: after Ctrl-C, once the
+    running episode is over and saved.
     """
     online = _Online(agent, env, info, TransitionBuffer(config.capacity), seed, name, world)
 
