@@ -27,11 +27,9 @@ from worldrl.core.errors import SettingError, nearest
 from worldrl.diffusion.flow import expand_sigma, sigma_grid, velocity
 
 NOISES = ("flow_grpo", "constant", "linear", "cps", "none")
-CLIPS = {"mean": 1e-4, "sum": 0.2}
-"""Default ranges of ratios, by reduction of the log-probability."""
+CLIPS = {"mean": 1e-4, "sum": 0.2}  # default ranges of ratios, by reduction of the log-probability
 REDUCTIONS = tuple(CLIPS)
-LEAST_OF_SUMS = 0.01
-"""Least range of ratios of sums."""
+LEAST_OF_SUMS = 0.01  # least range of ratios of sums
 
 
 @dataclass
@@ -48,7 +46,6 @@ class Denoising:
     noisy_steps: int = 0  # number of noisy steps from there (MixGRPO's window); 0 takes all but the last.
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if self.noise not in NOISES:
             raise SettingError(f"denoising.noise: unknown value {self.noise!r}{nearest(self.noise, NOISES)}")
         if self.steps < 1:
@@ -74,7 +71,6 @@ class RatioRule:
     clip: float | None = None
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if self.reduce not in REDUCTIONS:
             raise SettingError(f"ratio.reduce: unknown value {self.reduce!r}{nearest(self.reduce, REDUCTIONS)}")
         if not 0 < self.range < 1:

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from worldrl.nn.attention import Attention
 
-GROUP = 32
-"""Channels per group of a norm."""
+GROUP = 32  # channels per group of a norm
 
 
 def groups(channels: int) -> int:

@@ -26,7 +26,6 @@ class LowRankConfig:
     alpha: float = 32.0  # α.
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if self.rank < 0:
             raise SettingError(f"lora.rank must be 0 (all weights) or more, got {self.rank}")
         if self.alpha <= 0:

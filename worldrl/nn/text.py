@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from worldrl.core.errors import SettingError
 from worldrl.core.instructions import MAX_WORDS, instruction_words
 
-MAX_PIECES = 16
-"""One whole-word piece and up to 15 trigrams; further trigrams are dropped."""
+MAX_PIECES = 16  # one whole-word piece and up to 15 trigrams; further trigrams are dropped
 
 PADDING = 0
 

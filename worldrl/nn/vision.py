@@ -17,10 +17,8 @@ from torch.nn import functional
 from worldrl.core.device import autocast
 from worldrl.core.errors import SettingError
 
-STRIDE = 4
-"""Pixels per cell of the feature map."""
-SIDES = 8
-"""Divisor of an image's sides."""
+STRIDE = 4  # pixels per cell of the feature map
+SIDES = 8  # divisor of an image's sides
 
 
 def image_to_float(image: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -45,7 +45,6 @@ class Exploration:
     noise_correlation: float = 0.3
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if not self.temperature > 0:
             raise SettingError(f"exploration.temperature must be above 0, got {self.temperature}")
         if not 0 <= self.noise_correlation <= 1:

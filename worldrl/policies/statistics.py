@@ -54,7 +54,6 @@ class PolicyStatistics:
     state_std: Tensor | None = None  # float32 ``[S]``, at least 0.001.
 
     def __post_init__(self) -> None:
-        """Check shapes and order."""
         size = self.actions.size
         for name in _TENSORS:
             tensor = getattr(self, name)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from worldrl.core.errors import SettingError, require_at_least_one
 
-OFFSETS = {1: (0,), 2: (0, 1), 3: (-1, 0, 1)}
-"""Frames of each window, relative to the frame that is read."""
+OFFSETS = {1: (0,), 2: (0, 1), 3: (-1, 0, 1)}  # frames of each window, relative to the frame that is read
 
 
 @dataclass
@@ -26,7 +25,6 @@ class IdmConfig:
     backbone_stride: int = 8  # pixels per cell of its finest level that is read; coarser ones are added to it.
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if self.window not in OFFSETS:
             raise SettingError(f"model.window must be one of {sorted(OFFSETS)}, got {self.window}")
         require_at_least_one(
@@ -53,7 +51,6 @@ class IdmTraining:
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require_at_least_one(self, ("steps", "batch"), of="training")
         for name in ("beta", "codec_share"):
             if not 0 <= getattr(self, name) <= 1:
@@ -83,7 +80,6 @@ class GraspConfig:
     checkpoint_every: int = 500  # steps between checkpoints.
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         counts = ("width", "blocks", "keypoints", "text_width", "hidden", "batch", "checkpoint_every")
         require_at_least_one(self, counts, of="grasp")
         if self.steps < 0:

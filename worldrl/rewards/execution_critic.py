@@ -45,12 +45,10 @@ from worldrl.rewards.motion.basis import check_frame_time, check_terms
 from worldrl.rewards.motion.inverse_dynamics import IDM_FOLDER, InverseDynamics, read_once
 
 KIND, TERM = "execution-critic", "execution"
-CRITIC = "critic"
-"""Folder of the critic in the reward's folder, beside the inverse dynamics."""
+CRITIC = "critic"  # folder of the critic in the reward's folder, beside the inverse dynamics
 LEAST_DEVIATION = 0.05
 """Lower bound of a target's deviation (rad, or gripper opening): small motions are not scaled to unit deviation."""
-REACHED = 0.99
-"""Share of executed plans within the reach."""
+REACHED = 0.99  # share of executed plans within the reach
 SHRINKAGE = 0.1
 """Share of the mean variance in every direction's variance: directions without data are not infinitely far."""
 
@@ -70,7 +68,6 @@ class ExecutionConfig:
     distance_penalty: float = 0.0  # penalty of a plan at twice the reach of the executed plans; 0 disables it.
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if self.members < 2:
             raise SettingError(f"execution.members must be at least 2, to disagree; got {self.members}")
         require_at_least_one(self, ("hidden", "steps", "batch"), of="execution")

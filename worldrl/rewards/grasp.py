@@ -45,14 +45,11 @@ from worldrl.nn.vision import ImageEncoder, colour_jitter
 from worldrl.rewards.config import GraspConfig
 
 KIND = "grasp-dynamics"
-GRASP_FOLDER = "grasp"
-"""Its folder in a run directory of ``worldrl train-idm``."""
-LEAST_DEVIATION = 1e-3
-"""Lower bound of a column's deviation, in its unit."""
+GRASP_FOLDER = "grasp"  # its folder in a run directory of ``worldrl train-idm``
+LEAST_DEVIATION = 1e-3  # lower bound of a column's deviation, in its unit
 ROBUST = 0.1
 """Error (standard deviations of the data) above which the loss is linear: some objects move before the closing."""
-CERTAIN = 10
-"""Number of successes that began with open hands after which "all of them closed a hand" counts as a rule."""
+CERTAIN = 10  # number of successes that began with open hands after which "all of them closed a hand" counts as a rule
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ class SuccessRule:
     debounce: int
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if not 0 < self.threshold < 1:
             raise SettingError(f"outcome.threshold must be in (0, 1), got {self.threshold}")
         if self.debounce < 1:

@@ -20,8 +20,7 @@ else:
     AnyVideoModel = Any
 
 VIDEO, WAN = "video", "wan"
-BACKBONES = (VIDEO, WAN)
-"""Values of the setting ``backbone``: worldrl's own transformer, or published Wan weights."""
+BACKBONES = (VIDEO, WAN)  # values of the setting ``backbone``: worldrl's own transformer, or published Wan weights
 CLASSES = {
     "video-world-model": "worldrl.world_models.video.model:VideoWorldModel",
     "wan-world-model": "worldrl.world_models.wan.model:WanWorldModel",

@@ -69,7 +69,6 @@ class BranchGrpoConfig:
     prune_stop: int = 9  # layer at which the window stops.
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if self.prune_width not in WIDTHS:
             raise SettingError(
                 f"branch_grpo.prune_width: unknown {self.prune_width!r}{nearest(self.prune_width, WIDTHS)}"

@@ -31,7 +31,6 @@ class DanceGrpoConfig:
     trained_share: float = 0.6  # of each video's noisy steps; at least one.
 
     def __post_init__(self) -> None:
-        """Check the range."""
         if not 0 < self.trained_share <= 1:
             raise SettingError(f"dance_grpo.trained_share must be in (0, 1], got {self.trained_share}")
 

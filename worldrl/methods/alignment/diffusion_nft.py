@@ -57,7 +57,6 @@ class DiffusionNftConfig:
     levels: int = 2  # fresh noisings of each chunk.
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if self.old_decay not in DECAYS:
             raise SettingError(f"diffusion_nft.old_decay: unknown {self.old_decay!r}{nearest(self.old_decay, DECAYS)}")
         for name in ("beta", "advantage_max", "levels"):

@@ -54,7 +54,6 @@ class SolRlConfig:
     nft: DiffusionNftConfig = field(default_factory=DiffusionNftConfig)
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if self.normalise_on not in NORMALISERS:
             raise SettingError(
                 f"sol_rl.normalise_on: unknown {self.normalise_on!r}{nearest(self.normalise_on, NORMALISERS)}"

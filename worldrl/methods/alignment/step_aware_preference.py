@@ -53,7 +53,6 @@ class StepAwarePreferenceConfig:
     first_step: int = 0  # noisy steps before this one (within a chunk) draw no candidates.
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if self.candidates < 2:
             raise SettingError(f"step_aware_preference.candidates must be at least 2, got {self.candidates}")
         if not 0 <= self.gap < 1:

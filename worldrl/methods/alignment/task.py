@@ -42,7 +42,6 @@ class AlignmentConfig:
     parts: PartNames = field(default_factory=PartNames)  # other parts than the method's own, by name.
 
     def __post_init__(self) -> None:
-        """Reject settings under which nothing could be learned."""
         require_at_least_one(
             self, ("iterations", "prompts", "chunks", "epochs", "minibatch", "checkpoint_every"), of="alignment"
         )
@@ -81,7 +80,6 @@ class AlignmentTask:
     batch_scale: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse models whose denoising is not a plain rectified flow, and tasks without a start."""
         if not isinstance(self.model.dynamics, FlowTransformer) or self.model.config.dynamics.refinement_steps:
             raise SettingError("alignment needs a flow transformer without refinement (dynamics.refinement_steps=0)")
         if not len(self.starts):

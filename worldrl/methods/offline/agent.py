@@ -26,10 +26,8 @@ from worldrl.core.storage.weights import fitting, load_weights
 from worldrl.core.transitions import Transitions
 from worldrl.rollout.agents.vector_agent import KIND
 
-STD_FLOOR = 1e-3
-"""Added to standard deviations (TD3+BC), so that a number that never changes stays finite."""
-EPISODE_STEPS = 1000
-"""Time limit of D4RL's locomotion tasks, for which IQL's reward scale was made."""
+STD_FLOOR = 1e-3  # added to standard deviations (TD3+BC), so that a number that never changes stays finite
+EPISODE_STEPS = 1000  # time limit of D4RL's locomotion tasks, for which IQL's reward scale was made
 
 
 def require(ok: bool, name: str, rule: str, value: object) -> None:

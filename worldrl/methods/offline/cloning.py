@@ -17,10 +17,8 @@ from torch import Tensor
 from worldrl.methods.offline.agent import Facts, require
 from worldrl.methods.offline.networks import Gaussian, squashed_log_prob
 
-CLONED_MOST = 0.999
-"""Largest number of an action that is cloned; 3.8 before tanh."""
-CLONING, LEARNING = range(2)
-"""Phases of an actor."""
+CLONED_MOST = 0.999  # largest number of an action that is cloned; 3.8 before tanh
+CLONING, LEARNING = range(2)  # phases of an actor
 
 
 def cloning_loss(gaussian: Gaussian, action: Tensor) -> Tensor:

@@ -22,8 +22,7 @@ from worldrl.core.interfaces import Logs
 from worldrl.methods.offline.networks import StackedCritic
 from worldrl.methods.offline.targets import td_loss
 
-NORM_FLOOR = 1e-10
-"""Added to ‖∇_a Q‖, so that a flat critic divides by something."""
+NORM_FLOOR = 1e-10  # added to ‖∇_a Q‖, so that a flat critic divides by something
 
 
 def diversity_loss(gradient: Tensor) -> Tensor:

@@ -20,14 +20,11 @@ from torch import Tensor, nn
 
 from worldrl.nn.stacked import StackedLayerNorm, StackedLinear, fan_in_uniform
 
-LOG_STD_BOUNDS = (-5.0, 2.0)
-"""Of EDAC and RAVL; SAC's own lower bound is −20."""
+LOG_STD_BOUNDS = (-5.0, 2.0)  # of EDAC and RAVL; SAC's own lower bound is −20
 EDAC_BIAS = 0.1
-EDAC_ACTOR, EDAC_CRITIC = 1e-3, 3e-3
-"""Half-widths of the uniform initial weights of last layers."""
+EDAC_ACTOR, EDAC_CRITIC = 1e-3, 3e-3  # half-widths of the uniform initial weights of last layers
 ATANH_MARGIN = 1e-6
-MANY_MEMBERS = 4
-"""Number of critics from which :func:`least_q` is cheaper than a minimum."""
+MANY_MEMBERS = 4  # number of critics from which :func:`least_q` is cheaper than a minimum
 
 
 # --- plain networks -------------------------------------------------------------------------------------------------

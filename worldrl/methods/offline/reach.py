@@ -15,8 +15,7 @@ from worldrl.core.statistics.intervals import auroc
 from worldrl.methods.offline.branches import Branches, branch
 from worldrl.methods.offline.sac import Sac, effective_penalty
 
-FAR = 0.1
-"""The share of final states, the farthest ones, that counts as the edge of reach."""
+FAR = 0.1  # the share of final states, the farthest ones, that counts as the edge of reach
 
 
 def nearest(final: Tensor, earlier: Tensor) -> Tensor:

@@ -33,8 +33,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "td3_bc": ("critic_terms", "actor_terms"),
 }
 """Algorithm to the methods that hold its update's mathematics; of no other are updates compiled or recorded."""
-WARM_UP = 3
-"""Updates of each phase before it is recorded: they make the optimizers' state and choose the kernels."""
+WARM_UP = 3  # updates of each phase before it is recorded: they make the optimizers' state and choose the kernels
 
 Replay = Callable[[], Logs]
 Update = Callable[..., Logs]

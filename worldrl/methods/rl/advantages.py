@@ -14,8 +14,7 @@ from worldrl.methods.rl.groups import group_mean, group_sum, mates_mean
 from worldrl.methods.rl.interfaces import Trace
 
 EPS = 1e-6
-BATCH_EPS = 1e-4
-"""Added to the deviation of a whole batch, as Flow-GRPO and GDPO do."""
+BATCH_EPS = 1e-4  # added to the deviation of a whole batch, as Flow-GRPO and GDPO do
 
 
 def group_advantage(value: Tensor, group: Tensor) -> Tensor:

@@ -65,7 +65,6 @@ class GrpoConfig:
     parts: PartNames = field(default_factory=PartNames)  # other parts than GRPO's own, by name.
 
     def __post_init__(self) -> None:
-        """Reject settings under which nothing could be learned."""
         require_at_least_one(self, ("iterations", "checkpoint_every", "groups"), of="improvement.grpo")
         if self.group_size < 2:
             raise SettingError(
@@ -90,7 +89,6 @@ class FilteredCloning:
     cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(steps=1500, batch_size=96))
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require_at_least_one(self, ("cycles", "rollouts", "rows", "group_size"), of="self_training")
         if self.rows % self.group_size:
             raise SettingError(f"self_training.group_size must divide rows {self.rows}, got {self.group_size}")

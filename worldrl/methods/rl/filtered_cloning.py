@@ -43,8 +43,7 @@ from worldrl.rollout.imagined.env import WorldModelVecEnv
 from worldrl.rollout.imagined.rollouts import ImaginedRollouts
 
 KIND = "imagined-successes"
-MORE = "more."
-"""Before the names of what is observed besides image, command and instruction, in a file of tensors."""
+MORE = "more."  # before the names of what is observed besides image, command and instruction, in a file of tensors
 
 
 @dataclass(frozen=True)

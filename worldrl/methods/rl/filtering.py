@@ -57,7 +57,6 @@ class RolloutFilter:
     reader: MotionCheck | GraspCheck | None = None
 
     def __post_init__(self) -> None:
-        """Check that what is to be judged can be."""
         if self.config.confidence_score == OFF or (self.config.confidence_score in READ and self.reader is None):
             raise SettingError(
                 f"improvement.trust.confidence_score={self.config.confidence_score}: needs an inverse dynamics model, and there is none"

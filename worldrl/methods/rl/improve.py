@@ -53,7 +53,6 @@ class Improvement:
     trust: Trust = field(default_factory=Trust)
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if self.algorithm not in ALGORITHMS:
             raise SettingError(
                 f"improvement.algorithm: unknown {self.algorithm!r}{nearest(self.algorithm, ALGORITHMS)}"

@@ -13,8 +13,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs
 from worldrl.methods.rl.interfaces import Evaluated
 
-NO_DUAL_CLIP = 1e6
-"""Bound on the ratio of negative advantages: flow methods have none, and their ratios stay near 1."""
+NO_DUAL_CLIP = 1e6  # bound on the ratio of negative advantages: flow methods have none, and their ratios stay near 1
 
 
 def clipped_objective(

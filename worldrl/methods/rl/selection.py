@@ -11,8 +11,7 @@ from torch import Tensor
 from worldrl.methods.rl.groups import group_mean, group_range, group_sum
 from worldrl.methods.rl.interfaces import Trace
 
-LEAST = 1e-6
-"""Advantages that lie closer together are equal."""
+LEAST = 1e-6  # advantages that lie closer together are equal
 
 
 def everything(advantage: Tensor, value: Tensor, trace: Trace, generator: torch.Generator) -> Tensor:

@@ -14,8 +14,7 @@ from worldrl.rollout.trust.confidence import CONFIDENCE_SCORES
 
 OFF, SCORE, MEMBERS = "off", "score", "member_agreement"
 MOTION, GRASP = "motion_agreement", "grasp_agreement"
-READ = (MOTION, GRASP)
-"""Signs of inverse dynamics: they need no further imagination, and real episodes set their limit."""
+READ = (MOTION, GRASP)  # signs of inverse dynamics: they need no further imagination, and real episodes set their limit
 AGREEMENTS = tuple(name for name in CONFIDENCE_SCORES if name.endswith("_agreement"))
 WEIGHT, MASK, SHORTEN, TERM = "weight", "mask", "shorten", "term"
 USES = (WEIGHT, MASK, SHORTEN, TERM)
@@ -31,7 +30,6 @@ class MotionUncertainty:
     training: IdmTraining = field(default_factory=IdmTraining)
 
     def __post_init__(self) -> None:
-        """Check the range."""
         if not 0 < self.real_share <= 1:
             raise SettingError(f"improvement.trust.idm.real_share must be in (0, 1], got {self.real_share}")
 
@@ -45,7 +43,6 @@ class GraspUncertainty:
     model: GraspConfig = field(default_factory=lambda: GraspConfig(steps=1500))
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if not 0 < self.real_share <= 1:
             raise SettingError(f"improvement.trust.grasp.real_share must be in (0, 1], got {self.real_share}")
         if self.model.steps < 1:
@@ -78,7 +75,6 @@ class Trust:
     )
 
     def __post_init__(self) -> None:
-        """Check the ranges, and that the sign can be used so."""
         if self.confidence_score not in (OFF, *CONFIDENCE_SCORES):
             raise SettingError(
                 f"improvement.trust.confidence_score: unknown {self.confidence_score!r}{nearest(self.confidence_score, (OFF, *CONFIDENCE_SCORES))}"

@@ -39,11 +39,9 @@ from worldrl.workers.robotwin import facts as robotwin_facts
 
 CONFIG, WEIGHTS, OURS, HEAD = "config.json", "model.safetensors", "worldrl.json", "worldrl_head.safetensors"
 TYPES = ("act", "diffusion", "pi0", "smolvla")
-WINDOWED = "diffusion"
-"""The kind with several observations as input."""
+WINDOWED = "diffusion"  # the kind with several observations as input
 ACTION, TRAINED_ON = "action", "trained_on"
-EMPTY_CAMERA = "observation.images.empty_camera_"
-"""Prefix of cameras that a policy fills in itself."""
+EMPTY_CAMERA = "observation.images.empty_camera_"  # prefix of cameras that a policy fills in itself
 _STATISTICS = {
     "MEAN_STD": ("mean", "std"),
     "MIN_MAX": ("min", "max"),

@@ -20,10 +20,8 @@ from worldrl.policies.lerobot.folder import OURS, Feature, LerobotFolder
 IMAGE, WRIST, COMMAND, STATE = "image", "wrist_image", "command", "state"
 LEFT, RIGHT = "left_wrist_image", "right_wrist_image"
 IMAGES = (IMAGE, WRIST, LEFT, RIGHT)
-SHOWN = (IMAGE, COMMAND)
-"""Observations of every suite, and of imagination."""
-LIBERO_STATE = 8
-"""Numbers of LIBERO's state."""
+SHOWN = (IMAGE, COMMAND)  # observations of every suite, and of imagination
+LIBERO_STATE = 8  # numbers of LIBERO's state
 TWO_ARMED = {
     LEFT: ("left_wrist", "wrist_left", "left_hand", "left_camera"),
     RIGHT: ("right_wrist", "wrist_right", "right_hand", "right_camera"),

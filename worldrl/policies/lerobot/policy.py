@@ -38,10 +38,8 @@ class LerobotPolicy(nn.Module):
     Raises WorkerError: the worker cannot be started, or cannot serve; SettingError: an input has no source.
     """
 
-    needs_noise = True
-    """Even greedy chunks start from noise, so acting always takes generators."""
-    device = torch.device("cpu")
-    """Device of what crosses the pipe; the network's device is the worker's."""
+    needs_noise = True  # even greedy chunks start from noise, so acting always takes generators
+    device = torch.device("cpu")  # device of what crosses the pipe; the network's device is the worker's
 
     def __init__(self, folder: LerobotFolder, launch: Launch) -> None:
         super().__init__()

@@ -17,8 +17,7 @@ from worldrl.core.errors import ArtefactError
 from worldrl.core.storage.jsonfile import read_json
 
 PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
-VLM = "vlm"
-"""Folder in a policy's folder with the language model's config and tokenizer."""
+VLM = "vlm"  # folder in a policy's folder with the language model's config and tokenizer
 STEPS = frozenset(
     {
         "absolute_actions_processor",

@@ -20,11 +20,9 @@ from worldrl.diffusion.flow import sigma_grid
 from worldrl.diffusion.sde import flow_grpo_scale, sde_mean, sde_std
 from worldrl.policies.lerobot.release import Release
 
-FLOW_ETA = 0.5
-"""η of the flow policies' stochastic step, s(σ) = η√(σ/(1-σ)): πRL's value."""
+FLOW_ETA = 0.5  # η of the flow policies' stochastic step, s(σ) = η√(σ/(1-σ)): πRL's value
 LOG_STD = "log_std"
-START_LOG_STD = -2.0
-"""A new Gaussian head explores with e⁻² ≈ 0.14 standard deviations of the data's actions."""
+START_LOG_STD = -2.0  # a new Gaussian head explores with e⁻² ≈ 0.14 standard deviations of the data's actions
 LANGUAGE = ("observation.language.tokens", "observation.language.attention_mask")
 
 

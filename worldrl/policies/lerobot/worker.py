@@ -24,8 +24,7 @@ from worldrl.workers.link.wire import Arrays
 
 ENVIRONMENT = "lerobot"
 TARGET = "worldrl.policies.lerobot.service:Lerobot"
-TIMEOUT_S = 1800.0
-"""Longest silence: a VLA of billions of weights on a CPU is slow, and its loading slower."""
+TIMEOUT_S = 1800.0  # longest silence: a VLA of billions of weights on a CPU is slow, and its loading slower
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 """A policy is its folder: no download at run time."""
 

@@ -48,8 +48,7 @@ from worldrl.policies.observation import check_obs
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.tokens import allowed_bins, decode
 
-FORBIDDEN = -1e9
-"""Logit of a forbidden bin: probability exactly 0, and unlike -inf no NaN in 0 × log 0."""
+FORBIDDEN = -1e9  # logit of a forbidden bin: probability exactly 0, and unlike -inf no NaN in 0 × log 0
 
 
 @dataclass
@@ -70,7 +69,6 @@ class TokenPolicyConfig:
     state: str = NOT_OBSERVED  # ``measured`` also observes the measured state; ``none`` does not.
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         check_inputs(self.cameras, self.state, "policy.")
         for name, least in (
             ("chunk_length", 1),
@@ -92,10 +90,8 @@ class TokenPolicyConfig:
         return ImageFit(self.image_size, self.fit)
 
 
-ACTIONS = "actions"
-"""Key of a policy's :class:`ActionSpec` in its ``config.json``."""
-TRAINED_ON = "trained_on"
-"""Key of what it learned from."""
+ACTIONS = "actions"  # key of a policy's :class:`ActionSpec` in its ``config.json``
+TRAINED_ON = "trained_on"  # key of what it learned from
 
 
 def stored_actions(config: Mapping[str, Any]) -> ActionSpec:

@@ -17,8 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-STILL = 1e-3
-"""A dimension with a smaller distance between its quantiles (in action units) never moves."""
+STILL = 1e-3  # a dimension with a smaller distance between its quantiles (in action units) never moves
 
 
 def still_dimensions(low: Tensor, high: Tensor) -> Tensor:

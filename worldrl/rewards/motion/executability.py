@@ -26,8 +26,7 @@ from torch import Tensor
 from worldrl.core.errors import SettingError
 from worldrl.rewards.motion.limits import JointLimits
 
-LEAST_FRAMES = 4
-"""A jerk needs four positions."""
+LEAST_FRAMES = 4  # a jerk needs four positions
 
 
 @dataclass(frozen=True)

@@ -47,10 +47,8 @@ from worldrl.rewards.motion.inverse_dynamics import IDM_FOLDER, InverseDynamics
 
 KIND = "feature-predictor"
 TEMPERATURE = 0.1
-PHYSICAL, MOVING = "physical_foresight", "moving_foresight"
-"""MIND-V's R, and R', which is 0 for a still video."""
-PREDICTOR = "foresight"
-"""Folder of P in a run directory of ``worldrl train-idm``, beside E."""
+PHYSICAL, MOVING = "physical_foresight", "moving_foresight"  # MIND-V's R, and R', which is 0 for a still video
+PREDICTOR = "foresight"  # folder of P in a run directory of ``worldrl train-idm``, beside E
 
 
 @dataclass
@@ -66,7 +64,6 @@ class ForesightConfig:
     weight_decay: float = 0.01  # AdamW.
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require_at_least_one(self, ("context", "ahead", "hidden", "batch"), of="foresight")
         if self.steps < 0:
             raise SettingError(f"foresight.steps must be 0 or more, got {self.steps}")

@@ -38,12 +38,9 @@ if TYPE_CHECKING:
     from worldrl.rewards.motion.basis import MotionBasis
 
 KIND = "idm"
-IDM_FOLDER = "idm"
-"""Its folder in a run directory of ``worldrl train-idm``."""
-CONDITION = 16
-"""Width of the encoder's condition, a learned constant: inverse dynamics has no instruction."""
-LEAST_LOG, MOST_LOG = -6.0, 3.0
-"""Range of the predicted logarithm of a standardised deviation."""
+IDM_FOLDER = "idm"  # its folder in a run directory of ``worldrl train-idm``
+CONDITION = 16  # width of the encoder's condition, a learned constant: inverse dynamics has no instruction
+LEAST_LOG, MOST_LOG = -6.0, 3.0  # range of the predicted logarithm of a standardised deviation
 
 
 @dataclass(frozen=True)

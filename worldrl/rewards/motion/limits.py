@@ -14,10 +14,8 @@ from torch import Tensor
 
 from worldrl.core.errors import SettingError
 
-GRIPPER_WEIGHT = 0.2
-"""EVA's weight of a gripper beside 1 for an arm joint."""
-SHARE, MARGIN = 0.999, 1.5
-"""Measured bounds are ``MARGIN`` times the ``SHARE`` quantile of all real steps."""
+GRIPPER_WEIGHT = 0.2  # EVA's weight of a gripper beside 1 for an arm joint
+SHARE, MARGIN = 0.999, 1.5  # measured bounds are ``MARGIN`` times the ``SHARE`` quantile of all real steps
 STILL = 0.01
 """A coordinate whose range in all the data is smaller (units) is still. Also the least velocity bound (units/s)."""
 
@@ -33,7 +31,6 @@ class JointLimits:
     weight: tuple[float, ...]  # of each coordinate; only the proportions matter.
 
     def __post_init__(self) -> None:
-        """Refuse bounds of different lengths or signs."""
         sizes = {field.name: len(getattr(self, field.name)) for field in fields(self)}
         if len(set(sizes.values())) != 1:
             raise SettingError(f"joint limits: every bound needs one number per coordinate, got {sizes}")

@@ -18,8 +18,7 @@ from worldrl.core.errors import SettingError
 from worldrl.rewards.motion.executability import PUBLISHED, Constants, executability
 from worldrl.rewards.motion.limits import JointLimits
 
-BLOCK_S = 0.5
-"""Seconds of a block."""
+BLOCK_S = 0.5  # seconds of a block
 
 
 def block_frames(frames: int, dt: float) -> int:

@@ -20,8 +20,7 @@ from worldrl.rewards.motion.limits import JointLimits, piper_bimanual
 from worldrl.rewards.motion.readout import Column
 
 PUBLISHED_EXECUTABILITY = "published_executability"
-PIPER = 2 * [*6 * ["joint"], "gripper"]
-"""Kind of each column of the published bounds."""
+PIPER = 2 * [*6 * ["joint"], "gripper"]  # kind of each column of the published bounds
 
 
 def published_executability(q: Tensor, dt: float, limits: JointLimits) -> Tensor:

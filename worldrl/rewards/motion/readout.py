@@ -20,8 +20,7 @@ from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.types import Episode
 
-UNITS = (("m", r"[xyz]|finger.*"), ("rad", r"r[xyz]|.*joint.*"))
-"""Unit by name; other numbers have none."""
+UNITS = (("m", r"[xyz]|finger.*"), ("rad", r"r[xyz]|.*joint.*"))  # unit by name; other numbers have none
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from worldrl.rewards.motion.basis import check_frame_time, check_terms
 from worldrl.rewards.motion.inverse_dynamics import InverseDynamics, read_once
 
 TERM = "action_similarity"
-TEMPERATURE = 0.25
-"""Temperature of the reward in ``align-world-model`` and of the acceptance probe in ``train-idm``."""
+TEMPERATURE = 0.25  # temperature of the reward in ``align-world-model`` and of the acceptance probe in ``train-idm``
 
 
 def action_similarity(decoded: Tensor, commanded: Tensor, deviation: Tensor, temperature: float = 1.0) -> Tensor:

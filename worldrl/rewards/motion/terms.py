@@ -15,8 +15,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import VideoReward
 from worldrl.core.types import ImaginedVideos
 
-ALL = ""
-"""Stands for every term of a reward."""
+ALL = ""  # stands for every term of a reward
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,6 @@ class RewardTerms:
     parts: Sequence[VideoReward]
 
     def __post_init__(self) -> None:
-        """Refuse two terms of one name."""
         names = self.names
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise SettingError(f"rewards: two of them have a term {twice[0]!r}; name the terms wanted, REWARD.TERM")

@@ -36,10 +36,8 @@ from worldrl.rewards.motion.readout import Column, column_values
 
 Restore = Callable[[Tensor, Tensor], Tensor]
 """Passes frames uint8 ``[N, Y, X, 3]`` through a codec; the second argument is each episode's first frame."""
-COVERED, WITHIN = 0.9, 1.6449
-"""The deviations are scaled so that 90 % of the errors are within 1.64 of them."""
-LEAST_DEVIATION = 1e-3
-"""Lower bound of a column's deviation in the normalisation, in its unit."""
+COVERED, WITHIN = 0.9, 1.6449  # the deviations are scaled so that 90 % of the errors are within 1.64 of them
+LEAST_DEVIATION = 1e-3  # lower bound of a column's deviation in the normalisation, in its unit
 
 
 def as_shown(frames: Tensor, restore: Restore | None) -> Tensor:

@@ -18,10 +18,8 @@ from torch import Tensor
 from worldrl.core.errors import SettingError
 from worldrl.nn.stored import StoredModule
 
-REACH_SHARE = 0.995
-"""Share of the recorded chunks that a component represents without clipping."""
-REACH_FLOOR = 1e-6
-"""Least reach, so that a component without variance stays finite."""
+REACH_SHARE = 0.995  # share of the recorded chunks that a component represents without clipping
+REACH_FLOOR = 1e-6  # least reach, so that a component without variance stays finite
 
 
 class ChunkBasis(StoredModule):

@@ -21,8 +21,7 @@ from worldrl.nn.convolution import convolution
 from worldrl.nn.stored import StoredModule
 from worldrl.nn.vision import cell_coordinates, read_points
 
-STD_FLOOR = 1e-3
-"""Least standard deviation, so that a constant channel stays finite."""
+STD_FLOOR = 1e-3  # least standard deviation, so that a constant channel stays finite
 
 
 class KeypointEncoder(StoredModule):

@@ -54,7 +54,6 @@ class EnsembleConfig:
     input_clip: float = 0.0  # largest standardised input, 0 for none (RAVL: 10).
 
     def __post_init__(self) -> None:
-        """Reject sizes that make no ensemble."""
         self.variant = choice("variant", Variant, self.variant)
         for name in ("members", "elites", "width", "depth"):
             if getattr(self, name) < 1:
@@ -94,7 +93,6 @@ class EnsembleTraining:
     checkpoint_epochs: int = 1  # epochs between checkpoints.
 
     def __post_init__(self) -> None:
-        """Reject numbers out of range."""
         self.weight_decay = tuple(self.weight_decay)
         for name in ("batch_size", "holdout_most", "patience", "checkpoint_epochs"):
             if getattr(self, name) < 1:

@@ -29,12 +29,9 @@ from worldrl.nn.stacked import StackedLayerNorm, StackedLinear, fan_in_uniform, 
 from worldrl.world_models.state.config import EnsembleConfig, Uncertainty, Variant
 
 KIND = "state-ensemble"
-LOGVAR_LOW, LOGVAR_HIGH = -10.0, 0.5
-"""Initial values of the learnable bounds of the log-variance (``plain``)."""
-LOG_SIGMA_LOW, LOG_SIGMA_HIGH = -5.0, 0.25
-"""Fixed bounds of log σ (``layer_norm``)."""
-CONSTANT = 1e-12
-"""A column with a standard deviation up to this is constant; its scale is 1."""
+LOGVAR_LOW, LOGVAR_HIGH = -10.0, 0.5  # initial values of the learnable bounds of the log-variance (``plain``)
+LOG_SIGMA_LOW, LOG_SIGMA_HIGH = -5.0, 0.25  # fixed bounds of log σ (``layer_norm``)
+CONSTANT = 1e-12  # A column with a standard deviation up to this is constant; its scale is 1
 
 Measure = Callable[[Tensor, Tensor], Tensor]
 """Means and log-variances ``[M, B, D]`` of all members to an uncertainty ``[B]``."""

@@ -33,8 +33,7 @@ from worldrl.core.transitions import Transitions
 from worldrl.world_models.state.config import EnsembleConfig, EnsembleTraining
 from worldrl.world_models.state.ensemble import Ensemble
 
-SLOWED = 0.3
-"""Factor of the learning rate once patience ends before ``min_epochs`` (RAVL)."""
+SLOWED = 0.3  # factor of the learning rate once patience ends before ``min_epochs`` (RAVL)
 
 
 @dataclass(frozen=True)

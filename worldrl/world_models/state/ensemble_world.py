@@ -21,8 +21,7 @@ from worldrl.world_models.state.config import MemberChoice, Uncertainty, choice
 from worldrl.world_models.state.ensemble import Ensemble, balanced_members, check_rows, group_rows, measure
 from worldrl.world_models.state.terminations import Termination
 
-ROWS_AT_ONCE = 2048
-"""Rows that all members evaluate at once: 50,000 rows of 128 members would take 5 GB per layer."""
+ROWS_AT_ONCE = 2048  # rows that all members evaluate at once: 50,000 rows of 128 members would take 5 GB per layer
 
 
 @dataclass

@@ -30,7 +30,6 @@ class GuidedRolloutConfig:
     batch: int = 256  # trajectories drawn side by side.
 
     def __post_init__(self) -> None:
-        """Reject numbers out of range."""
         for name in ("trajectories", "batch"):
             if getattr(self, name) < 1:
                 raise SettingError(f"diffusion.{name} must be at least 1, got {getattr(self, name)}")

@@ -28,8 +28,7 @@ from worldrl.data.offline.known_tasks import task_of
 Termination = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Observation ``[B, S]``, action ``[B, A]`` and next observation ``[B, S]`` to bool ``[B]``: the task ended here."""
 Range = tuple[float, float]
-CHUNK = 65_536
-"""Rows that a rule is compared with at once."""
+CHUNK = 65_536  # rows that a rule is compared with at once
 
 
 def within(x: Tensor, bounds: Range) -> Tensor:

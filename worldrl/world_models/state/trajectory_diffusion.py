@@ -33,8 +33,7 @@ from worldrl.nn.trajectory_unet import TrajectoryUNet
 from worldrl.world_models.state.trajectory_windows import stack_windows, window_starts, window_transitions
 
 KIND = "trajectory-diffusion"
-CONSTANT = 1e-6
-"""A column with a standard deviation up to this is constant; its scale is 1."""
+CONSTANT = 1e-6  # A column with a standard deviation up to this is constant; its scale is 1
 
 
 @dataclass
@@ -52,7 +51,6 @@ class TrajectoryDiffusionConfig:
     sigma_high: float = 80.0  # highest level, where sampling starts.
 
     def __post_init__(self) -> None:
-        """Reject sizes that make no network."""
         if self.features < 8 or self.features % 8 or self.features % self.groups:
             raise SettingError(f"trajectory.features must be a multiple of 8 and of groups, got {self.features}")
         if self.length < max(2, 2 ** (self.levels - 1)):
@@ -76,7 +74,6 @@ class TrajectoryTraining:
     checkpoint_steps: int = 1000  # steps between checkpoints.
 
     def __post_init__(self) -> None:
-        """Require exactly one of steps and epochs."""
         if (self.steps > 0) == (self.epochs > 0):
             raise SettingError(
                 f"trajectory training: give steps or epochs and set the other to 0, got steps={self.steps} and "

@@ -27,8 +27,7 @@ from worldrl.world_models.state.trajectory_diffusion import TrajectoryDiffusion
 
 LogProb = Callable[[Tensor, Tensor], Tensor]
 """Observations ``[N, S]`` and actions ``[N, A]`` to log-densities ``[N]``, differentiable in the actions."""
-LARGEST_CHURN = math.sqrt(2) - 1
-"""Upper limit of γ: EDM never adds more noise at a step than is present."""
+LARGEST_CHURN = math.sqrt(2) - 1  # upper limit of γ: EDM never adds more noise at a step than is present
 
 
 @dataclass
@@ -45,7 +44,6 @@ class SamplerConfig:
     second_order: bool = True  # Heun's steps; false takes Euler's at half the cost.
 
     def __post_init__(self) -> None:
-        """Reject numbers out of range."""
         if self.steps < 1:
             raise SettingError(f"sampler.steps must be at least 1, got {self.steps}")
         if self.churn < 0:

@@ -16,8 +16,7 @@ from torch import Tensor
 from worldrl.core.errors import SettingError
 from worldrl.core.transitions import Transitions
 
-LARGEST_ACTION = 0.999
-"""Actions are clipped here before arctanh, which is infinite at 1."""
+LARGEST_ACTION = 0.999  # actions are clipped here before arctanh, which is infinite at 1
 
 
 def window_starts(rows: Transitions, episode: Tensor, length: int, stride: int) -> Tensor:

@@ -125,8 +125,7 @@ class TrueDynamics:
     from before each recorded step. Raises SettingError: shapes that do not fit the environment.
     """
 
-    measures_uncertainty = True
-    """Zero is the true uncertainty, so methods that penalise uncertainty may run here."""
+    measures_uncertainty = True  # zero is the true uncertainty, so methods that penalise uncertainty may run here
 
     def __init__(
         self,

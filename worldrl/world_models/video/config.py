@@ -55,7 +55,6 @@ class CodecConfig:
     salience: float = 8.0
 
     def __post_init__(self) -> None:
-        """Reject sizes that do not divide."""
         self.kind = _kind("codec.kind", CodecKind, self.kind)
         self.fit = _kind("codec.fit", Fit, self.fit)
         if self.image_size % self.patch:
@@ -104,7 +103,6 @@ class DynamicsConfig:
     unet: UNetConfig = field(default_factory=UNetConfig)  # sizes and levels of the U-Net.
 
     def __post_init__(self) -> None:
-        """Reject a chunk of incomplete frames, and switches of the other backend."""
         self.kind = _kind("dynamics.kind", DynamicsKind, self.kind)
         require_at_least_one(self, ("chunk_length", "frame_stride"), of="dynamics")
         if self.chunk_length % self.frame_stride:
@@ -150,7 +148,6 @@ class SuccessHeadConfig:
     noise_weight: float = 0.5
 
     def __post_init__(self) -> None:
-        """Reject weights that would make the loss negative."""
         if not 0 <= self.noise_weight <= 1:
             raise SettingError(f"success.noise_weight must be in [0, 1], got {self.noise_weight}")
 
@@ -169,8 +166,7 @@ class StateHeadConfig:
     loss_weight: float = 0.05  # weight of its negative log-likelihood (nats per number) beside the flow loss.
 
 
-CONDITIONINGS = ("actions", "instruction")
-"""Conditions of a video."""
+CONDITIONINGS = ("actions", "instruction")  # conditions of a video
 
 
 @dataclass
@@ -188,7 +184,6 @@ class OutcomeHeadConfig:
     conditioning: str = "actions"
 
     def __post_init__(self) -> None:
-        """Reject an empty ensemble and unknown conditionings."""
         if self.conditioning not in CONDITIONINGS:
             raise SettingError(
                 f"outcome.conditioning: unknown value {self.conditioning!r}{nearest(self.conditioning, CONDITIONINGS)}"
@@ -206,7 +201,6 @@ class RestorerConfig:
     depth: int = 3  # residual convolutions.
 
     def __post_init__(self) -> None:
-        """Reject sizes that make no network."""
         if self.width < 0 or self.block < 1 or self.depth < 0:
             raise SettingError(
                 f"restorer needs width and depth of 0 or more and block of 1 or more, got width={self.width}, "
@@ -230,7 +224,6 @@ class VideoWorldModelConfig:
     state_head: StateHeadConfig = field(default_factory=StateHeadConfig)
 
     def __post_init__(self) -> None:
-        """Reject cameras that do not fit, a U-Net with more halvings than its grid has, and blocks that do not tile a frame."""
         check_inputs(self.cameras, self.state, "model.")
         if len(self.cameras) > 1 and self.dynamics.kind is not DynamicsKind.flow_transformer:
             raise SettingError(

@@ -27,10 +27,8 @@ FREE = frozenset(
     }
 )  # fmt: skip
 """Settings that fit any weights: of losses, training, sampling and thresholds; and parts that can be added untrained."""
-WAN_FREE = frozenset({"codec.dtype", "codec.rows", "dynamics.bell_weight"})
-"""Further ones of a Wan world model."""
-RESTORER = "restorer."
-"""Settings of the frame restorer are free where the weights have none."""
+WAN_FREE = frozenset({"codec.dtype", "codec.rows", "dynamics.bell_weight"})  # further ones of a Wan world model
+RESTORER = "restorer."  # settings of the frame restorer are free where the weights have none
 
 
 def extended(model: VideoWorldModel, wanted: VideoWorldModelConfig, *, seed: int) -> VideoWorldModel:

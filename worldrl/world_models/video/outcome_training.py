@@ -36,8 +36,7 @@ from worldrl.world_models.video.model import VideoWorldModel
 from worldrl.world_models.video.outcome_head import OutcomeEnsemble, OutcomeHead, outcome_loss
 from worldrl.world_models.video.training import autocast, encode_frames
 
-FINDINGS = "findings"
-"""Folder beside the ensemble's checkpoints, with the findings of the imagined episodes."""
+FINDINGS = "findings"  # folder beside the ensemble's checkpoints, with the findings of the imagined episodes
 
 
 class WithHeads(Follower[StateT], Protocol[StateT]):

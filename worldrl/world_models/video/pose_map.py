@@ -16,17 +16,13 @@ from torch import Tensor, nn
 from worldrl.core.actions import ActionSpec
 from worldrl.nn.blocks import Mlp
 
-OCTAVES = 4
-"""Frequencies; the finest wave is a quarter of the image, two tokens of eight."""
+OCTAVES = 4  # frequencies; the finest wave is a quarter of the image, two tokens of eight
 
-NEAREST = 0.2
-"""Least depth of the learned camera, in units of its distance, against division by zero."""
+NEAREST = 0.2  # least depth of the learned camera, in units of its distance, against division by zero
 
-TOOL_POSE = 7
-"""Numbers of a commanded tool pose: position, rotation, gripper."""
+TOOL_POSE = 7  # numbers of a commanded tool pose: position, rotation, gripper
 
-JOINT_WIDTH = 64
-"""Width of the networks that learn an arm's geometry."""
+JOINT_WIDTH = 64  # width of the networks that learn an arm's geometry
 
 
 def token_grid(height: int, width: int) -> Tensor:

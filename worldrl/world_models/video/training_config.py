@@ -50,7 +50,6 @@ class WorldModelTraining:
     checkpoint_every: int = 200  # steps between checkpoints.
 
     def __post_init__(self) -> None:
-        """Check the ranges that no called module checks."""
         for name in ("bootstrap", "negative_share", "action_dropout"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingError(f"training.{name} must be in [0, 1], got {getattr(self, name)}")

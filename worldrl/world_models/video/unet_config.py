@@ -29,7 +29,6 @@ class UNetConfig:
     order: int = 1  # 1 for Euler's steps, 2 for Heun's: one more evaluation for every step but the last.
 
     def __post_init__(self) -> None:
-        """Reject sizes that do not divide and levels in the wrong order."""
         if self.channels > 32 and self.channels % 32:
             raise SettingError(f"dynamics.unet.channels above 32 must be a multiple of 32, got {self.channels}")
         if self.channels % self.heads:

@@ -12,8 +12,7 @@ from worldrl.core.storage.typed import from_plain
 from worldrl.world_models.video.config import SuccessHeadConfig
 
 KIND = "wan-world-model"
-GROUP = 4
-"""Frames per latent frame after the first: Wan's autoencoder takes one frame alone, then groups of four."""
+GROUP = 4  # frames per latent frame after the first: Wan's autoencoder takes one frame alone, then groups of four
 
 ADAPTERS = ("lora", "full")
 
@@ -28,7 +27,6 @@ class WanCodecConfig:
     rows: int = 8  # clips per pass, which bounds its memory.
 
     def __post_init__(self) -> None:
-        """Reject what it cannot compute."""
         _one_of("codec.dtype", self.dtype, ("float32", "bfloat16"))
         if self.rows < 1:
             raise SettingError(f"codec.rows must be at least 1, got {self.rows}")
@@ -66,7 +64,6 @@ class WanDynamicsConfig:
     base_dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        """Reject a layout that does not fill whole latent frames, and words that mean nothing."""
         if self.chunk_length % (self.frame_stride * GROUP):
             raise SettingError(
                 f"dynamics.chunk_length must hold whole groups of {GROUP} frames of {self.frame_stride} steps (one latent "
@@ -132,7 +129,6 @@ class WanSuccessConfig(SuccessHeadConfig):
     heads: int = 8  # attention heads.
 
     def __post_init__(self) -> None:
-        """Reject sizes that do not divide."""
         super().__post_init__()
         if self.width % self.heads:
             raise SettingError(f"success.heads must divide width {self.width}, got {self.heads}")
@@ -150,7 +146,6 @@ class WanOutcomeConfig:
     debounce: int = 2  # consecutive frames over the threshold that make a success.
 
     def __post_init__(self) -> None:
-        """Reject a negative jury."""
         if self.ensemble_size < 0:
             raise SettingError(
                 f"outcome.ensemble_size must not be negative, got {self.ensemble_size}; 0 is no outcome head"

@@ -28,8 +28,7 @@ from worldrl.world_models.video.success_head import SuccessHead
 from worldrl.world_models.wan.config import GROUP, WanDynamicsConfig, WanSuccessConfig
 from worldrl.world_models.wan.folder import MASK_CHANNELS, frame_tokens
 
-TIMESTEPS = 1000
-"""Wan's timestep of noise level 1."""
+TIMESTEPS = 1000  # wan's timestep of noise level 1
 
 
 def bell_weight(sigma: Tensor, shift: float) -> Tensor:

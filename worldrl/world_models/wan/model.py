@@ -48,11 +48,9 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
     ``AutoencoderKLWan``.
     """
 
-    compute_dtype = torch.float32
-    """Number type of imagination; the autoencoder has its own."""
+    compute_dtype = torch.float32  # number type of imagination; the autoencoder has its own
     backbone = "wan"
-    gripper = state_head = None
-    """No head reads the gripper's opening or the measured state."""
+    gripper = state_head = None  # no head reads the gripper's opening or the measured state
 
     def __init__(self, config: WanConfig, embodiment: AnyEmbodiment, base: WanBase, transformer: Any, vae: Any):
         super().__init__()

@@ -48,7 +48,6 @@ class WanTraining:
     checkpoint_every: int = 500  # steps between checkpoints.
 
     def __post_init__(self) -> None:
-        """Check the ranges that the rooms below do not check."""
         for name in ("batch", "accumulate", "checkpoint_every", "outcome_episodes", "outcome_batch"):
             if getattr(self, name) < 1:
                 raise SettingError(f"wan.training.{name} must be at least 1, got {getattr(self, name)}")

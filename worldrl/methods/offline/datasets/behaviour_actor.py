@@ -17,8 +17,7 @@ from torch.nn import functional as F
 from worldrl.core.storage.artefact import read_artefact
 
 ACTOR = "sac-actor"
-LOG_STD = (-20.0, 2.0)
-"""Bounds of Stable-Baselines3 for the log standard deviation."""
+LOG_STD = (-20.0, 2.0)  # bounds of Stable-Baselines3 for the log standard deviation
 
 
 def squashed_gaussian(weights: Mapping[str, Tensor], obs: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,8 +24,7 @@ from worldrl.core.training.optimizer import adamw
 from worldrl.rollout.imagined.latent_world import ROWS_AT_ONCE, RecordedLatents
 from worldrl.world_models.latent.keypoints import STD_FLOOR, KeypointEncoder
 
-NAME = "latent-keypoints"
-"""Name of the training and its random streams."""
+NAME = "latent-keypoints"  # name of the training and its random streams
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from worldrl.methods.offline.ravl import RavlConfig
 from worldrl.methods.offline.td3_bc import Td3BcConfig
 from worldrl.methods.offline.training import OfflineTraining
 
-NAME = "video-latents"
-"""Name of these settings, in the place of a dataset's."""
+NAME = "video-latents"  # name of these settings, in the place of a dataset's
 KEYPOINTS, COMPONENTS, STRIDE = 32, 8, 1
 """Sizes of observations and actions, and control steps between trajectories of an episode."""
 TRAINING = OfflineTraining(steps=8000, batch_size=256, evaluate_every=2000, checkpoint_every=1000)

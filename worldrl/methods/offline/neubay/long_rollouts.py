@@ -24,8 +24,7 @@ from worldrl.core.transitions import Transitions
 from worldrl.methods.offline.neubay.neubay import Neubay, RecurrentState
 from worldrl.methods.offline.neubay.packed_sequences import COLUMNS, PackedSequences, segment
 
-FRESH_MEMORY_ROWS = 65_536
-"""Rows of histories read at once, which bounds the memory in use."""
+FRESH_MEMORY_ROWS = 65_536  # rows of histories read at once, which bounds the memory in use
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ from torch import Tensor, nn
 
 from worldrl.core.errors import SettingError, require_at_least_one
 
-SMALLEST = 1e-8
-"""Smallest value under a logarithm."""
+SMALLEST = 1e-8  # smallest value under a logarithm
 
 
 @dataclass(frozen=True)

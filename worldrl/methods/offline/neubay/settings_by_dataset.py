@@ -21,8 +21,7 @@ class Tuned:
     temperature: float | None = None
 
 
-HOPPER = 0.2
-"""The fixed α of the Hopper sets."""
+HOPPER = 0.2  # the fixed α of the Hopper sets
 DATASETS: dict[str, Tuned] = {
     "halfcheetah-random": Tuned(3e-5, 0.8),
     "halfcheetah-medium": Tuned(3e-5, 0.8),

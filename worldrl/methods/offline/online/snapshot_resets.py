@@ -21,8 +21,7 @@ from worldrl.core.rng import numpy_stream
 from worldrl.data.offline.trajectories import Trajectories
 from worldrl.methods.offline.agent import require_rules
 
-ITERATIONS = 100
-"""Most rounds of Lloyd's algorithm; it ends earlier when no point changes its cluster."""
+ITERATIONS = 100  # most rounds of Lloyd's algorithm; it ends earlier when no point changes its cluster
 
 
 @dataclass(frozen=True)
