@@ -49,12 +49,10 @@ def align(
     log: MetricLog | None,
     series: str = "align",
 ) -> list[dict[str, float]]:
-    """Align the task's model in place.
+    """Align the task's model in place; ``method`` was made for this task while its weights were the starting ones.
 
-    ``task``: model, starts, reward and shared settings; ``method``: made for this task while its weights are those
-    that training starts with; ``folder``: checkpoints; None trains without; ``log``: receives each iteration's
-    numbers, and how long it took; ``series``: name in the log. Returns each iteration's numbers, without times.
-    Raises NonFiniteError: a loss, gradient or reward is not finite; the weights are those before that step.
+    Without ``folder`` no checkpoint is kept. Returns each iteration's numbers, without times. Raises NonFiniteError
+    where a loss, gradient or reward is not finite; the weights are those before that step.
     """
     config = task.config
     learner = Learner(

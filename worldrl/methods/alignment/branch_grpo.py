@@ -1,24 +1,20 @@
 """BranchGRPO (2509.06040): videos of a group share their first denoising steps, as a tree.
 
-At some steps every row splits; the children share one network evaluation and differ by their noise. Rewards of the leaves
-are fused upward, and every edge gets the advantage of the node it leads to, normalised over the nodes of its depth::
+At some steps every row splits; the children share one network evaluation and differ by their noise. Rewards of the
+leaves are fused upward, and every edge gets the advantage of the node it leads to, normalised over the nodes of its
+depth::
 
     V(node) = Σ_leaf w_leaf R_leaf,    w ∝ exp(α Σ log p of the edges from the node to the leaf)      (α = 0: the mean)
     A(node) = (V - mean of its depth) / std of its depth
+    J = 1/B Σ_leaf 1/T Σ_t min(ρ_t A(node_t), clip(ρ_t) A(node_t))
 
-One terminal reward so becomes a dense credit: an early edge is judged by all that followed from it. Over a video of several
-chunks the tree spans denoising steps and chunks alike; a split at the beginning of chunk ``u`` is at step ``u S``.
+A split at the beginning of chunk ``u`` is at step ``u S``. In J an edge counts once for each leaf below it; the mean
+over edges would count the first chunk of three, from which all follows, a quarter as much as the last.
 
-The objective is GRPO's over the leaves' videos, each with all of its steps; that they share early edges saves evaluations and
-changes no weight. An edge therefore counts once for each leaf below it, and every layer as much as any other::
-
-    J = 1/B Σ_leaf 1/T Σ_t min(ρ_t A(node_t), clip(ρ_t) A(node_t)) = 1/T Σ_t Σ_{node of t} (leaves below / B) min(...)
-
-The mean over edges would count the first chunk of three, from which all follows, a quarter as much as the last.
-
-Pruning leaves nodes out of the backward pass only. In width: the best child of each last split (``parent_best``), or each
-prompt's best and worst leaves (``extremes``). In depth: a window of layers that slides down as training goes on.
-The published code multiplies the noise at splits by 4 and keeps the log-probability of the plain noise; here both agree.
+Pruning leaves nodes out of the backward pass only: in width the best child of each last split (``parent_best``), or
+each prompt's best and worst leaves (``extremes``); in depth a window of layers that slides down as training goes on.
+The published code multiplies the noise at splits by 4 and keeps the log-probability of the plain noise; here both
+agree.
 
 Shapes legend: ``R`` nodes of a layer, ``B`` leaves.
 """
@@ -82,10 +78,7 @@ class BranchGrpoConfig:
 
 
 def fused_values(tree: Sequence[Node], value: Tensor, alpha: float) -> list[Tensor]:
-    """Fuse the leaves' rewards ``[B]`` upward: by time the value of the node that each edge leads to, ``[R]``.
-
-    Goes from the leaves to the root with the logarithm of each node's weight Z = Σ_leaf exp(α Σ log p).
-    """
+    """Fuse the leaves' rewards ``[B]`` upward: by time the value of the node that each edge leads to, ``[R]``."""
     weight, values = torch.zeros_like(value), [value]
     for above, below in zip(reversed(tree[:-1]), reversed(tree[1:]), strict=True):
         rows = len(above.group)

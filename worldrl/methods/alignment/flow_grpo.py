@@ -1,9 +1,7 @@
-"""Flow-GRPO (Liu et al. 2025, 2505.05470): GRPO on the noisy denoising steps of whole videos.
+"""Flow-GRPO (Liu et al. 2025, 2505.05470): GRPO on the noisy denoising steps of whole videos, each with its own first noise.
 
-Every video of a group begins with noise of its own; its one reward, normalised within the group, is the advantage of all
-of its steps. EVA's alignment is this with ``denoising.noise=linear`` and a clip of 1e-5.
-
-Flow-GRPO's code normalises by the deviation of the whole batch (``global_std``), EVA's by the group's.
+EVA's alignment is this with ``denoising.noise=linear`` and a clip of 1e-5. Flow-GRPO's code normalises by the
+deviation of the whole batch (``global_std``), EVA's by the group's.
 """
 
 from __future__ import annotations

@@ -127,11 +127,8 @@ def video_method(
 ) -> Method:
     """Make an alignment method of its parts and the task's shared settings.
 
-    ``source``: imagines videos; ``log_prob``: shows its decisions to the network again; ``loss``: of each gradient
-    step; ``parts``: others than the method's own; ``kl``: β; ``rows``: per iteration; None takes the group size for
-    each prompt; ``advantage``: the method's own; None takes what fits the task's mix; ``selection``: the method's
-    own; None takes everything; ``control``: the method's own; ``modules``: what a checkpoint must hold besides the
-    trained weights.
+    ``rows`` per iteration default to the group size for each prompt, ``advantage`` to what fits the task's mix,
+    ``selection`` to everything. ``kl`` is β; a checkpoint also holds ``modules``.
     """
     task: AlignmentTask = source.task
     config = task.config

@@ -29,10 +29,9 @@ class Measured:
 
 
 def measure(task: AlignmentTask, videos: int, *, pictures: int, batch: int = 64) -> Measured:
-    """Imagine ``videos`` videos from each of the task's starts, without training, and judge them.
+    """Imagine ``videos`` videos from each of the task's starts, ``batch`` rows at once, without training, and judge them.
 
-    ``task``: its starts are measured, ``batch`` videos at a time; ``videos``: per start ``V``; the noise of each
-    depends on start and number alone; ``pictures``: how many starts' first videos to keep; ``batch``: rows at once.
+    The noise of each depends on start and number alone; the first videos of ``pictures`` starts are kept.
     """
     schedule = make_schedule(
         Denoising(task.model.config.dynamics.sampling_steps, "none"), task.model.config.dynamics.shift

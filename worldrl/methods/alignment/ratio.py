@@ -1,11 +1,8 @@
 """Noisy denoising steps as decisions, shared by Flow-GRPO, DanceGRPO and BranchGRPO.
 
-A noisy step from x to x' is an action of a Gaussian policy (``diffusion.sde``), so its ratio is exact::
-
-    ρ = exp(log p_θ(x' | x) - log p_old(x' | x))
-
-with the log-probability reduced as the ratio's range expects (:class:`~worldrl.diffusion.sde.RatioRule`). A step that several
-videos share is one decision, and counts as often as it is shared.
+A noisy step from x to x' is an action of a Gaussian policy (``diffusion.sde``) with the exact ratio ρ = exp(log
+p_θ(x' | x) - log p_old(x' | x)), its log-probability reduced as the ratio's range expects
+(:class:`~worldrl.diffusion.sde.RatioRule`). A step that several videos share is one decision, and counts as often.
 
 Shapes legend: ``M`` noisy steps, of any row, chunk and level; ``B`` videos; ``T`` denoising steps of a video.
 """
@@ -53,11 +50,10 @@ class NoisySteps:
 
 
 def noisy_steps(tree: VideoTree, schedule: Schedule, advantage: Tensor, weight: Tensor) -> NoisySteps | None:
-    """Collect the noisy steps of a tree that count; None where there are none.
+    """Collect the noisy steps of a tree of videos that count; None where there are none.
 
-    ``tree``: of videos; ``schedule``: says which steps are noisy; ``advantage``: ``[T, B]``, the same for all videos
-    that share a step; ``weight``: ``[T, B]``, how often each video's step counts; what never does is not shown to the
-    network again.
+    ``advantage`` ``[T, B]`` is the same for all videos that share a step. What has weight 0 ``[T, B]`` in all of them
+    is not shown to the network again.
     """
     counted, credit = list[Tensor](), list[Tensor]()
     for layer, path, often, gain in zip(tree.layers, paths(tree.layers), weight, advantage, strict=True):

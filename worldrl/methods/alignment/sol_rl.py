@@ -1,13 +1,12 @@
 """Sol-RL (2604.06916): explore cheaply, train on what is made again in full.
 
-1. Many videos per prompt with few denoising steps in a small number type; of these only the *keys* of the best and the
-   worst are kept.
-2. The kept keys are imagined again with all steps in full precision and judged again. The sampler is deterministic, so a
-   key's noise fixes what is seen, and the ranking mostly stands.
+1. Many videos per prompt with few denoising steps in a small number type; the keys of the best and the worst are kept.
+2. These are imagined with all steps in full precision and judged again. The sampler is deterministic, so a key's noise
+   fixes what is seen, and the ranking mostly stands.
 3. DiffusionNFT trains on the second videos and rewards alone: training on the cheap ones collapses.
 
-Advantages are normalised over the videos that were made again, as published (``normalise_on: kept``), or over everything
-that was explored.
+Advantages are normalised over the videos made again, as published (``normalise_on: kept``), or over all explored
+ones.
 
 Shapes legend: ``N`` prompts, ``W`` explored videos per prompt, ``B`` videos made again.
 """

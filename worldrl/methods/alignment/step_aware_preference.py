@@ -60,10 +60,9 @@ class StepAwarePreferenceConfig:
 
 
 def candidate_values(mix: RewardMix, terms: Tensor, group: Tensor, count: int) -> Tensor:
-    """Mix the terms ``[R k, K]`` of ``count`` candidates of each row to values ``[R, k]``.
+    """Mix the terms ``[R k, K]`` of ``count`` candidates of each row to values ``[R, k]``, among all of a prompt (``group [R]``).
 
-    They are mixed among all candidates of a prompt, ``group`` ``[R]``. Mixed row by row they would be scaled to the row's own
-    deviation, and every row would have a clear best and worst one, however alike its candidates are.
+    Mixed row by row, every row would have a clear best and worst one, however alike its candidates are.
     """
     return mix(terms, group.repeat_interleave(count)).view(-1, count)
 

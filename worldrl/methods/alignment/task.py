@@ -117,11 +117,7 @@ def commanded(task: AlignmentTask, start: Tensor, action: Tensor) -> Tensor:
 
 
 def judge(task: AlignmentTask, latent: Tensor, start: Tensor) -> Tensor:
-    """Score videos ``[B, T, c, h, w]``: terms ``[B, K]``.
-
-    Raises SettingError (the reward answers in another shape than it names). Raises NonFiniteError (a term is not
-    finite).
-    """
+    """Score videos ``[B, T, c, h, w]``: terms ``[B, K]``. Raises SettingError (other shape) and NonFiniteError."""
     terms = task.reward.score(imagined_videos(task, latent, start)).float().cpu()
     names = task.reward.names
     if terms.shape != (len(latent), len(names)):

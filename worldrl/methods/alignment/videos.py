@@ -1,13 +1,11 @@
 """Videos as trees of denoising steps: rows share what they have in common, and branch where a step adds noise.
 
-A video of ``U`` chunks takes ``U S`` denoising steps, one after the other. At some of them every row may split into
-several, which go on from one network evaluation with noise of their own (BranchGRPO). A plain group of videos is a
-forest without splits.
+A video of ``U`` chunks takes ``U S`` steps. At some of them every row may split into several, which go on from one
+network evaluation with noise of their own (BranchGRPO). Every row has a *key*, a path of names: its noise is a
+function of seed, key and step alone, under any number of steps, in any precision (Sol-RL), and beside any rows.
 
-Every row has a *key*, a path of names: its noise is a function of seed, key and step alone. The same key therefore
-begins with the same noise under another number of steps or in another precision (Sol-RL), and beside other rows.
-
-Shapes legend: ``R`` rows of a layer, ``F`` frames per chunk, ``c h w`` latent, ``K`` memory frames, ``L`` control steps.
+Shapes legend: ``R`` rows of a layer, ``F`` frames per chunk, ``c h w`` latent, ``K`` memory frames, ``L`` control
+steps.
 """
 
 from __future__ import annotations
@@ -112,14 +110,11 @@ def grow(
     shared_noise: bool = False,
     dynamics: FlowTransformer | None = None,
 ) -> VideoTree:
-    """Imagine videos.
+    """Imagine a tree of videos; log-probabilities, reduced by ``reduce``, are those of the weights as they are now.
 
-    ``task``: the model, its starts and the length of videos; ``schedule``: of the denoising steps; ``start``: int64
-    ``[N]``, each prompt's start; ``keys``: of the roots, one row each; ``group``: int64, the prompt of each root;
-    ``reduce``: how log-probabilities are reduced; ``splits``: denoising step (counted through all chunks) to the
-    number of children each row then has; ``shared_noise``: chunks begin with the same noise in all rows of a prompt,
-    that of its first row (DanceGRPO); ``dynamics``: imagines in place of the task's own. Returns the tree;
-    log-probabilities are those of the weights as they are now.
+    ``start``: int64 ``[N]``, each prompt's start; ``keys`` and ``group``: key and prompt of each root; ``splits``:
+    denoising step, counted through all chunks, to children per row; ``shared_noise``: chunks begin with the noise of
+    their prompt's first row (DanceGRPO); ``dynamics``: imagines in place of the task's own.
     """
     growing = _Growing.begin(task, start, list(keys), group, shared_noise, dynamics or task.dynamics)
     for chunk in range(task.config.chunks):

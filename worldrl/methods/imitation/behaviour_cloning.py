@@ -33,11 +33,9 @@ from worldrl.policies.token.tokens import encode, soft_target, still_dimensions
 
 
 def token_loss(policy: TokenPolicy, logp: Tensor, chunk: Tensor, *, label_width: float, weights: Tensor) -> Tensor:
-    """Weighted cross-entropy of the (soft) labels, a scalar in nats per token.
+    """Weighted cross-entropy of the soft labels of ``chunk [B, L, A]``, in nats per token; ``logp``: ``[B, L, A, bins]``.
 
-    ``policy``: gives the tokens' scale; ``logp``: ``[B, L, A, bins]`` log-probabilities; ``chunk``: float ``[B, L,
-    A]``, the demonstrated actions; ``label_width``: see :class:`BehaviourCloning`; ``weights``: ``[A]``; dimensions
-    that never move do not count.
+    Rows have ``weights``; dimensions that never move do not count.
     """
     low, high = policy.action_low, policy.action_high
     target = soft_target(chunk, low, high, bins=policy.config.bins, width=label_width)
@@ -59,12 +57,9 @@ def train_policy(
 ) -> ImitationReport:
     """Train a policy, built with the statistics of these episodes, in place; resumes from ``folder``.
 
-    ``policy``: stays on ``device`` afterwards; ``episodes``: demonstrations; failed ones are left out and counted;
-    ``config``: the settings; ``seed``: root of every stream; ``folder``: for the resumable checkpoint; ``log``:
-    receives every step's scalars; None logs nothing; ``device``: where to train; ``paraphrases``: task to training
-    instructions, one drawn per sample; other tasks keep the recorded instruction. Returns the report, with
-    :func:`measure`'s numbers of up to 1,024 training samples and of the held-out ones. Raises SettingError: no
-    successful episode, or an empty list of paraphrases.
+    Failed episodes are left out and counted. ``paraphrases``: task to training instructions, one drawn per sample;
+    other tasks keep the recorded one. Returns the report, with :func:`measure`'s numbers of up to 1,024 training
+    samples and of the held-out ones. Raises SettingError: no successful episode, or an empty list of paraphrases.
     """
     split = config.held_out_fraction, policy.chunk_length
     demonstrations = Demonstrations.split(episodes, *split, seed=seed, more=policy.more)
@@ -142,7 +137,7 @@ def measure(
 ) -> dict[str, float]:
     """Measure without augmentation, on at most ``limit`` evenly spaced samples.
 
-    Returns ``loss`` (nats per token), ``token_accuracy`` (moving dimensions) and ``action_error`` (greedy, mean
+    Returns ``loss`` (nats per token), ``token_accuracy`` (of moving dimensions), ``action_error`` (greedy, mean
     absolute).
     """
     stride = 1 if limit is None else max(1, math.ceil(len(samples) / limit))

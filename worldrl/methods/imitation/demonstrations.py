@@ -42,8 +42,7 @@ class Demonstrations:
     ) -> Demonstrations:
         """Leave failures out, hold a share of the episodes out, and cut both parts into samples of ``chunk_length`` steps.
 
-        ``more`` names what is observed besides image, command and instruction. Raises SettingError: no episode
-        succeeded.
+        ``more`` names further observations. Raises SettingError: no episode succeeded.
         """
         successful = [episode for episode in episodes if episode.success]
         if not successful:
@@ -65,10 +64,9 @@ class Demonstrations:
 
 
 def split_episodes(episodes: Sequence[Episode], fraction: float, *, seed: int) -> tuple[list[Episode], list[Episode]]:
-    """Split into training and held-out episodes by motion, never by frame.
+    """Hold a ``fraction`` of the motions out, rounded; at least one stays for training.
 
-    Neighbouring frames are nearly equal, and so are copies in other visual styles. ``fraction`` is the share of held-out
-    motions, rounded; at least one motion stays for training.
+    Frames of one motion are nearly equal, and so are its copies in other visual styles: none may stand on both sides.
     """
     motions = shuffled_motions(episodes, seed=seed, name="split-episodes")
     held_out = min(round(fraction * len(motions)), len(motions) - 1)

@@ -73,11 +73,7 @@ class Facts:
 
     @property
     def reward_scale(self) -> float:
-        """Episode steps over the range of recorded returns (IQL, Appendix B); 1 where all returns are equal.
-
-        β multiplies advantages in these units. The published 1000 is the time limit of IQL's tasks; in a task of 200
-        steps it would make β five times as large.
-        """
+        """Episode steps over the range of recorded returns (IQL, Appendix B, where it is 1000); 1 where all are equal."""
         span = self.return_max - self.return_min
         return self.episode_steps / span if span > 0 else 1.0
 
@@ -164,17 +160,9 @@ def set_rate(optimizer: Optimizer, rate: float) -> None:
 
 
 class Agent:
-    """Named modules and optimizers, and what all algorithms do with them.
+    """Named modules (targets included) and optimizers, and what all algorithms do with them.
 
-    Args:
-        config: the algorithm's settings.
-        facts: of the data.
-        modules: all that is saved, targets included.
-        optimizers: by name.
-
-    Attributes:
-        updates: gradient steps taken.
-        real: rows of the present batch that are recorded, not imagined; they come first.
+    ``updates`` counts gradient steps; the first ``real`` rows of the present batch are recorded, the others imagined.
     """
 
     name: ClassVar[str]  # under which the registry knows the algorithm.
@@ -273,8 +261,8 @@ class Agent:
     ) -> str:
         """Write an artefact with every module, without the optimizers; return its hash.
 
-        ``folder``: to write; ``parents``: artefacts that it was made of; ``space``: ``trained_on``, ``low`` and
-        ``high``: the training's suite and its action bounds; None: no suite can play it.
+        ``space``: ``trained_on``, ``low`` and ``high``, the suite and its action bounds; without it no suite can play
+        it.
         """
         tensors = {
             f"{name}.{key}": value

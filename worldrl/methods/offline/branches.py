@@ -1,10 +1,7 @@
 """Imagination by branched rollouts: a few steps of the present policy in a world, from states of the dataset.
 
-MBPO's scheme (Janner et al. 2019), the base of MOPO, MOBILE, COMBO, RAMBO and RAVL. Rollouts that terminated drop out.
-Two options serve methods that build on it:
-
-- ``penalty`` λ: r̃ = r - λ·U(s, a) (MOPO, with U = max_i ‖σ_i‖);
-- ``truncate_above``: a rollout ends after a step whose U exceeds this (NEUBAY, with the dataset's largest U).
+MBPO's scheme (Janner et al. 2019), the base of MOPO, MOBILE, COMBO, RAMBO and RAVL. ``penalty`` λ: r̃ = r - λ·U(s, a)
+(MOPO); ``truncate_above``: a rollout ends after a step whose U exceeds this (NEUBAY, with the dataset's largest U).
 
 Shapes legend: ``B`` rollouts, ``S`` observation, ``A`` action, ``N`` rows of the dataset.
 """
@@ -47,10 +44,7 @@ def penalised(outcome: Outcome, penalty: float) -> Tensor:
 def branch(
     world: StateWorld, agent: OfflineAgent, index: Tensor, config: BranchConfig, *, generator: torch.Generator
 ) -> tuple[list[Transitions], list[Outcome]]:
-    """Roll the agent out from the rows ``index``, int64 ``[B]``, of the world's dataset.
-
-    Returns the rows of each step, of rollouts still running, and the world's outcome of each step.
-    """
+    """Roll the agent out from rows ``index`` ``[B]`` of the world's data; by step the rows still running, and the outcomes."""
     state, obs = world.start(index, generator=generator)
     rows: list[Transitions] = []
     outcomes: list[Outcome] = []
@@ -72,11 +66,9 @@ def branch(
 
 
 class Branches:
-    """An :class:`~worldrl.core.interfaces.Imagination`: one call makes one generation of branched rollouts.
+    """An :class:`~worldrl.core.interfaces.Imagination` of branched rollouts from any of the world's first ``rows`` rows.
 
-    ``world``: where rollouts run; ``rows``: rows ``N`` of the world's dataset; starts are drawn from all of them;
-    ``config``: settings of the rollouts. Raises SettingError: the config needs an uncertainty and the world measures
-    none.
+    Raises SettingError: the config needs an uncertainty and the world measures none.
     """
 
     def __init__(self, world: StateWorld, rows: int, config: BranchConfig):

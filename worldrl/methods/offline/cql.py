@@ -44,12 +44,7 @@ class CqlConfig(SacConfig):
 
 
 def conservative_gap(q_asked: Tensor, logq_asked: Tensor, q_data: Tensor, temperature: float) -> Tensor:
-    """Σ_i [T mean log Σ_K exp((Q − log q)/T) − mean Q_data], a scalar.
-
-    ``q_asked``: values of the sampled actions, ``[N, K, B]``; ``logq_asked``: log-densities of their draws, ``[K,
-    B]``; ``q_data``: values of the recorded actions, ``[N, B]``; its rows may differ from those of ``q_asked``;
-    ``temperature``: T.
-    """
+    """Σ_i [T mean log Σ_K exp((Q − log q)/T) − mean Q_data]: of ``[N, K, B]``, ``[K, B]`` and ``[N, any]`` a scalar."""
     soft = temperature * torch.logsumexp((q_asked - logq_asked) / temperature, dim=1)  # [N, B]
     return soft.mean(dim=1).sum() - q_data.mean(dim=1).sum()
 

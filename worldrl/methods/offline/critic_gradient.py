@@ -50,11 +50,7 @@ def diversity_slope(gradient: Tensor) -> Tensor:
 def diverse_td_gradients(
     critic: StackedCritic, obs: Tensor, action: Tensor, target: Tensor, diversity: float
 ) -> tuple[dict[nn.Parameter, Tensor], Logs]:
-    """Gradient of the critics' loss with respect to every weight and bias.
-
-    ``critic``: without layer normalisation; ``obs``: ``[B, S]``; ``action``: ``[B, A]``; ``target``: y, ``[B]``;
-    ``diversity``: η; 0 leaves the term out.
-    """
+    """Gradient of the loss with η = ``diversity`` by every weight and bias of a critic without layer normalisation."""
     layers = [(linear.weight, linear.bias) for linear in critic.linears]
     inputs = activations(layers, obs, action)
     q = torch.baddbmm(layers[-1][1], inputs[-1], layers[-1][0]).squeeze(-1)  # [N, B]

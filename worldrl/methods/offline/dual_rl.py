@@ -149,11 +149,9 @@ def recoil_loss(
     mixing: float,
     discount: float,
 ) -> Tensor:
-    """Return Σ_i β mean_E [V(s) − Q_i] + mean_mix g(γ V(s') − Q_i).
+    """Return Σ_i β mean_E [V(s) − Q_i] + mean_mix g(γ V(s') − Q_i), of ``[N, B_E]``, ``[B_E]``, ``[N, B]`` and ``[B]``.
 
-    ``q_expert``: ``[N, B_E]``; ``value_expert``: V(s), ``[B_E]``, a constant that only keeps the loss near zero;
-    ``q_mix``: ``[N, B]``; ``next_value_mix``: V(s'), 0 where terminated, ``[B]``; ``conjugate``: f*₊; ``mixing``: β;
-    ``discount``: γ.
+    V(s) is a constant that only keeps the loss near zero; V(s') is 0 where terminated.
     """
     y = discount * next_value_mix - q_mix
     return mixing * (value_expert - q_expert).mean(dim=1).sum() + (conjugate(y) - y).mean(dim=1).sum()

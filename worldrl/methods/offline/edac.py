@@ -40,11 +40,7 @@ class EdacConfig(SacNConfig):
 
 
 class Edac(Sac):
-    """SAC-N with gradient diversity.
-
-    :meth:`critic_loss` is the equation. An update uses its gradient in closed form
-    (:mod:`~worldrl.methods.offline.critic_gradient`), where one forward pass serves both terms.
-    """
+    """SAC-N with gradient diversity: updates use the gradient of :meth:`critic_loss` in closed form (``critic_gradient``)."""
 
     name: ClassVar[str] = "edac"
     config_class: ClassVar[type[Any]] = EdacConfig

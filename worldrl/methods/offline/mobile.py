@@ -53,12 +53,7 @@ def bellman_inconsistency(next_value: Tensor) -> Tensor:
 
 
 class Mobile(Sac):
-    """SAC on imagined rollouts, with targets less the Bellman inconsistency.
-
-    ``config``: settings; ``facts``: of the data; ``world``: the
-    :class:`~worldrl.world_models.state.ensemble_world.EnsembleWorld`; needed to learn, not to act. Raises
-    SettingError: the floor is above all recorded returns.
-    """
+    """SAC on imagined rollouts, with targets less the Bellman inconsistency; ``world`` (an ensemble) is needed to learn only."""
 
     name: ClassVar[str] = "mobile"
     config_class: ClassVar[type[Any]] = MobileConfig

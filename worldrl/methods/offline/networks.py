@@ -132,11 +132,7 @@ def log_squash(raw: Tensor) -> Tensor:
 
 
 def squashed_sample(gaussian: Gaussian, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Reparametrised draw.
-
-    ``gaussian``: ``[B, A]``; ``noise``: standard normal ``[..., B, A]``: several draws of each row share its
-    Gaussian. Returns action ``[..., B, A]`` and its log-density ``[..., B]``.
-    """
+    """Draw with standard normal ``noise [..., B, A]``: action ``[..., B, A]`` and its log-density ``[..., B]``."""
     raw = gaussian.mean + gaussian.log_std.exp() * noise
     logp = (-0.5 * noise.square() - gaussian.log_std - 0.5 * math.log(2 * math.pi) - log_squash(raw)).sum(dim=-1)
     return raw.tanh(), logp
@@ -194,8 +190,8 @@ class StackedCritic(nn.Module):
 def least_q(critic: StackedCritic, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
     """Return min_i Q_i(s, a) ``[B]`` with its gradient, and all members' values ``[N, B]`` without.
 
-    Each row's gradient flows through one member only, so only that member is evaluated again for the row. With ``N``
-    members this costs 1 + 3/N forward passes; a minimum over all of them costs 2.
+    A row's gradient flows through its least member, which alone is evaluated again: 1 + 3/N forward passes instead of
+    2.
     """
     at_once = (
         obs.is_cuda or torch.compiler.is_compiling()

@@ -76,12 +76,7 @@ def adversarial_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:
 
 
 class Rambo(Sac):
-    """SAC in a world that learns against it.
-
-    ``config``: settings; ``facts``: of the data; ``world``: the
-    :class:`~worldrl.world_models.state.ensemble_world.EnsembleWorld`, trained in place; None only to act; ``data``:
-    recorded rows, on the world's device.
-    """
+    """SAC in a world (an ensemble, trained in place) that learns against it; world and ``data`` are needed to learn only."""
 
     name: ClassVar[str] = "rambo"
     config_class: ClassVar[type[Any]] = RamboConfig

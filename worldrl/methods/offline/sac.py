@@ -91,11 +91,7 @@ class SacConfig:
 def soft_target(
     reward: Tensor, terminated: Tensor, next_q: Tensor, next_logp: Tensor, *, alpha: Tensor | float, discount: float
 ) -> Tensor:
-    """Bellman target ``[B]`` of the pessimistic, entropy-regularised value.
-
-    ``reward``: ``[B]``; ``terminated``: bool ``[B]``; ``next_q``: ``[N, B]``, target critics at (s', a');
-    ``next_logp``: ``[B]``, log π(a'|s'); ``alpha``: temperature; 0 leaves the entropy out; ``discount``: γ.
-    """
+    """R + γ (1 − terminated) [min_i Q̄_i − α log π], ``[B]``; ``next_q`` is ``[N, B]``; ``alpha=0`` leaves the entropy out."""
     return td_target(reward, terminated, next_q.min(dim=0).values - alpha * next_logp, discount)
 
 

@@ -89,17 +89,13 @@ def train_offline(
     folder: Path | None = None,
     log: MetricLog | None = None,
 ) -> OfflineReport:
-    """Train an agent in place until ``training.steps`` steps have been taken, resuming from ``folder``.
+    """Train an agent in place until ``training.steps`` steps have been taken, resuming from ``folder`` (None saves nothing).
 
-    ``name``: series in the log, and first name of the random streams; ``agent``: an
-    :class:`~worldrl.core.interfaces.OfflineAgent` before its first update; ``data``: recorded rows, on the agent's
-    device; ``training``: sizes; ``seed``: root of the streams; ``imagination``: source of imagined rows; None trains
-    on recorded ones alone; ``imagining``: how much is imagined; needed with ``imagination``; ``evaluate``: called
-    every ``evaluate_every`` steps and at the end; ``folder``: of the checkpoints; None saves none; ``log``: receives
-    all logs; evaluations in the series ``name/evaluation``. Raises NonFiniteError: a logged scalar is not finite;
-    ArtefactError: the checkpoints are damaged or belong to another agent, or the disk refuses; SettingError:
-    ``imagination`` without ``imagining``, or the reverse; or updates that the agent does not support;
-    KeyboardInterrupt: after Ctrl-C, once the present step is complete and saved.
+    ``name``: of the series in the log and of the random streams; ``evaluate``: called every ``evaluate_every`` steps
+    and at the end, logged as ``name/evaluation``. Raises NonFiniteError: a logged scalar is not finite;
+    ArtefactError: checkpoints are damaged or of another agent, or the disk refuses; SettingError: ``imagination``
+    without ``imagining``, or the reverse; or updates that the agent does not support. Ctrl-C raises once the step is
+    saved.
     """
     together = (imagination is None) == (imagining is None)
     require(together, "imagining", "given where there is an imagination, and only there", imagining)

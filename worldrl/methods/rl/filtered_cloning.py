@@ -5,13 +5,11 @@
     grow:     policy ──► imagined rollouts ──► those imagined to succeed ──┐
     improve:  policy ◄── token cross-entropy ◄── demonstrations ───────────┘
 
-With success as the only reward, imitating one's own successes is a policy gradient with the baseline 0, taken to
-convergence: each rollout is used for hundreds of gradient steps instead of one or two, which is what a small machine
-needs. With several rollouts from each start the baseline is the mates' rate of success (leave one out, as in RLOO): a
-success counts 1 - that rate, so that what always succeeds anyway is not learned again. A success that is not trusted
-(``methods.rl.filtering``) counts less, too. Failures teach nothing here; a lasting
-exploration (``policies.exploration``) sees to it that there are successes worth imitating. Learning like a demonstration, a
-success is also shown shifted, recoloured and in other words.
+Imitating one's own successes is a policy gradient taken to convergence: each rollout serves hundreds of gradient
+steps, which is what a small machine needs. The baseline is the mates' rate of success (leave one out, as in RLOO), so
+that what always succeeds anyway is not learned again. A success that is not trusted (``methods.rl.filtering``) counts
+less. Failures teach nothing; exploration (``policies.exploration``) sees to it that there are successes worth
+imitating.
 
 Shapes legend: ``B`` rollouts, ``M`` kept chunks, ``L`` control steps per chunk.
 """
@@ -56,11 +54,7 @@ class SelectedSamples:
 
 
 def selected_samples(rollouts: ImaginedRollouts, policy: TokenPolicy, trust: Tensor | None = None) -> SelectedSamples:
-    """Keep the chunks of successful rollouts up to and including the first success.
-
-    ``rollouts``: ``B`` of them; ``policy``: which chose the tokens; ``trust``: ``[B]``, by which each success's
-    weight, 1 - its mates' rate of success, is multiplied; None trusts all.
-    """
+    """Keep the chunks of successes, weighed by 1 - their mates' rate of success and by ``trust [B]`` (None trusts all)."""
     chunk, row = (rollouts.valid & rollouts.success).nonzero(as_tuple=True)
     rows = row.tolist()
     samples = Samples(
@@ -97,12 +91,8 @@ def self_train(
     Equation: L = -mean w log π_θ, w = 1 - the mates' rate of success
     Paper: ReST (2308.08998)
 
-    ``policy``: the supervised policy, or an earlier round's; ``env``: imagined, with ``config.rows`` rows;
-    ``demonstrations``: mixed into every gradient step; ``config``: settings; ``exploration``: how actions are drawn
-    in imagination; ``p_keyframe``: probability that a rollout starts at a keyframe; ``paraphrases``: task to training
-    sentences; ``seed``: root of every draw; ``folder``: imagined successes and checkpoints; ``log``: receives each
-    batch's and each gradient step's numbers; ``series``: name in the log; ``judge``: says how far each success
-    counts; None believes all. Returns imagined success rate of each batch.
+    ``env`` has ``config.rows`` rows; ``demonstrations`` are mixed into every gradient step. Returns imagined success
+    rates.
     """
     source = PolicyImagination(env, policy, exploration, p_keyframe, seed, judge, imagining="grow", judging="grow")
     select_successes: list[SelectedSamples] = []

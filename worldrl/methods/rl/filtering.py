@@ -47,10 +47,7 @@ from worldrl.rollout.trust.resampled import ResampledRollouts, resample_rollouts
 
 @dataclass(frozen=True)
 class RolloutFilter:
-    """Judges the rollouts of one environment.
-
-    Raises SettingError: the sign needs inverse dynamics, and there is none.
-    """
+    """Judges the rollouts of one environment; SettingError: the sign needs inverse dynamics, and there is none."""
 
     config: Trust  # which sign, and what it does; never ``off``.
     # inverse dynamics, for ``motion_agreement`` and ``grasp_agreement``.
@@ -68,11 +65,7 @@ class RolloutFilter:
         return self.config.weight if self.config.use == TERM else 0.0
 
     def judge(self, env: WorldModelVecEnv, rollouts: ImaginedRollouts, *, seed: int) -> FilterResult:
-        """Judge rollouts: trust in their successes, with ``use=term`` their agreement, with ``use=shorten`` what is left of them.
-
-        ``env``: in which they were just imagined: it still knows where its rows began; ``rollouts``: ``B`` of them,
-        with their actions, probabilities and last frames; ``seed``: root of the opinions' noise.
-        """
+        """Judge rollouts just imagined in ``env``; they need their actions, probabilities and last frames."""
         config = self.config
         if config.use == SHORTEN:
             return FilterResult(shortened(rollouts, self._uncertainty(env, rollouts, seed), self._limit(env)))
@@ -148,11 +141,7 @@ def probabilities(rollouts: ImaginedRollouts, rows: Tensor) -> np.ndarray:
 
 
 def ask(env: WorldModelVecEnv, rollouts: ImaginedRollouts, rows: Tensor, count: int, *, seed: int) -> ResampledRollouts:
-    """Imagine the actions of some rollouts ``count`` times more, standing still after them; no doubt where they were over.
-
-    ``env``: in which the rollouts were just imagined: it still knows where its rows began; ``rollouts``: ``B`` of
-    them; ``rows``: ``E`` of those; ``count``: opinions, at least 2; ``seed``: root of their noise.
-    """
+    """Imagine ``rows [E]`` of the rollouts ``count`` times more, standing still after them; no doubt where they were over."""
     starts = [env.records[row] for row in rows.tolist()]
     heard = resample_rollouts(env.world_model, starts, actions_of(rollouts, rows, env.actions), count, seed=seed)
     valid = rollouts.valid[:, rows].T.numpy()  # [E, T]
@@ -164,10 +153,7 @@ def ask(env: WorldModelVecEnv, rollouts: ImaginedRollouts, rows: Tensor, count: 
 
 
 def actions_of(rollouts: ImaginedRollouts, rows: Tensor, spec: ActionSpec) -> Tensor:
-    """Return the actions of some rollouts ``[E, T L, A]``; after their last chunk they hold what they told last.
-
-    Raises SettingError (the rollouts were kept without them).
-    """
+    """Return actions of rollouts ``rows``, ``[E, T L, A]``, the last one held; SettingError: they were kept without them."""
     if rollouts.action is None:
         raise SettingError("improvement.trust: these rollouts were kept without their actions; imagine them again")
     action = rollouts.action[:, rows]  # [T, E, L, A]

@@ -1,10 +1,11 @@
 """The doubt that inverse dynamics of the grasp has in imagined rollouts: does the hand close where the object was?
 
-It is trained on the practice episodes' successes, and judges a rollout by the picture at which it begins and by its commands, never by
-imagined frames. All of the doubt lies in the chunk of the last closing before the imagined success, or in the last one where a closing is
-missing; its bound is what a given share of real successes stays below.
+It judges a rollout by the picture at which it begins and by its commands, never by imagined frames. All of the doubt
+lies in the chunk of the last closing before the imagined success, or in the last one where a closing is missing; its
+bound is what a given share of real successes stays below.
 
-Shapes legend: ``B`` rollouts, ``T`` chunks, ``L`` control steps per chunk, ``F`` frames per chunk, ``A`` numbers of a command.
+Shapes legend: ``B`` rollouts, ``T`` chunks, ``L`` control steps per chunk, ``F`` frames per chunk, ``A`` numbers of a
+command.
 """
 
 from __future__ import annotations
@@ -36,10 +37,7 @@ class GraspCheck:
     rule: SuccessRule  # of imagined success.
 
     def normalised_error(self, rollouts: ImaginedRollouts) -> Tensor:
-        """Surprise of :func:`~worldrl.rollout.trust.shown_grasp.closings`, in the chunk that it is about ``[T, B]``; 0 elsewhere.
-
-        Raises SettingError (the rollouts were kept without their actions or their probabilities).
-        """
+        """Surprise of the closings, in the chunk it is about ``[T, B]``; SettingError: rollouts without actions or probabilities."""
         from worldrl.rollout.trust.shown_grasp import closings, commands_from
 
         if rollouts.action is None or rollouts.probability is None:

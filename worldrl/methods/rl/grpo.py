@@ -146,11 +146,7 @@ def train_grpo(
     Equation: J = mean_i 1/T_i Σ_t mean_k min(ρ A, clip(ρ, 1 - ε_low, 1 + ε_high) A) - β KL
     Paper: GRPO (2402.03300), DAPO (2503.14476), WoVR
 
-    ``policy``: the supervised policy, or an earlier round's; ``env``: imagined, with ``groups × group_size`` rows;
-    ``config``: settings; ``exploration``: how actions are drawn in imagination; ``p_keyframe``: probability that a
-    group starts at a keyframe; ``seed``: root of every draw; ``folder``: checkpoints; ``log``: receives each
-    iteration's numbers; ``series``: name in the log; ``judge``: says how far each rollout counts; None believes all;
-    ``parts``: others than GRPO's own.
+    ``env`` has ``groups × group_size`` rows; ``judge=None`` believes every rollout.
     """
     source = PolicyImagination(env, policy, exploration, p_keyframe, seed, judge, config.length_normalise)
     reference = copy.deepcopy(policy).eval() if config.kl > 0 else None

@@ -82,8 +82,8 @@ class Improvement:
 def keyframe_probability(config: Improvement, beginning: Rate | None, keyframe: Rate | None) -> float:
     """Share the starts out by measured hallucination: h₀ / (h₀ + h₁), at most ``config.p_keyframe``.
 
-    ``config``: settings; a fixed schedule returns ``p_keyframe``; ``beginning``: imagined successes from initial
-    states that came true; see :func:`hallucination` for h₀; ``keyframe``: the same from keyframes, for h₁.
+    h₀ and h₁ follow from the imagined successes from initial states (``beginning``) and from keyframes that came
+    true.
     """
     if config.keyframe_schedule == "fixed":
         return config.p_keyframe
@@ -110,13 +110,10 @@ def improve(
     judge: RolloutFilter | None = None,
     parts: Parts | None = None,
 ) -> Sequence[float]:
-    """Improve ``policy`` in place; a killed improvement goes on bit for bit.
+    """Improve ``policy`` in place; a killed improvement goes on bit for bit. Returns imagined success rates by batch.
 
-    ``policy``: the supervised policy, or an earlier round's; ``env``: imagined, with ``config.rows`` rows;
-    ``config``: settings; ``demonstrations``: what self-training mixes in; ``paraphrases``: task to training
-    sentences, for self-training; ``seed``: root of every draw; ``folder``: checkpoints; ``log``: receives each
-    batch's numbers; ``series``: name in the log; ``judge``: judges imagined rollouts; None believes all; ``parts``:
-    others than GRPO's own. Returns imagined success rate of each batch of rollouts.
+    ``env`` has ``config.rows`` rows; demonstrations and paraphrases serve self-training, ``parts`` replace GRPO's
+    own.
     """
     common = {
         "exploration": config.exploration,

@@ -6,11 +6,11 @@ One iteration of :class:`~worldrl.methods.rl.method.Method`::
     terms ─ RewardMix ─► value [B] ─ AdvantageEstimator ─► advantage [T, B] ─ SampleSelector ─► weight [T, B]
     kept decisions ─ LogProb ─► Evaluated ─ PolicyLoss ─► gradient step, scaled by the UpdateController
 
-Implementations are chosen by name through ``worldrl.registry``; other packages add theirs by entry points (``worldrl.<kind>``).
+Implementations are chosen by name (``worldrl.registry``); other packages add theirs by entry points
+(``worldrl.<kind>``).
 
-Shapes legend: ``B`` rollouts or videos, ``N`` groups (one start each), ``T`` decisions of a rollout in time (a policy's chunks, a
-video's denoising steps), ``K`` reward terms, ``M`` kept decisions, ``S`` start records. Group membership is an id per row, so groups
-may have any sizes.
+Shapes legend: ``B`` rollouts or videos, ``N`` groups (one start each, of any size), ``T`` decisions of a rollout in
+time (a policy's chunks, a video's denoising steps), ``K`` reward terms, ``M`` kept decisions, ``S`` start records.
 """
 
 from __future__ import annotations
@@ -141,10 +141,7 @@ class RewardMix(Protocol):
     """2. Several terms become one number (``worldrl.reward_mixes``)."""
 
     def __call__(self, terms: Tensor, group: Tensor, /) -> Tensor:
-        """Map terms ``[B, K]`` and groups ``[B]`` to values ``[B]``, comparable within a group.
-
-        Registered mixes also take ``weights``: ``K`` numbers, or None to weigh all alike.
-        """
+        """Map terms ``[B, K]`` to values ``[B]``, comparable in a group; registered mixes also take ``weights`` (None: alike)."""
         ...
 
 
@@ -220,11 +217,7 @@ class UpdateController(Protocol):
 
 
 class Imagination(RewardTransform[E], Protocol[E]):
-    """Where experience comes from: a policy in a world model, or a video model by itself.
-
-    Attributes:
-        records: its start records, a :class:`~worldrl.methods.rl.records.StartRecords`.
-    """
+    """Where experience comes from: a policy in a world model, or a video model by itself. ``records`` are its starts."""
 
     @property
     def records(self) -> Any: ...  # noqa: D102

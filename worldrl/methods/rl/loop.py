@@ -42,13 +42,10 @@ class Learner:
 
 
 def train(learner: Learner, method: Method, *, folder: Path | None, log: MetricLog | None, series: str) -> list[Any]:
-    """Train in place.
+    """Train in place and return what is kept of each iteration's numbers; without ``folder`` nothing is saved.
 
-    ``learner``: the weights; ``method``: made for them while they are those that training starts with; ``folder``:
-    checkpoints; None trains without; ``log``: receives each iteration's numbers; ``series``: name in the log. Returns
-    what is kept of each iteration's numbers. Raises NonFiniteError: a loss, gradient or reward is not finite; the
-    weights are those before that step; KeyboardInterrupt: after Ctrl-C, once the running iteration is complete and
-    saved.
+    Raises NonFiniteError where a loss, gradient or reward is not finite; the weights are those before that step.
+    Ctrl-C raises once the running iteration is saved.
     """
     history = _History()
     modules = {**learner.modules, **method.modules}

@@ -81,10 +81,7 @@ class Method:
     modules: Mapping[str, nn.Module | Stateful] = field(default_factory=dict[str, "nn.Module | Stateful"])
 
     def losses(self, iteration: int, logs: Logs) -> Iterator[Tensor]:
-        """Imagine and judge, then yield one loss per gradient step, computed with the weights of that moment.
-
-        ``logs`` receives rewards, costs and ``<prefix>/<quantity>``, detached; the last step's where there are several.
-        """
+        """Imagine and judge, then yield one loss per gradient step, computed with the weights of that moment."""
         request = self.request(iteration)
         collected = self.schedule(self.source, request, self.mix, logs)
         self.source.learned(request.starts, collected)
@@ -141,8 +138,7 @@ class Method:
     def minibatches(self, rows: int, iteration: int) -> Iterator[Tensor]:
         """Yield ``epochs`` shuffled passes over ``rows`` rows, in parts of about one size and at most ``minibatch``.
 
-        About one size, because Adam's step does not shrink with the rows that its gradient was taken from: a few left over
-        would move the weights as far as a whole part, at random.
+        A few rows left over would move the weights as far as a whole part: Adam's step does not shrink with them.
         """
         for epoch in range(self.epochs if rows else 0):
             order = torch.randperm(rows, generator=self.source.stream(iteration, "minibatches", epoch))

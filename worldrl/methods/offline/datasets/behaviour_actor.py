@@ -21,11 +21,7 @@ LOG_STD = (-20.0, 2.0)  # bounds of Stable-Baselines3 for the log standard devia
 
 
 def squashed_gaussian(weights: Mapping[str, Tensor], obs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and log standard deviation, both ``[B, A]``, of an action before its tanh.
-
-    ``weights``: of Stable-Baselines3's SAC actor: ``latent_pi.{0,2,...}``, ``mu`` and ``log_std``; ``obs``: float32
-    ``[B, S]``.
-    """
+    """Mean and log standard deviation ``[B, A]`` before tanh, of Stable-Baselines3's SAC actor at ``obs [B, S]``."""
     hidden = obs
     layers = sorted(int(name.split(".")[1]) for name in weights if name.startswith("latent_pi") and "weight" in name)
     for layer in layers:

@@ -80,13 +80,10 @@ def train_behaviour(
     max_episode_steps: int | None = None,
     log: MetricLog | None = None,
 ) -> list[Evaluated]:
-    """Train SAC, resuming from ``folder``; return every stored actor, oldest first.
+    """Train SAC, resuming from ``folder``; return every stored actor, oldest first. ``max_episode_steps``: None: registered.
 
-    ``folder``: of actors, experience and checkpoints; ``env_id``: registered Gymnasium id; ``config``: settings;
-    ``seed``: root of every random stream; ``max_episode_steps``: time limit; None takes the registered one; ``log``:
-    receives the return of each stored actor. Raises SettingError: the environment is not registered or not one of
-    vectors; ArtefactError: a stored part is damaged or was trained with other settings; MissingExtraError:
-    Stable-Baselines3 is not installed.
+    Raises SettingError: no registered environment of vectors; ArtefactError: a stored part is damaged or of other
+    settings; MissingExtraError: Stable-Baselines3 is not installed.
     """
     learner = _Learner(folder, env_id, config, seed, max_episode_steps)
 
@@ -103,10 +100,7 @@ def train_behaviour(
 
 
 def read_experience(folder: Path, until: int) -> list[VectorEpisode]:
-    """Return the experience up to step ``until`` as episodes in order, in the environment's units.
-
-    Raises ArtefactError (a stretch is missing or damaged).
-    """
+    """Return episodes up to step ``until``, in the environment's units; ArtefactError: a stretch is missing or damaged."""
     episodes: list[VectorEpisode] = []
     for path in _stretches(folder, until):
         stretch = read_artefact(path, kind=EXPERIENCE)

@@ -33,10 +33,7 @@ def recorded_replay() -> type[Any]:
 
 
 class Recorded:
-    """A buffer of one environment that loses no row and holds simulator states until :meth:`newest` returns them.
-
-    Set ``generator``, which draws the batches, before each stretch of training.
-    """
+    """A buffer that loses no row and holds simulator states until :meth:`newest`; set its ``generator`` before each stretch."""
 
     generator: np.random.Generator
     pos: int

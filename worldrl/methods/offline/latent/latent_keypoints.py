@@ -56,11 +56,7 @@ class KeypointReport:
 
 
 class Cloner(nn.Module):
-    """An encoder and the head that clones from its output.
-
-    ``encoder``: of observations, already measured; ``obs``: float32 ``[N, S]``; its columns after the latents are
-    standardised here; ``action_size``: ``A``; ``hidden``: width.
-    """
+    """An encoder, already measured, and the head that clones from its output; columns of ``obs`` after the latents are standardised."""
 
     def __init__(self, encoder: KeypointEncoder, obs: Tensor, action_size: int, hidden: int) -> None:
         super().__init__()
@@ -90,10 +86,7 @@ def explained(cloner: Cloner, obs: Tensor, action: Tensor, mean: Tensor) -> floa
 
 
 def parted(source: Tensor, every: int) -> tuple[Tensor, Tensor]:
-    """Split rows, with their episodes ``source`` int64 ``[N]``, into training and held-out indices, every ``every``-th episode.
-
-    Raises SettingError (fewer than two episodes).
-    """
+    """Hold out every ``every``-th episode: row indices of both parts. SettingError: fewer than two episodes."""
     episodes = source.unique()
     if len(episodes) < 2:
         raise SettingError(
@@ -111,12 +104,10 @@ def fit_keypoints(
     *,
     seed: int,
 ) -> tuple[KeypointEncoder, KeypointReport]:
-    """Learn the keypoints of a dataset's latents.
+    """Learn the keypoints of a dataset's latents, of ``latent_shape`` ``(c, h, w)``.
 
-    ``latents``: the rows, still as latents; a stride of 1 gives most; ``latent_shape``: ``(c, h, w)``; ``keypoints``:
-    number of points; ``training``: None takes the defaults; ``seed``: of weights and batches. Returns the frozen
-    encoder on the rows' device, and the report on held-out episodes. Raises SettingError: fewer than two episodes, or
-    a number out of range; NonFiniteError: the loss is not finite.
+    Returns the frozen encoder on the rows' device, and the report on held-out episodes. Raises SettingError: fewer
+    than two episodes, or a number out of range; NonFiniteError: the loss is not finite.
     """
     plan = training or KeypointTraining()
     learned, held = parted(latents.source, plan.held_out)

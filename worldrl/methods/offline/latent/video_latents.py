@@ -1,8 +1,7 @@
-"""Settings of agents in the latents of a video world model; ``worldrl reproduce offline-video`` measured them.
+"""Settings of agents in the latents of a video world model; ``docs/log/offline-reproductions-3.md`` has the measurements.
 
-A step is a chunk and an episode some ten of them; a success pays 1 and ends it. So returns are in [0, 1] and the entropy
-of a chunk must weigh little. Actors begin as clones: a random one never succeeds, not even in imagination.
-``docs/log/offline-reproductions-3.md`` has the measurements.
+A step is a chunk and an episode some ten of them; a success pays 1 and ends it. So returns are in [0, 1] and the
+entropy of a chunk must weigh little. Actors begin as clones: a random one never succeeds, not even in imagination.
 """
 
 from __future__ import annotations

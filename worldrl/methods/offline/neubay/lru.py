@@ -93,10 +93,7 @@ def _solve(a: Tensor, b: Tensor) -> Tensor:
 def initial_eigenvalues(
     states: int, radius_min: float, radius_max: float, *, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Draw ``log ν`` and ``log θ``, float32 ``[n]``: λ uniform in area on the ring radius_min ≤ |λ| ≤ radius_max, all phases.
-
-    ``generator=None`` takes torch's own, which :func:`worldrl.core.rng.initial_weights` lends.
-    """
+    """Draw ``log ν`` and ``log θ``, float32 ``[n]``: λ uniform in area on the ring radius_min ≤ |λ| ≤ radius_max, all phases."""
     squared = torch.rand(states, generator=generator) * (radius_max**2 - radius_min**2) + radius_min**2
     phase = 2 * math.pi * torch.rand(states, generator=generator)
     nu = -0.5 * squared.clamp(min=SMALLEST).log()
@@ -123,11 +120,9 @@ class LinearRecurrence(nn.Module):
         return torch.polar(torch.exp(-self.nu_log.exp()), self.theta_log.exp())
 
     def forward(self, u: Tensor, reset: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Run over packed sequences.
+        """Run over packed ``u [*R, T, d]``: y of the same shape, and the state ``[*R, n]`` after the last row.
 
-        ``u``: ``[*R, T, d]``; ``reset``: bool ``[*R, T]``; True where an episode begins, which clears the state;
-        ``state``: complex ``[*R, n]`` of the row before the first; zeros at the start. Returns y ``[*R, T, d]``, and
-        the state after the last row.
+        True in ``reset [*R, T]`` begins an episode, which clears the state; ``state=None`` is zeros.
         """
         gamma = self.gamma_log.exp().unsqueeze(-1)
         driven = torch.complex(F.linear(u, gamma * self.b_re), F.linear(u, gamma * self.b_im))

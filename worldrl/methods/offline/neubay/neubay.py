@@ -112,10 +112,7 @@ class RecurrentState:
 
 
 class Neubay(Agent):
-    """The agent: acts on arrivals (observation, last action, last reward) and learns from packed sequences.
-
-    The actor's cosine has ``facts.updates`` steps.
-    """
+    """Acts on arrivals (observation, last action, last reward) and learns from packed sequences; see the module."""
 
     name: ClassVar[str] = "neubay"
     config_class: ClassVar[type[Any]] = NeubayConfig
@@ -141,10 +138,9 @@ class Neubay(Agent):
 
     @torch.no_grad()
     def remember(self, packed: PackedSequences) -> RecurrentState:
-        """Read histories before acting.
+        """Read histories ``[B, T, ...]``, right-aligned and begun by a reset, and return the memory after the last row.
 
-        ``packed``: columns ``[B, T, ...]``, each history right-aligned and begun by a reset. Rows of an empty history
-        must all be resets. Returns the memory after the last row; ``fresh`` where every row is a reset.
+        Rows of an empty history must all be resets; the memory is ``fresh`` where every row is.
         """
         _, state = self.actor.encoder(packed.obs, packed.action, packed.reward, packed.reset)
         fresh = packed.reset.all(-1)
@@ -154,12 +150,7 @@ class Neubay(Agent):
     def step(
         self, obs: Tensor, action: Tensor, reward: Tensor, memory: RecurrentState, *, generator: torch.Generator | None
     ) -> tuple[Tensor, RecurrentState]:
-        """Choose actions for arrivals.
-
-        ``obs``: ``[B, S]``; ``action``: ``[B, A]``, the last ones; zeros at an episode's first row; ``reward``:
-        ``[B]``, of the last actions; ``memory``: of the rows before; ``generator``: None takes the most likely
-        action. Returns actions ``[B, A]`` in [-1, 1], and the memory.
-        """
+        """Choose actions ``[B, A]`` in [-1, 1] for arrivals; ``generator=None`` takes the most likely ones; return the memory too."""
         features, state = self.actor.encoder(
             obs[:, None], action[:, None], reward[:, None], memory.fresh[:, None], memory.state
         )

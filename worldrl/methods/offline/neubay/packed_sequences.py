@@ -65,12 +65,7 @@ COLUMNS = tuple(field.name for field in fields(PackedSequences))
 
 
 def segment(obs: Tensor, action: Tensor, reward: Tensor, *, terminated: bool, real: Tensor | bool) -> PackedSequences:
-    """Pack one episode, or a part of one.
-
-    ``obs``: ``[n + 1, S]``, the last arrival included; ``action``: ``[n, A]``; ``reward``: ``[n]``; ``terminated``:
-    whether the last step ended the task; ``real``: bool ``[n]`` per step, or one value for all. Raises SettingError:
-    the lengths do not fit.
-    """
+    """Pack ``n`` steps with ``obs [n + 1, S]``; ``real`` is bool ``[n]`` or one for all. SettingError: lengths do not fit."""
     steps = len(action)
     if len(obs) != steps + 1 or len(reward) != steps:
         raise SettingError(
@@ -92,10 +87,7 @@ def segment(obs: Tensor, action: Tensor, reward: Tensor, *, terminated: bool, re
 
 
 class PackedSequenceBuffer:
-    """First-in-first-out segments in a ring of ``capacity`` rows; whole segments are dropped where a new one needs room.
-
-    Raises SettingError: a capacity below 2, which holds no transition.
-    """
+    """First-in-first-out segments in a ring of ``capacity`` rows (at least 2); whole segments make room for a new one."""
 
     def __init__(self, capacity: int, obs_size: int, action_size: int) -> None:
         if capacity < 2:
@@ -134,11 +126,9 @@ class PackedSequenceBuffer:
         self._written += length
 
     def sample(self, rows: int, *, generator: torch.Generator) -> PackedSequences:
-        """Draw segments uniformly, with replacement, until they have exactly ``rows`` rows (at least 2).
+        """Draw segments uniformly, with replacement, until they have exactly ``rows`` rows (at least 2); SettingError if empty.
 
         The last segment is cut at its end, never at its start, so every memory begins where its episode did.
-
-        Raises SettingError (the buffer is empty).
         """
         if not self._segments:
             raise SettingError("tape: nothing to sample from; add a segment first")

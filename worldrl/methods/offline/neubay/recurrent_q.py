@@ -96,10 +96,9 @@ class RecurrentQAgent:
     def act(
         self, obs: Tensor, action: Tensor, state: Tensor | None, *, epsilon: float, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Choose one action per rollout, int64 ``[B]``, and return the memory.
+        """Choose one action per rollout, int64 ``[B]``, with probability ``epsilon`` at random, and return the memory.
 
-        ``obs``: ``[B, S]``; ``action``: one-hot ``[B, A]``, the last ones; zeros at the start; ``state``: the memory;
-        None at the start; ``epsilon``: probability of a uniformly random action; ``generator``: of the exploration.
+        ``action``: the last ones, one-hot ``[B, A]``, zeros at the start; ``state``: the memory, None at the start.
         """
         reset = torch.full((len(obs), 1), state is None)
         q, after = self.network(obs[:, None], action[:, None], reset, state)

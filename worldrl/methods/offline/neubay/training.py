@@ -52,14 +52,11 @@ def train_neubay(
     log: MetricLog | None = None,
     on_generation: Callable[[int], None] | None = None,
 ) -> Logs:
-    """Train until ``config.updates`` updates have been taken, resuming from the newest checkpoint in ``folder``.
+    """Train until ``config.updates`` updates have been taken, resuming from the newest checkpoint in ``folder``; None saves none.
 
-    ``agent``: freshly made; a checkpoint's weights replace its own; ``world``: made with the rows of ``episodes``;
-    ``episodes``: the dataset; ``config``: settings; ``seed``: of every stream; ``folder``: of the checkpoints; None
-    saves none; ``log``: receives the logs of each generation's rollouts and last update; ``on_generation``: called
-    with the number of updates after each generation, before its checkpoint; after a kill within it, it is called
-    again. Returns the last logs; empty when no update was left. Raises KeyboardInterrupt: after Ctrl-C, once the
-    present generation is complete and saved.
+    ``on_generation`` gets the number of updates after each generation, before its checkpoint; after a kill within it,
+    again. Returns the last logs; empty when no update was left. Ctrl-C raises once the generation is complete and
+    saved.
     """
     buffer = PackedSequenceBuffer(config.buffer, world.obs_size, world.action_size)
     state = _Generations(agent, buffer)

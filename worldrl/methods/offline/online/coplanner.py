@@ -78,12 +78,7 @@ def up_mpc(
     *,
     generator: torch.Generator,
 ) -> Tensor:
-    """Choose actions ``[B, A]`` by uncertainty-aware policy-guided planning.
-
-    ``world``: simulates the candidates; it should measure an uncertainty; ``state``: of the world, ``B`` rows; it is
-    not changed; ``obs``: the same as observations, ``[B, S]``; ``agent``: the policy; ``config``: sizes; ``weight``:
-    −α_c or +α_o; ``generator``: of all draws.
-    """
+    """Choose actions ``[B, A]`` by uncertainty-aware policy-guided planning; ``weight`` is −α_c or +α_o; ``state`` stays."""
     rows, count = len(obs), config.candidates
     index = torch.arange(rows, device=obs.device).repeat(count)  # candidate after candidate
     candidates = agent.act(obs[index], generator=generator)
@@ -95,10 +90,7 @@ def up_mpc(
 
 
 class Planner:
-    """A policy that plans from observations: optimistic if it ``explores``, else conservative.
-
-    The world must start at any observation (``start_at``), as the ensemble's does.
-    """
+    """Plans from observations, optimistic if it ``explores``, else conservative; its world must have ``start_at``."""
 
     def __init__(self, world: Any, agent: OfflineAgent, config: UpMpcConfig, *, explores: bool) -> None:
         self.world, self.agent, self.config = world, agent, config

@@ -23,12 +23,10 @@ from worldrl.world_models.state.ensemble_world import EnsembleWorld
 
 
 class OnlineWorld:
-    """An ensemble that keeps learning, and the buffer of rollouts in it.
+    """An ensemble that keeps learning (in place), and the buffer of rollouts in it.
 
-    ``world``: trained offline; its ensemble is changed; ``recorded``: rows of its offline training; ``imagining``:
-    amount of imagination, and share of real rows in a batch; ``training``: of each refit; ``refit_every``:
-    environment steps between two refits; ``seed``: root of the refits' draws; ``rollouts``: makes the imagination of
-    a world with so many start rows.
+    ``recorded``: rows of its offline training; ``refit_every``: environment steps; ``rollouts``: makes the
+    imagination of a world with so many start rows.
     """
 
     def __init__(

@@ -37,10 +37,7 @@ class SnapshotConfig:
 
 
 def k_means(points: NDArray[np.floating[Any]], clusters: int, *, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Cluster points ``[N, S]`` by Lloyd's algorithm from k-means++ centres: int64 ``[N]``.
-
-    No cluster is empty unless points coincide. SettingError: more clusters than points.
-    """
+    """Cluster points ``[N, S]`` by Lloyd's algorithm from k-means++ centres: int64 ``[N]``; SettingError: too few points."""
     if not 1 <= clusters <= len(points):
         raise SettingError(f"clusters: {len(points)} points cannot make {clusters} clusters; ask for fewer")
     centres = _first_centres(points, clusters, generator)
@@ -71,11 +68,9 @@ def _first_centres(points: NDArray[Any], clusters: int, generator: np.random.Gen
 
 
 class SnapshotResets(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A MuJoCo environment whose episodes begin at snapshots.
+    """A MuJoCo environment of Gymnasium whose episodes begin at snapshots, episode ``k`` drawn from a stream of its own.
 
-    ``env``: one of Gymnasium's MuJoCo environments; ``teacher``: a dataset of that environment with qpos and qvel;
-    ``config``: settings; ``seed``: root of clusters and draws; episode ``k`` draws from a stream of its own. Raises
-    SettingError: the dataset has no simulator states, or the environment's state cannot be set.
+    Raises SettingError: the teacher's dataset has no simulator states, or the environment's state cannot be set.
     """
 
     def __init__(

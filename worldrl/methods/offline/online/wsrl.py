@@ -4,12 +4,10 @@
     2. online: after each step one batch of the online buffer alone; ``updates_per_step`` critic steps, one on each part of
        it, then one step of temperature and actor on all of it
 
-No offline row is kept: the warm-up fills the buffer with the policy's own steps, which recalibrates the values. The
-published agent is SAC with 10 critics, targets from 2 of them, no entropy in the target, and layer normalisation in
-critics and policy. It is pre-trained with Cal-QL, or CQL on locomotion.
+The warm-up recalibrates the values. The published agent is SAC with 10 critics, targets from 2 of them, no entropy in
+the target, and layer normalisation in critics and policy, pre-trained with Cal-QL, or CQL on locomotion.
 
-The environment's own state is not saved. A checkpoint is therefore taken between two episodes, and the next begins with
-a seed of its own: with agent, buffer and counters, a killed phase resumes bit for bit.
+The environment's own state is not saved, so checkpoints are taken between episodes, each with a seed of its own.
 
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
 """
@@ -90,16 +88,12 @@ def fine_tune(
     explorer: Acts | None = None,
     world: OnlineWorld | None = None,
 ) -> FineTuned:
-    """Continue learning online, in place, resuming from ``folder``.
+    """Continue learning online, in place, resuming from ``folder`` (None saves nothing).
 
-    ``name``: first name of the random streams, and series in the log; ``agent``: pre-trained; its state is changed;
-    ``env``: with vector observations and actions; its ``state_dict``, if any, holds state that a reset does not set;
-    ``info``: gives the action bounds; ``config``: sizes; ``seed``: root of resets, actions and batches; step ``k``
-    draws from ``stream(seed, name, k)``; ``folder``: of the checkpoints; None saves none; ``log``: receives the
-    agent's logs and ``episode/return``; ``explorer``: acts after the warm-up (COPlanner); None: the agent; ``world``:
-    gives imagined rows and keeps learning (COPlanner); None trains on online rows alone. Raises ArtefactError: the
-    checkpoints are damaged or belong to another agent, or the disk refuses; KeyboardInterrupt: after Ctrl-C, once the
-    running episode is over and saved.
+    ``name``: of random streams and log; step ``k`` draws from ``stream(seed, name, k)``; ``env``: its ``state_dict``,
+    if any, holds what a reset does not set; ``explorer``: acts after the warm-up in place of the agent; ``world``:
+    gives imagined rows and keeps learning (both COPlanner). Raises ArtefactError: checkpoints are damaged or of
+    another agent, or the disk refuses. Ctrl-C raises once the running episode is saved.
     """
     online = _Online(agent, env, info, TransitionBuffer(config.capacity), seed, name, world)
 
