@@ -62,8 +62,8 @@ class Denoising:
 class RatioRule:
     """How the log-probability of a step becomes one number, and how far its ratio may change.
 
-    A mean over 4,000 latent numbers changes 4,000 times less than their sum. Ratios of means need a range of 1e-5 to
-    1e-4, sums over the numbers of one action 0.2.
+    A mean over 4,000 numbers changes 4,000 times less than their sum: 1e-5 to 1e-4 suits means, 0.2 sums of an
+    action.
     """
 
     reduce: str = "mean"  # ``mean`` or ``sum`` over a step's numbers.
@@ -137,10 +137,7 @@ def gaussian_log_density(value: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 
 
 def gaussian_log_prob(value: Tensor, mean: Tensor, std: Tensor, reduce: str) -> Tensor:
-    """Log-density ``[B]`` of rows ``[B, ...]`` under N(mean, std²), by ``mean`` or ``sum`` over all but the first axis.
-
-    ``std`` is ``[B]``, above 0.
-    """
+    """Log-density ``[B]`` under N(mean, std²), std ``[B]`` > 0, by ``mean`` or ``sum`` over all but the first axis."""
     each = gaussian_log_density(value, mean, expand_sigma(std, mean)).flatten(1)
     return each.mean(dim=1) if reduce == "mean" else each.sum(dim=1)
 
@@ -155,10 +152,7 @@ def gaussian_kl(mean: Tensor, reference: Tensor, std: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Levels ``sigma`` ``[S + 1]`` from 1 to 0 and noise ``scale`` ``[S]`` of a sampler's steps.
-
-    The scale is s(σ) or, with ``cps`` (coefficient-preserving steps), η. It is 0 where the step is the ODE's.
-    """
+    """Levels ``sigma [S + 1]`` from 1 to 0 and noise ``scale [S]`` of a sampler: s(σ), or η with ``cps``; 0 is the ODE's."""
 
     sigma: Tensor
     scale: Tensor
@@ -179,10 +173,7 @@ class Schedule:
         return self.sigma.to(step.device)[step]
 
     def transition(self, x: Tensor, clean: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean ``[B, ...]`` and standard deviation ``[B]`` of the next sample.
-
-        Row ``i`` of the samples ``x`` is at ``step[i]`` (int64 ``[B]``); ``clean`` is the network's prediction.
-        """
+        """Mean ``[B, ...]`` and deviation ``[B]`` after samples ``x`` at ``step [B]``, of which the network predicts ``clean``."""
         sigma, after = (self.sigma.to(x.device, x.dtype)[index] for index in (step, step + 1))
         scale = self.scale.to(x.device, x.dtype)[step]
         v = velocity(x, clean, sigma)
@@ -192,10 +183,7 @@ class Schedule:
 
 
 def make_schedule(config: Denoising, shift: float = 1.0) -> Schedule:
-    """Make the steps of a sampler; the last one, and those outside the noisy window, are the ODE's.
-
-    Raises SettingError (the window contains no step or the last one, although noise is set).
-    """
+    """Make the steps of a sampler; the last, and those outside the noisy window, are the ODE's. SettingError: none left."""
     sigma = sigma_grid(config.steps, shift)
     first, last = config.noisy_from, config.noisy_from + config.noisy_steps if config.noisy_steps else config.steps - 1
     if config.noise != "none" and not first < last <= config.steps - 1:

@@ -73,11 +73,7 @@ class ImageAttention(nn.Module):
 
 
 class UNet(nn.Module):
-    """Residual blocks at ``levels`` resolutions, down and up again, with attention only at the bottom.
-
-    Every level has ``channels`` channels and half the resolution of the previous one. It has ``blocks`` residual blocks
-    on the way down and one more on the way up, one per skip.
-    """
+    """Residual blocks at ``levels`` resolutions of ``channels`` channels, down and up, attention only at the bottom."""
 
     def __init__(self, channels: int, levels: int, blocks: int, condition: int, heads: int):
         super().__init__()

@@ -50,9 +50,7 @@ class LowRankAddition(nn.Module):
 def add_low_rank(network: nn.Module, within: nn.Module, config: LowRankConfig, *, seed: int) -> None:
     """Freeze ``network`` and add a trainable low-rank matrix to every linear layer of its part ``within``.
 
-    No output changes. Rank 0 changes nothing. ``seed`` initialises the additions.
-
-    Raises SettingError (the rank is above a layer's smaller side, where it would save nothing).
+    No output changes; rank 0 changes nothing. Raises SettingError: a rank above a layer's smaller side saves nothing.
     """
     if not config.rank:
         return

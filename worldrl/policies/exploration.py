@@ -1,9 +1,8 @@
 """Exploration with correlated noise: part of a rollout's randomness is constant over its steps.
 
-With independent draws, dozens of small errors average out and a rollout ends near the greedy one. With a constant part
-(the extreme of coloured noise, Eberhard et al., "Pink noise is all you need") a rollout deviates in one direction.
-Rollouts of a group then end in different places, and their outcomes show which direction is better. Each token keeps
-exactly the policy's distribution; only draws of different steps are correlated.
+With independent draws, dozens of small errors average out and a rollout ends near the greedy one. With a constant
+part (the extreme of coloured noise, Eberhard et al., "Pink noise is all you need") it deviates in one direction, and
+a group's outcomes show which one is better. Each token keeps exactly the policy's distribution.
 
 Shapes legend: ``B`` rows, ``L`` control steps per chunk, ``A`` action dimensions.
 """
@@ -23,11 +22,7 @@ from worldrl.core.types import CorrelatedNoise
 def uniform_draws(
     generators: Sequence[torch.Generator], length: int, size: int, correlated_noise: CorrelatedNoise | None = None
 ) -> Tensor:
-    """Draw one uniform number for each token, ``[B, L, A]`` in [0, 1): Φ(√share · constant + √(1 - share) · own).
-
-    Each number is uniform whatever the share. ``generators`` holds one CPU stream per row; without ``correlated_noise``
-    the draws are independent.
-    """
+    """Draw uniform numbers ``[B, L, A]`` in [0, 1): Φ(√share · constant + √(1 - share) · own), a CPU stream per row."""
     if correlated_noise is None:
         return torch.stack([torch.rand(length, size, generator=g) for g in generators])
     own = torch.stack([torch.randn(length, size, generator=g) for g in generators])

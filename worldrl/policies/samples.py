@@ -58,10 +58,7 @@ class Samples:
         return Samples(self.image[index], self.command[index], self.chunk[index], instruction, task, more=more)
 
     def back(self, index: Tensor, steps: int) -> Tensor:
-        """Index of the frame ``steps`` before each of ``index``, at the earliest its episode's first frame.
-
-        Raises SettingError: episodes are not contiguous.
-        """
+        """The frame ``steps`` before each of ``index``, at the earliest its episode's first; episodes must be contiguous."""
         if self.first is None:
             raise SettingError(
                 "samples: joined or selected ones have no frames before them; take those of make_samples"
@@ -82,10 +79,9 @@ def observed(episode: Episode, name: str) -> NDArray[Any]:
 
 
 def make_samples(episodes: Sequence[Episode], chunk_length: int, more: Sequence[str] = ()) -> Samples:
-    """Make one sample per frame with an action, from episodes of one robot with its main camera.
+    """Make one sample per frame with an action; ``more`` names further observations. SettingError: no action.
 
-    ``more`` names what is observed besides. Raises SettingError: there is no action; ArtefactError: an episode has no
-    main camera, or is of another robot.
+    Raises ArtefactError: an episode has no main camera, or is of another robot.
     """
     used = [episode for episode in episodes if len(episode)]
     if not used:

@@ -31,8 +31,8 @@ LEAST_DEVIATION = 1e-2
 def action_range(action: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Ends of each dimension's range, ``[A]`` each: the 1 % and the 99 % quantile of actions ``[N, A]``.
 
-    A dimension with equal quantiles (a gripper that closes in one step of two hundred) has its minimum and maximum
-    instead, or its only information would be lost. A constant dimension has a range of width 0.
+    Equal quantiles (a gripper that closes in one step of two hundred) would lose its only information: then minimum
+    and maximum.
     """
     exact = action.astype(np.float64)
     low, high = np.quantile(exact, [0.01, 0.99], axis=0)
@@ -64,10 +64,7 @@ class PolicyStatistics:
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[Episode]) -> PolicyStatistics:
-        """Compute the statistics of demonstrations of one robot.
-
-        Raises SettingError: there is no action; ArtefactError: an episode is of another robot.
-        """
+        """Compute the statistics of one robot's demonstrations; SettingError: no action; ArtefactError: another robot."""
         if not any(len(episode) for episode in episodes):
             raise SettingError(f"episodes: need at least one action, got {len(episodes)} episodes without any")
         actions = one_robot(episodes)
@@ -82,10 +79,7 @@ class PolicyStatistics:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], actions: ActionSpec, folder: Path) -> PolicyStatistics:
-        """Select the statistics from the tensors of a weights file in ``folder``.
-
-        Raises ArtefactError: one is missing.
-        """
+        """Select the statistics from the tensors of a weights file in ``folder``; ArtefactError: one is missing."""
         missing = [name for name in _TENSORS if name not in tensors]
         if missing:
             raise ArtefactError(
@@ -96,10 +90,7 @@ class PolicyStatistics:
         return cls(**given, actions=actions)
 
     def tensors(self, *, state: bool = False) -> dict[str, Tensor]:
-        """Return copies by name, with those of the measured state where asked.
-
-        Raises SettingError: there are none of the state.
-        """
+        """Copies by name, with those of the measured state where asked; SettingError: there are none of it."""
         if state and (self.state_mean is None or self.state_std is None):
             raise SettingError("statistics: none of the measured state; compute them from demonstrations that have it")
         return {name: getattr(self, name).clone() for name in (*_TENSORS, *(_STATE if state else ()))}
@@ -110,10 +101,7 @@ _TENSORS = ("action_low", "action_high", "command_mean", "command_std")
 
 
 def one_robot(episodes: Sequence[Episode]) -> ActionSpec:
-    """Return the action specification that all episodes share.
-
-    Raises ArtefactError: they differ; a policy is of one robot.
-    """
+    """Return the action specification that all episodes share; ArtefactError: they differ."""
     actions = episodes[0].actions
     for number, episode in enumerate(episodes):
         require_robot(episode, number, actions)

@@ -2,18 +2,14 @@
 
 EVA's executability measures smoothness and joint limits. A smooth motion may still close the fingers beside the
 handle. Here a small ensemble reads the targets q_1..q_T that an inverse dynamics decodes from a video's frames, and
-the instruction. It is trained on the outcomes of executed plans::
+the instruction::
 
     x = (q - mean) / deviation,     p_k = sigmoid(f_k(x, instruction))
     R = mean_k p_k - std_k p_k - distance_penalty min((d/reach - 1)+, 1)
 
-The members learn from resamples of the plans and share the instruction encoder and the optimiser. They therefore
-differ by less than separately trained members. Their deviation is subtracted, which limits alignment where they differ.
-Far from all executed plans the members may agree and be wrong. The distance d covers that case: it is Mahalanobis's,
-of x to the executed plans of all instructions. ``reach`` is the 99 % quantile of d over plans left out of its fit.
-With ``distance_penalty`` = 1 a plan at twice the reach earns at most 0; within the reach nothing changes.
-
-A video shorter than the executed plans holds its last targets, as its execution does.
+The members learn from resamples of the plans and share the instruction encoder, so they differ by less than separate
+ones. Far from all executed plans they may agree and be wrong, which Mahalanobis's distance d of x to these plans
+covers; ``reach`` is the 99 % quantile of d over plans left out of its fit. A shorter video holds its last targets.
 
 Shapes legend: ``N`` videos, ``T`` imagined frames, ``D`` targets, ``P`` = T D, ``K`` members, ``H`` hidden width.
 """
@@ -105,10 +101,7 @@ def reached(path: Tensor) -> Tensor:
 
 
 def held_to(read: Tensor, frames: int) -> Tensor:
-    """Hold the last targets of ``[N, T, D]`` until there are ``frames``, ``[N, frames, D]``.
-
-    Raises SettingError (there are more already).
-    """
+    """Hold the last targets of ``[N, T, D]`` until there are ``frames``; SettingError: there are more."""
     missing = frames - read.shape[1]
     if missing < 0:
         raise SettingError(
@@ -203,12 +196,10 @@ def fit_execution(
     log: MetricLog | None,
     on_step: Callable[[int], None] | None = None,
 ) -> tuple[ExecutionCritic, FitReport]:
-    """Train a critic by cross-entropy on executed plans.
+    """Train a critic by cross-entropy on targets decoded from executed plans, float32 ``[N, T, D]``.
 
-    ``config``: sizes and training; ``read``: targets decoded from each plan's imagined frames, float32 ``[N, T, D]``;
-    ``instruction``: ``N`` texts; ``success``: bool ``[N]``, the execution succeeded; ``seed``: of initial weights and
-    draws; ``folder``: of the checkpoints; None trains without; ``log``: receives the loss; ``on_step``: called with
-    each step's index after it. Raises SettingError: all plans have the same outcome.
+    Without ``folder`` there are no checkpoints. ``on_step`` gets each step's index after it. Raises SettingError: all
+    plans have the same outcome.
     """
     if not 0 < int(success.sum()) < len(success):
         outcome = "succeeded" if success.any() else "failed"
@@ -258,10 +249,7 @@ class ExecutionReward:
 
     @torch.no_grad()
     def score(self, videos: ImaginedVideos) -> Tensor:
-        """R ``[N, 1]`` of the motion after the recorded first frame.
-
-        Raises SettingError (longer videos than the critic's plans, or another time between frames).
-        """
+        """R ``[N, 1]`` after the recorded first frame; SettingError: longer videos or other time steps than the plans'."""
         check_frame_time(self.idm.basis, videos.frame_s)
         read = read_once(self.idm, videos)[:, 1:]
         return self.critic.reward(read, videos.instruction)[:, None]
@@ -273,8 +261,7 @@ def execution_reward(folder: str, terms: Sequence[str], device: torch.device) ->
     Equation: R = the probability that an executed plan succeeds
     Paper: none
 
-    Raises ArtefactError: the folder holds no inverse dynamics (``idm``) or no critic (``critic``). Raises
-    SettingError (no folder is given, or a term is unknown).
+    Raises ArtefactError: no inverse dynamics or no critic; SettingError: no folder is given, or an unknown term.
     """
     if not folder:
         raise SettingError(

@@ -1,17 +1,13 @@
 """Inverse dynamics of the grasp: the position where the hand must close, from a frame before and the instruction.
 
-A frame shows where the arm is. It does not show whether fingers that closed beside an object could have lifted it.
-The model learns from recorded successes alone, from frames before the last closing::
+A frame does not show whether fingers that closed beside an object could have lifted it. The model learns from
+recorded successes alone, from frames before the last closing, and imagined successes are compared with it::
 
     frame, instruction ─► encoder (keypoints and their features) ─► MLP ─► commanded position at the closing
-
-Imagined successes are compared with it. The imagined frames are not an input: they show the arm as commanded,
-whether or not the object could have followed::
-
     normalised error = mean_d (commanded_d - predicted_d)² / deviation²
 
-An imagined success without a closing is rejected where every recorded success of the instruction had one.
-One deviation serves all columns, because they share a unit (m, or rad).
+Imagined frames are not an input: they show the arm as commanded, whether or not the object could have followed. An
+imagined success without a closing is rejected where every recorded success of the instruction had one.
 
 Shapes legend: ``E`` rollouts, ``R`` frames, ``B`` rows, ``N`` commands, ``A`` numbers of a command, ``D`` columns.
 """
@@ -65,10 +61,7 @@ class Closings:
 
     @classmethod
     def of(cls, episodes: Sequence[Episode], *, camera: str, first_only: bool = False) -> Closings:
-        """Collect them from recorded episodes that close the hand and then succeed.
-
-        Raises SettingError (no episode does).
-        """
+        """Collect them from recorded episodes that close the hand and then succeed; SettingError: no episode does."""
         found = [(episode, step) for episode in episodes if (step := closing_of(episode)) >= 0]
         if not found:
             raise SettingError(
@@ -117,11 +110,7 @@ def positions(actions: ActionSpec, command: np.ndarray | Tensor) -> Tensor:
 
 
 class GraspDynamics(nn.Module):
-    """Network from an image and an instruction to the position where the hand closes.
-
-    Attributes:
-        closes: instructions that need a closing if the hands are open.
-    """
+    """From an image and an instruction to the place where the hand closes; ``closes``: instructions that need it."""
 
     mean: Tensor  # of each column in the training data, ``[D]``.
     scale: Tensor  # standard deviation of each column there, ``[D]``.

@@ -26,10 +26,7 @@ def mix(rewards: Tensor, group: Tensor, *, weights: Sequence[float] | None = Non
     Equation: A = Σ_k w_k (r_k - mean_g) / (std_g + 1e-4), then normalised over the batch
     Paper: GDPO (2601.05242)
 
-    ``group`` int64 ``[N]`` is shared by the rollouts of one start; ``weights`` None weighs all alike.
-    A rollout gets 0 before the last step where no reward differs within its group.
-
-    Raises SettingError (shapes that do not fit).
+    ``group`` int64 ``[N]`` is shared by the rollouts of one start. Raises SettingError: shapes that do not fit.
     """
     if rewards.ndim != 2 or group.shape != rewards.shape[:1]:
         raise SettingError(f"mix: needs rewards [N, K] and group [N], got {rewards.shape} and {group.shape}")

@@ -1,7 +1,7 @@
-"""Flow-GRPO (Liu et al. 2025, 2505.05470): GRPO on the noisy denoising steps of whole videos, each with its own first noise.
+"""Flow-GRPO (Liu et al. 2025, 2505.05470): GRPO on the noisy denoising steps of whole videos.
 
-EVA's alignment is this with ``denoising.noise=linear`` and a clip of 1e-5. Flow-GRPO's code normalises by the
-deviation of the whole batch (``global_std``), EVA's by the group's.
+Every video has its own first noise. EVA's alignment is this with ``denoising.noise=linear`` and a clip of 1e-5.
+Flow-GRPO's code normalises by the deviation of the whole batch (``global_std``), EVA's by the group's.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Measured:
 
 
 def measure(task: AlignmentTask, videos: int, *, pictures: int, batch: int = 64) -> Measured:
-    """Imagine ``videos`` videos from each of the task's starts, ``batch`` rows at once, without training, and judge them.
+    """Imagine ``videos`` videos from each start, ``batch`` rows at once, without training, and judge them.
 
     The noise of each depends on start and number alone; the first videos of ``pictures`` starts are kept.
     """

@@ -5,8 +5,7 @@
    fixes what is seen, and the ranking mostly stands.
 3. DiffusionNFT trains on the second videos and rewards alone: training on the cheap ones collapses.
 
-Advantages are normalised over the videos made again, as published (``normalise_on: kept``), or over all explored
-ones.
+Advantages are normalised over the videos made again, as published (``normalise_on: kept``), or over all explored ones.
 
 Shapes legend: ``N`` prompts, ``W`` explored videos per prompt, ``B`` videos made again.
 """

@@ -60,7 +60,7 @@ class StepAwarePreferenceConfig:
 
 
 def candidate_values(mix: RewardMix, terms: Tensor, group: Tensor, count: int) -> Tensor:
-    """Mix the terms ``[R k, K]`` of ``count`` candidates of each row to values ``[R, k]``, among all of a prompt (``group [R]``).
+    """Mix the terms ``[R k, K]`` of ``count`` candidates of each row to values ``[R, k]``, among all of its prompt.
 
     Mixed row by row, every row would have a clear best and worst one, however alike its candidates are.
     """

@@ -40,7 +40,7 @@ class Demonstrations:
     def split(
         cls, episodes: Sequence[Episode], fraction: float, chunk_length: int, *, seed: int, more: Sequence[str] = ()
     ) -> Demonstrations:
-        """Leave failures out, hold a share of the episodes out, and cut both parts into samples of ``chunk_length`` steps.
+        """Leave failures out, hold some episodes out, and cut both parts into samples of ``chunk_length`` steps.
 
         ``more`` names further observations. Raises SettingError: no episode succeeded.
         """

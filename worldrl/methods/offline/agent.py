@@ -73,7 +73,7 @@ class Facts:
 
     @property
     def reward_scale(self) -> float:
-        """Episode steps over the range of recorded returns (IQL, Appendix B, where it is 1000); 1 where all are equal."""
+        """Episode steps over the range of recorded returns (IQL, Appendix B, where it is 1000); 1 if all are equal."""
         span = self.return_max - self.return_min
         return self.episode_steps / span if span > 0 else 1.0
 

@@ -44,7 +44,7 @@ def penalised(outcome: Outcome, penalty: float) -> Tensor:
 def branch(
     world: StateWorld, agent: OfflineAgent, index: Tensor, config: BranchConfig, *, generator: torch.Generator
 ) -> tuple[list[Transitions], list[Outcome]]:
-    """Roll the agent out from rows ``index`` ``[B]`` of the world's data; by step the rows still running, and the outcomes."""
+    """Roll the agent out from rows ``index`` ``[B]`` of the world's data; by step the running rows and outcomes."""
     state, obs = world.start(index, generator=generator)
     rows: list[Transitions] = []
     outcomes: list[Outcome] = []
@@ -66,7 +66,7 @@ def branch(
 
 
 class Branches:
-    """An :class:`~worldrl.core.interfaces.Imagination` of branched rollouts from any of the world's first ``rows`` rows.
+    """An :class:`~worldrl.core.interfaces.Imagination` of rollouts from the world's first ``rows`` rows.
 
     Raises SettingError: the config needs an uncertainty and the world measures none.
     """

@@ -40,7 +40,7 @@ class EdacConfig(SacNConfig):
 
 
 class Edac(Sac):
-    """SAC-N with gradient diversity: updates use the gradient of :meth:`critic_loss` in closed form (``critic_gradient``)."""
+    """SAC-N with gradient diversity; updates use the gradient of :meth:`critic_loss` in closed form."""
 
     name: ClassVar[str] = "edac"
     config_class: ClassVar[type[Any]] = EdacConfig

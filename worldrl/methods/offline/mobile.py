@@ -53,7 +53,7 @@ def bellman_inconsistency(next_value: Tensor) -> Tensor:
 
 
 class Mobile(Sac):
-    """SAC on imagined rollouts, with targets less the Bellman inconsistency; ``world`` (an ensemble) is needed to learn only."""
+    """SAC on imagined rollouts, with targets less the Bellman inconsistency; ``world`` is needed to learn only."""
 
     name: ClassVar[str] = "mobile"
     config_class: ClassVar[type[Any]] = MobileConfig

@@ -76,7 +76,7 @@ def adversarial_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:
 
 
 class Rambo(Sac):
-    """SAC in a world (an ensemble, trained in place) that learns against it; world and ``data`` are needed to learn only."""
+    """SAC in an ensemble that learns against it, in place; world and ``data`` are needed to learn only."""
 
     name: ClassVar[str] = "rambo"
     config_class: ClassVar[type[Any]] = RamboConfig

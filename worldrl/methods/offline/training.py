@@ -89,7 +89,7 @@ def train_offline(
     folder: Path | None = None,
     log: MetricLog | None = None,
 ) -> OfflineReport:
-    """Train an agent in place until ``training.steps`` steps have been taken, resuming from ``folder`` (None saves nothing).
+    """Train an agent in place until ``training.steps`` steps are taken, resuming from ``folder`` (None saves nothing).
 
     ``name``: of the series in the log and of the random streams; ``evaluate``: called every ``evaluate_every`` steps
     and at the end, logged as ``name/evaluation``. Raises NonFiniteError: a logged scalar is not finite;

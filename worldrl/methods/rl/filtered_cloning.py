@@ -5,11 +5,10 @@
     grow:     policy ──► imagined rollouts ──► those imagined to succeed ──┐
     improve:  policy ◄── token cross-entropy ◄── demonstrations ───────────┘
 
-Imitating one's own successes is a policy gradient taken to convergence: each rollout serves hundreds of gradient
-steps, which is what a small machine needs. The baseline is the mates' rate of success (leave one out, as in RLOO), so
-that what always succeeds anyway is not learned again. A success that is not trusted (``methods.rl.filtering``) counts
-less. Failures teach nothing; exploration (``policies.exploration``) sees to it that there are successes worth
-imitating.
+Imitating one's own successes is a policy gradient taken to convergence: each rollout serves hundreds of gradient steps,
+which is what a small machine needs. The baseline is the mates' rate of success (leave one out, as in RLOO), so that
+what always succeeds anyway is not learned again. A success that is not trusted (``methods.rl.filtering``) counts less.
+Failures teach nothing; exploration (``policies.exploration``) sees to it that there are successes worth imitating.
 
 Shapes legend: ``B`` rollouts, ``M`` kept chunks, ``L`` control steps per chunk.
 """
@@ -54,7 +53,7 @@ class SelectedSamples:
 
 
 def selected_samples(rollouts: ImaginedRollouts, policy: TokenPolicy, trust: Tensor | None = None) -> SelectedSamples:
-    """Keep the chunks of successes, weighed by 1 - their mates' rate of success and by ``trust [B]`` (None trusts all)."""
+    """Keep successful chunks, weighed by 1 - their mates' rate of success and by ``trust [B]`` (None: all)."""
     chunk, row = (rollouts.valid & rollouts.success).nonzero(as_tuple=True)
     rows = row.tolist()
     samples = Samples(

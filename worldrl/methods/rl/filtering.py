@@ -141,7 +141,7 @@ def probabilities(rollouts: ImaginedRollouts, rows: Tensor) -> np.ndarray:
 
 
 def ask(env: WorldModelVecEnv, rollouts: ImaginedRollouts, rows: Tensor, count: int, *, seed: int) -> ResampledRollouts:
-    """Imagine ``rows [E]`` of the rollouts ``count`` times more, standing still after them; no doubt where they were over."""
+    """Imagine ``rows [E]`` of the rollouts ``count`` times more, standing still once over, where none doubts."""
     starts = [env.records[row] for row in rows.tolist()]
     heard = resample_rollouts(env.world_model, starts, actions_of(rollouts, rows, env.actions), count, seed=seed)
     valid = rollouts.valid[:, rows].T.numpy()  # [E, T]
@@ -153,7 +153,7 @@ def ask(env: WorldModelVecEnv, rollouts: ImaginedRollouts, rows: Tensor, count: 
 
 
 def actions_of(rollouts: ImaginedRollouts, rows: Tensor, spec: ActionSpec) -> Tensor:
-    """Return actions of rollouts ``rows``, ``[E, T L, A]``, the last one held; SettingError: they were kept without them."""
+    """Return actions of rollouts ``rows``, ``[E, T L, A]``, the last one held; SettingError: not kept."""
     if rollouts.action is None:
         raise SettingError("improvement.trust: these rollouts were kept without their actions; imagine them again")
     action = rollouts.action[:, rows]  # [T, E, L, A]

@@ -37,7 +37,7 @@ class GraspCheck:
     rule: SuccessRule  # of imagined success.
 
     def normalised_error(self, rollouts: ImaginedRollouts) -> Tensor:
-        """Surprise of the closings, in the chunk it is about ``[T, B]``; SettingError: rollouts without actions or probabilities."""
+        """Surprise of the closings, in the chunk it is about ``[T, B]``; SettingError: rollouts lack actions."""
         from worldrl.rollout.trust.shown_grasp import closings, commands_from
 
         if rollouts.action is None or rollouts.probability is None:

@@ -82,8 +82,7 @@ class Improvement:
 def keyframe_probability(config: Improvement, beginning: Rate | None, keyframe: Rate | None) -> float:
     """Share the starts out by measured hallucination: h₀ / (h₀ + h₁), at most ``config.p_keyframe``.
 
-    h₀ and h₁ follow from the imagined successes from initial states (``beginning``) and from keyframes that came
-    true.
+    h₀ and h₁ follow from the imagined successes from initial states (``beginning``) and from keyframes that came true.
     """
     if config.keyframe_schedule == "fixed":
         return config.p_keyframe
@@ -112,8 +111,7 @@ def improve(
 ) -> Sequence[float]:
     """Improve ``policy`` in place; a killed improvement goes on bit for bit. Returns imagined success rates by batch.
 
-    ``env`` has ``config.rows`` rows; demonstrations and paraphrases serve self-training, ``parts`` replace GRPO's
-    own.
+    ``env`` has ``config.rows`` rows; demonstrations and paraphrases serve self-training, ``parts`` replace GRPO's own.
     """
     common = {
         "exploration": config.exploration,

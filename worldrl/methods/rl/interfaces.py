@@ -141,7 +141,7 @@ class RewardMix(Protocol):
     """2. Several terms become one number (``worldrl.reward_mixes``)."""
 
     def __call__(self, terms: Tensor, group: Tensor, /) -> Tensor:
-        """Map terms ``[B, K]`` to values ``[B]``, comparable in a group; registered mixes also take ``weights`` (None: alike)."""
+        """Map terms ``[B, K]`` to values ``[B]``, comparable in a group; registered ones also take ``weights``."""
         ...
 
 
@@ -217,7 +217,7 @@ class UpdateController(Protocol):
 
 
 class Imagination(RewardTransform[E], Protocol[E]):
-    """Where experience comes from: a policy in a world model, or a video model by itself. ``records`` are its starts."""
+    """Where experience comes from: a policy in a world model, or a video model. ``records`` are its starts."""
 
     @property
     def records(self) -> Any: ...  # noqa: D102

@@ -19,7 +19,7 @@ NO_DUAL_CLIP = 1e6  # bound on the ratio of negative advantages: flow methods ha
 def clipped_objective(
     logp: Tensor, logp_old: Tensor, advantage: Tensor, *, clip_low: float, clip_high: float, dual_clip: float
 ) -> Tensor:
-    """Per-token objective min(ρA, clip(ρ)A) ``[M, L, A]``, bounded below by ``dual_clip``·A where A ``[M, 1, 1]`` < 0."""
+    """min(ρA, clip(ρ)A) of each token ``[M, L, A]``, at least ``dual_clip``·A where A ``[M, 1, 1]`` < 0."""
     ratio = torch.exp(logp - logp_old)
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
     objective = torch.minimum(ratio * advantage, clipped * advantage)
@@ -72,7 +72,7 @@ def nft(found: Evaluated, *, beta: float = 1.0, advantage_max: float = 5.0) -> t
 def nft_loss(
     clean: Tensor, old: Tensor, target: Tensor, advantage: Tensor, *, beta: float, advantage_max: float
 ) -> Tensor:
-    """DiffusionNFT's loss without its KL term: ẑ_θ, ẑ_old and finished chunks z, ``[M, ...]``, with advantages ``[M]``."""
+    """DiffusionNFT's loss without KL: ẑ_θ, ẑ_old and finished chunks z ``[M, ...]``, advantages ``[M]``."""
     weight = (advantage / advantage_max).clamp(-1, 1) / 2 + 0.5
     good, bad = (
         _self_normalised(made, target) for made in (beta * clean + (1 - beta) * old, (1 + beta) * old - beta * clean)

@@ -33,7 +33,7 @@ class MotionCheck:
     bound: float  # surprise that real episodes stay below.
 
     def normalised_error(self, rollouts: ImaginedRollouts) -> Tensor:
-        """Surprise at the frame that each chunk leads to, ``[T, B]``, 0 once over; SettingError: rollouts without a last frame."""
+        """Surprise at each chunk's last frame ``[T, B]``, 0 once over; SettingError: rollouts without it."""
         from worldrl.rollout.trust.shown_motion import motion_error
 
         if rollouts.end is None:

@@ -112,8 +112,8 @@ def is_lerobot_folder(folder: Path) -> bool:
 def read_lerobot_folder(folder: Path) -> LerobotFolder:
     """Read a folder and check that it is complete.
 
-    Raises ArtefactError: a file, a processor or its statistics are missing; the message gives a source. Raises
-    SettingError (an unsupported kind of policy, or an unsupported setting of it).
+    Raises ArtefactError: a file, a processor or its statistics are missing; SettingError: an unsupported kind or
+    setting.
     """
     config = read_json(_present(folder, CONFIG, "the policy's config"), error=ArtefactError)
     kind = str(config.get("type"))

@@ -33,11 +33,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def guess_source(name: str, feature: Feature, cameras: int, measured: int) -> str | None:
-    """Unambiguous source of a feature, or None.
-
-    ``name``: of the feature; ``feature``: its kind and shape; ``cameras``: number of the policy's cameras;
-    ``measured``: numbers of the measured state (:func:`measured_size`).
-    """
+    """Unambiguous source of a feature, or None; ``cameras`` counts the policy's, ``measured`` the state's numbers."""
     last = name.rpartition(".")[2]
     if feature.kind == "VISUAL":
         if cameras == len(TWO_ARMED):
@@ -55,10 +51,7 @@ def measured_size(actions: ActionSpec) -> int:
 
 
 def match_inputs(folder: LerobotFolder) -> dict[str, str]:
-    """Name each feature's source.
-
-    Raises SettingError: a feature has no source, or two share one; the message shows the ``worldrl.json`` to write.
-    """
+    """Name each feature's source; SettingError shows the ``worldrl.json`` to write where one is missing or shared."""
     cameras = sum(feature.kind == "VISUAL" for feature in folder.inputs.values())
     found = {
         name: folder.sources.get(name) or guess_source(name, feature, cameras, measured_size(folder.actions))
@@ -76,12 +69,7 @@ def further(sources: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def require_fit(folder: LerobotFolder, sources: Mapping[str, str], shown: Shapes, action_size: int, where: str) -> None:
-    """Refuse a policy that does not fit a suite.
-
-    ``folder``: the policy; ``sources``: of :func:`match_inputs`; ``shown``: shapes of the suite's observations,
-    images ``(Y, X, 3)``; ``action_size``: numbers of the suite's actions; ``where``: name of the suite in the
-    message. Raises SettingError: an input is missing or has another shape, or actions have another size.
-    """
+    """Refuse a policy whose inputs or actions do not fit a suite, with a SettingError that names the suite ``where``."""
     fits = all(shown.get(source) == _suite_shape(folder.inputs[name]) for name, source in sources.items())
     if not fits or folder.action_size != action_size:
         table = side_by_side(folder, {**shown, "action": (action_size,)}, sources)

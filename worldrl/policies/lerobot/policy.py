@@ -33,10 +33,7 @@ from worldrl.workers.link.wire import Arrays
 
 
 class LerobotPolicy(nn.Module):
-    """A lerobot policy (:class:`worldrl.core.interfaces.TrainablePolicy`) of a complete folder, with its worker.
-
-    Raises WorkerError: the worker cannot be started, or cannot serve; SettingError: an input has no source.
-    """
+    """A lerobot policy (:class:`worldrl.core.interfaces.TrainablePolicy`) of a complete folder, with its worker."""
 
     needs_noise = True  # even greedy chunks start from noise, so acting always takes generators
     device = torch.device("cpu")  # device of what crosses the pipe; the network's device is the worker's
@@ -55,8 +52,8 @@ class LerobotPolicy(nn.Module):
     def load(cls, folder: Path, device: torch.device | str) -> LerobotPolicy:
         """Read a folder in lerobot's published layout and start its worker.
 
-        Raises ArtefactError: the folder is incomplete; the message names the file and its source;
-        WorkerEnvironmentError: there is no lerobot; WorkerError: the worker cannot serve.
+        Raises ArtefactError: it is incomplete; WorkerEnvironmentError: there is no lerobot; WorkerError: it cannot
+        serve.
         """
         return cls(read_lerobot_folder(folder), lerobot_launch(folder, str(device)))
 
@@ -82,10 +79,9 @@ class LerobotPolicy(nn.Module):
     ) -> Chunk:
         """Choose a chunk for each row; ``token`` is the draw's trace, float32, an input of :meth:`log_prob`.
 
-        ``obs``: ``B`` observations; ``generators``: one CPU stream per row; ``temperature``: factor on the stochastic
-        step's noise scale; 0 leaves the policy's own deterministic sampler, started from noise; ``correlated_noise``:
-        the constant part of the stochastic step's noise. Raises SettingError: no generators, a negative temperature,
-        or an observation that does not fit.
+        ``generators``: one CPU stream per row, required; ``temperature``: factor on the stochastic step's noise
+        scale; 0 leaves the policy's own deterministic sampler, started from noise; ``correlated_noise``: its constant
+        part. Raises SettingError: no generators, a negative temperature, or an observation that does not fit.
         """
         rows = len(obs.instruction)
         if generators is None or len(generators) != rows:
@@ -119,10 +115,7 @@ class LerobotPolicy(nn.Module):
         return Likelihood(self.log_prob(obs, token, temperature=temperature))
 
     def imitation_loss(self, obs: PolicyObs, action: Tensor, *, seed: int) -> Tensor:
-        """The policy's own supervised loss of demonstrated chunks ``[B, H, A]``; its noise comes from ``seed``.
-
-        A chunk begins at the step of the oldest observation.
-        """
+        """The policy's own supervised loss of chunks ``[B, H, A]`` from the oldest observation on; noise by ``seed``."""
         keep = torch.is_grad_enabled()
         arrays = {**self._features(obs), "action": action.numpy()}
         _, found = self.worker.ask("loss", arrays, instruction=list(obs.instruction), seed=seed, keep=keep)

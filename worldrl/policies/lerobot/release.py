@@ -106,10 +106,7 @@ def installed_refusal() -> str | None:
 
 
 def installed_release() -> Release:
-    """The line of this interpreter's lerobot.
-
-    Raises WorkerEnvironmentError: it is not supported; the message names it and a way to get one that is.
-    """
+    """The line of this interpreter's lerobot; WorkerEnvironmentError: it is not supported."""
     release = version("lerobot")
     line = served_release(release)
     if line is None:
@@ -120,12 +117,7 @@ def installed_release() -> Release:
 
 
 def served_config(config: Mapping[str, Any], known: Collection[str], folder: Path, line: Release) -> dict[str, Any]:
-    """Remove keys of other releases from a ``config.json`` that do not change what the policy does.
-
-    ``known`` are the keys of the installed release ``line``, ``type`` among them.
-
-    Raises ArtefactError (another key that the installed release does not know).
-    """
+    """Remove keys of other releases that do not change what the policy does; ArtefactError: any other unknown key."""
     if unknown := sorted(set(config) - set(known) - set(line.left_out)):
         raise ArtefactError(
             f"{folder / 'config.json'}: lerobot {line.name} does not know {', '.join(unknown)}: another release saved it, and "

@@ -91,10 +91,7 @@ def encode_pi0(policy: Any, batch: Any, release: Release) -> dict[str, Any]:
 
 
 def attention_2d(pad: Tensor, causal: Tensor) -> Tensor:
-    """Attention mask, bool ``[B, N, N]``: a token attends to real tokens (``pad``) of its own and of earlier blocks.
-
-    ``causal`` bool ``[B, N]`` is true at the start of a new block.
-    """
+    """Attention mask, bool ``[B, N, N]``: a token attends to real ones of its block and earlier; ``causal`` begins one."""
     block = torch.cumsum(causal, dim=1)
     return (block[:, None, :] <= block[:, :, None]) & pad[:, None, :] & pad[:, :, None]
 
@@ -155,10 +152,7 @@ def ddim_std(alpha: Tensor, after: Tensor, eta: Tensor) -> Tensor:
 
 
 class RegressionSampler(nn.Module):
-    """ACT: its decoder's chunk is the mean of a Gaussian with a learned standard deviation per number of the action.
-
-    ``log_std`` ``[D]`` is in normalised actions; None starts at :data:`START_LOG_STD`.
-    """
+    """ACT: its chunk is the mean of a Gaussian with a learned log-deviation ``[D]`` in normalised actions."""
 
     def __init__(self, policy: Any, log_std: Tensor | None = None) -> None:
         super().__init__()

@@ -30,10 +30,7 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARAL
 
 
 def lerobot_python() -> str:
-    """Interpreter with a supported lerobot: this one, or that of the environment of ``worldrl setup lerobot``.
-
-    Raises WorkerEnvironmentError (neither has it).
-    """
+    """Interpreter with a supported lerobot: this one, or that of ``worldrl setup lerobot``; WorkerEnvironmentError: none."""
     found = importlib.util.find_spec(ENVIRONMENT)
     here = found is not None and found.origin is not None  # without origin it is a folder that happens to have the name
     reason = installed_refusal() if here else "lerobot is not installed"
@@ -53,14 +50,9 @@ def lerobot_launch(folder: Path, device: str) -> Launch:
 
 
 class LerobotWorker:
-    """A policy's worker process.
+    """A policy's worker process, with the ``facts`` of its network; WorkerError: it cannot be started or serve.
 
-    Raises:
-        WorkerError: it cannot be started, or cannot serve.
-
-    Attributes:
-        facts: description of its network: ``shape`` of a sample, ``noisy`` steps, versions.
-        anchor: represents the network's trained weights.
+    ``anchor`` is the parameter that represents the network's trained weights.
     """
 
     def __init__(self, launch: Launch) -> None:

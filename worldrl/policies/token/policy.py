@@ -1,13 +1,11 @@
 """``TokenPolicy``: image, instruction and commanded pose to a chunk of action tokens in one forward pass.
 
 Parallel decoding after OpenVLA-OFT ("Fine-Tuning Vision-Language-Action Models: Optimizing Speed and Success"): the
-``L × A`` tokens of a chunk are independent given the observation. A chunk costs one pass, and its log-probability
-is exact::
+``L × A`` tokens of a chunk are independent given the observation, so its log-probability is exact::
 
     log π(token | obs) = Σ_{l,a} log softmax(logits[l, a] / temperature)[token[l, a]]
 
-A policy is of one robot: the specification of its ``A`` numbers (``actions``) comes from the demonstrations and is
-stored in the folder.
+A policy is of one robot: the specification of its ``A`` numbers (``actions``) comes from the demonstrations.
 
 Shapes legend: ``B`` rows, ``L`` chunk, ``A`` numbers of an action and of a command, ``Y X`` pixels.
 """
@@ -100,10 +98,7 @@ def stored_actions(config: Mapping[str, Any]) -> ActionSpec:
 
 
 def inverse_cdf(probability: Tensor, uniform: Tensor) -> Tensor:
-    """Sample bins int64 ``[...]`` from ``probability`` ``[..., bins]`` by inversion at ``uniform`` ``[...]`` in [0, 1).
-
-    A bin of probability 0 is never chosen.
-    """
+    """Sample bins ``[...]`` of ``probability`` ``[..., bins]`` by inversion at ``uniform`` in [0, 1); never one of 0."""
     cdf = probability.double().cumsum(dim=-1)  # in float64 the CPU and a GPU, which add in other orders, agree
     cdf = cdf / cdf[..., -1:]  # ends at exactly 1, above every uniform draw
     return (cdf <= uniform.double()[..., None]).sum(dim=-1)
@@ -112,11 +107,8 @@ def inverse_cdf(probability: Tensor, uniform: Tensor) -> Tensor:
 class TokenPolicy(nn.Module):
     """A chunked, language-conditioned image policy (:class:`worldrl.core.interfaces.TrainablePolicy`).
 
-    Raises:
-        SettingError: ``statistics`` is missing.
-
-    Attributes:
-        trained_on: its training data in plain JSON values, saved with it; None if unknown.
+    ``trained_on`` is its training data in plain JSON values, None if unknown. SettingError: ``statistics`` is
+    missing.
     """
 
     action_low: Tensor
@@ -172,11 +164,7 @@ class TokenPolicy(nn.Module):
         return [self.image_encoder, *cast("list[ImageEncoder]", list(self.further_encoders))]
 
     def logits(self, obs: PolicyObs, *, command_seen: Tensor | None = None) -> Tensor:
-        """Logits ``[B, L, A, bins]`` of the tokens, forbidden bins masked.
-
-        ``command_seen`` bool ``[B]`` is false where training hides the commanded pose. Raises ObservationError: an
-        observation breaks a rule.
-        """
+        """Logits ``[B, L, A, bins]``, forbidden bins masked; ``command_seen`` is false where training hides the command."""
         state = STATE in self.more
         size = len(self.state_mean) if state else 0
         check_obs(obs, self.config.image_size, self.actions.size, more=self.more, state_size=size)
@@ -204,13 +192,11 @@ class TokenPolicy(nn.Module):
         temperature: float = 1.0,
         correlated_noise: CorrelatedNoise | None = None,
     ) -> Chunk:
-        """Choose a chunk for each row, on the policy's device.
+        """Choose a chunk for each row, on the policy's device; without ``generators`` (CPU streams) greedily.
 
-        ``obs``: ``B`` observations; ``generators``: one CPU stream per row, each giving ``L × A`` uniform draws; None
-        is greedy; ``temperature``: divides the logits; ``logp`` is that of the divided ones; ``correlated_noise``:
-        the rows' constant part of the exploration; None makes draws independent. Raises ObservationError: an
-        observation breaks a rule; SettingError: the number of generators is not ``B``, or the temperature is not
-        above 0.
+        ``logp`` is that of the logits divided by ``temperature``. ``correlated_noise``: the rows' constant part of
+        the exploration; None makes draws independent. Raises ObservationError: an observation breaks a rule;
+        SettingError: not ``B`` generators, or a temperature of 0 or less.
         """
         logp = self.log_softmax(obs, temperature=temperature)
         token = logp.argmax(dim=-1) if generators is None else self._sample(logp, generators, correlated_noise)
@@ -218,10 +204,7 @@ class TokenPolicy(nn.Module):
         return Chunk(action=self.decode(token), token=token, logp=chosen)
 
     def log_prob(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Tensor:
-        """Log-probability ``[B, L, A]`` of tokens int64 ``[B, L, A]``, with gradient; equals :meth:`act`'s.
-
-        Raises ObservationError: an observation breaks a rule; SettingError: tokens of another shape, dtype or range.
-        """
+        """Log-probability ``[B, L, A]`` of such tokens, with gradient; SettingError: of another shape, dtype or range."""
         return self.likelihood(obs, token, temperature=temperature).logp
 
     def likelihood(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Likelihood:
@@ -246,10 +229,7 @@ class TokenPolicy(nn.Module):
         return decode(token, self.action_low, self.action_high, self.config.bins, bounds=(low, high))
 
     def save(self, folder: Path, *, parents: Sequence[Mapping[str, str]] = ()) -> None:
-        """Write ``config.json``, ``model.safetensors`` (weights and statistics) and the manifest.
-
-        A complete new artefact replaces an older one; ``parents`` as of :func:`worldrl.core.storage.artefact.parent`.
-        """
+        """Write ``config.json``, ``model.safetensors`` and the manifest in place of an older artefact."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
         known = {} if self.trained_on is None else {TRAINED_ON: self.trained_on}
         contract = {ACTIONS: self.actions.to_json(), OBSERVATION: self.observation.to_json()}
@@ -258,10 +238,7 @@ class TokenPolicy(nn.Module):
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | str) -> TokenPolicy:
-        """Read a policy of :meth:`save` in evaluation mode.
-
-        Raises ArtefactError: the folder is missing, damaged, of another kind, or lacks statistics or weights.
-        """
+        """Read a saved policy in evaluation mode; ArtefactError: the folder is missing, damaged, or of another kind."""
         artefact = read_artefact(folder, kind="policy")
         apart = (ACTIONS, OBSERVATION, TRAINED_ON)
         sizes = {name: value for name, value in artefact.config.items() if name not in apart}

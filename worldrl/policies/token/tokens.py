@@ -49,10 +49,7 @@ def encode(action: Tensor, low: Tensor, high: Tensor, bins: int) -> Tensor:
 
 
 def decode(token: Tensor, low: Tensor, high: Tensor, bins: int, *, bounds: tuple[Tensor, Tensor]) -> Tensor:
-    """Centres of the bins of tokens int64 ``[..., A]``; the constant in still dimensions.
-
-    ``bounds`` are the least and greatest action ``[A]``: rounding and odd statistics may not exceed them.
-    """
+    """Centres of tokens ``[..., A]``, the constant in still dimensions, within ``bounds`` (least and greatest action)."""
     still = still_dimensions(low, high)
     action = torch.where(still, 0.5 * (low + high), low + token * bin_spacing(low, high, bins))
     return action.clamp(*bounds)

@@ -66,10 +66,7 @@ def check_terms(terms: Sequence[str], known: Collection[str]) -> None:
 
 
 def check_frame_time(basis: MotionBasis | None, frame_s: float) -> None:
-    """Refuse videos with another time ``frame_s`` between frames than the measurement had; ``basis`` None accepts all.
-
-    Raises SettingError (another time).
-    """
+    """Refuse videos with another time ``frame_s`` between frames than the measurement had; SettingError."""
     if basis is not None and abs(frame_s - basis.dt) > 1e-6:
         raise SettingError(
             f"reward: the inverse dynamics is for frames {basis.dt:g} s apart, the videos' are {frame_s:g} s apart; "
@@ -78,11 +75,9 @@ def check_frame_time(basis: MotionBasis | None, frame_s: float) -> None:
 
 
 def measure_basis(real: Tensor, still: Tensor, dt: float, limits: JointLimits) -> MotionBasis:
-    """Measure the constants of an inverse dynamics.
+    """Measure the constants of an inverse dynamics on decodes ``[N, T, D]`` of real videos, as long as scored ones.
 
-    ``real``: decodes of real videos ``[N, T, D]``, as long as those to be scored; ``still``: decodes of their first
-    frames, each repeated ``T`` times, ``[N, T, D]``; motion there is noise; ``dt``: seconds between frames;
-    ``limits``: bounds of the ``D`` coordinates.
+    ``still`` are those of their first frames, each repeated ``T`` times: motion there is noise.
     """
     floor = float(block_speed(still, dt, limits).mean(dim=1).median())
     content = float(motion_content(real, dt, limits, floor=floor).median())

@@ -84,10 +84,7 @@ def calibration(readings: Readings, *, seed: int) -> list[dict[str, Any]]:
 
 
 def by_unit(readings: Readings, *, seed: int) -> dict[str, dict[str, Bootstrap]]:
-    """Median and 90th percentile of the absolute error over all moving columns of one unit.
-
-    Columns that are still in all episodes are left out: their error is 0 and would lower the result.
-    """
+    """Median and 90th percentile of the absolute error over all columns of a unit that move in some episode."""
     units = dict.fromkeys(column.unit for column in readings.columns)
     moving = np.concatenate(readings.true).std(axis=0) > LEAST_DEVIATION
     found: dict[str, dict[str, Bootstrap]] = {}

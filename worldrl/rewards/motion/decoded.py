@@ -34,10 +34,7 @@ class DecodedReward:
 
     @torch.no_grad()
     def score(self, videos: ImaginedVideos) -> Tensor:
-        """Terms ``[N, K]`` of the motion from the recorded first frame on.
-
-        Raises SettingError (the frames have another distance than those of the inverse dynamics' measurement).
-        """
+        """Terms ``[N, K]`` of the motion from the recorded first frame on; SettingError: other time steps."""
         dt, limits = self.basis.dt, self.basis.limits
         check_frame_time(self.basis, videos.frame_s)
         joints = read_once(self.decoder, videos)
@@ -50,8 +47,8 @@ def idm_reward(folder: str, terms: Sequence[str], device: torch.device) -> Decod
     Equation: R = R_max (1 + P / P0)^-1/2, P the penalty of decoded motion
     Paper: EVA (2603.17808)
 
-    Raises ArtefactError (there is no inverse dynamics in the folder). Raises SettingError (no folder, no positions,
-    an unknown term, or the published constants for another robot).
+    Raises ArtefactError: no inverse dynamics in the folder; SettingError: no folder, no positions, an unknown term,
+    or published constants for another robot.
     """
     if not folder:
         raise SettingError("folders.idm: this reward needs an inverse dynamics; make one with worldrl train-idm")

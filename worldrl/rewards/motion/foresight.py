@@ -1,14 +1,12 @@
-"""MIND-V's physical-foresight reward, with a feature predictor trained here.
+"""MIND-V's physical-foresight reward (arXiv 2512.06628), with a feature predictor trained here.
 
-MIND-V (arXiv 2512.06628) measures how well a frozen V-JEPA 2 predicts the frames that follow. For window i with
-context c_i and target y_i::
+For window i with context c_i and target y_i::
 
     s_i = cos(P(E(c_i)), E(y_i)),     R = Σ_i softmax_i((1 - s_i) / τ) s_i
 
-The worst windows get the most weight. Any frozen encoder can be E: the features of an inverse dynamics, or the latents
-of a world model's codec. P is a small residual network on the features of ``context`` frames. It is trained on real
-videos to predict the features ``ahead`` frames later. Features are standardised by the real videos' mean and deviation;
-otherwise the cosine of any two images of one scene would be near 1. τ is not published; 0.1 here.
+The worst windows weigh most. E is a frozen encoder: an inverse dynamics' or a world model's codec (V-JEPA 2 in the
+paper). P, a small residual network, predicts the features ``ahead`` frames after ``context`` ones, standardised by
+real videos; otherwise the cosine of any two images of one scene would be near 1. τ is not published; 0.1 here.
 
 A still video is easy to predict, so R alone rewards stillness. The second reward multiplies by motion::
 
@@ -101,10 +99,7 @@ class FeaturePredictor(nn.Module):
         return context[:, -1] + self.net(context.flatten(1))
 
     def similarity(self, features: Tensor) -> Tensor:
-        """s_i of every window of videos' features ``[N, T, F]``, ``[N, W]``, W = T - span + 1.
-
-        Raises SettingError (videos shorter than a window).
-        """
+        """s_i of features ``[N, T, F]``: ``[N, T - span + 1]``; SettingError: videos shorter than a window."""
         if features.shape[1] < self.span:
             raise SettingError(f"foresight needs {self.span} frames, got {features.shape[1]}; give longer videos")
         window = self.standardised(features).unfold(1, self.span, 1).movedim(-1, 2)  # [N, W, span, F]
@@ -132,7 +127,7 @@ class FeaturePredictor(nn.Module):
     def measure_pace(self, real: Tensor, still: Tensor) -> None:
         """Set ``pace`` and ``tremble`` from features ``[N, T, F]`` of held-out videos and their repeated first frames.
 
-        Raises SettingError (the real ones move no more than the still ones).
+        Raises SettingError: the real ones move no more than the still ones.
         """
         pace = REAL_SHARE * self.motion_content(real).median()
         tremble = self.motion_content(still).median()
@@ -164,10 +159,7 @@ class FeaturePredictor(nn.Module):
 def fit_foresight(
     config: ForesightConfig, features: Sequence[Tensor], *, seed: int, folder: Path | None, log: MetricLog | None
 ) -> tuple[FeaturePredictor, FitReport]:
-    """Train a predictor on real videos' features ``[T_i, F]``; videos shorter than a window are skipped.
-
-    Raises SettingError (no video is as long as a window).
-    """
+    """Train on features ``[T_i, F]`` of real videos as long as a window; SettingError: there is none."""
     with initial_weights(seed, "foresight"):
         predictor = FeaturePredictor(config, features[0].shape[-1]).to(features[0].device)
     long = [video for video in features if len(video) >= predictor.span]
@@ -213,10 +205,7 @@ class ForesightReward:
 
     @torch.no_grad()
     def score(self, videos: ImaginedVideos) -> Tensor:
-        """The terms ``[N, K]`` of each video.
-
-        Raises SettingError (videos shorter than a window, or frames of another distance than the encoder's).
-        """
+        """Terms ``[N, K]`` of each video; SettingError: shorter than a window, or another frame time."""
         check_frame_time(self.encoder.basis, videos.frame_s)
         features = self.encoder.encode(videos.frames)
         terms = {MOVING: self.predictor.moving_reward, PHYSICAL: self.predictor.reward}
@@ -229,8 +218,7 @@ def foresight_reward(folder: str, terms: Sequence[str], device: torch.device) ->
     Equation: R = Σ_i softmax_i((1 - s_i) / 0.1) s_i, s_i the cosine of foreseen and true features, times motion
     Paper: MIND-V (2512.06628)
 
-    Raises ArtefactError (the folder holds no inverse dynamics or no predictor). Raises SettingError (no folder is
-    given, or a term is unknown).
+    Raises ArtefactError: no inverse dynamics or no predictor; SettingError: no folder is given, or an unknown term.
     """
     if not folder:
         raise SettingError(

@@ -1,13 +1,12 @@
 """Inverse dynamics: the robot's pose, or the actions, decoded from a video's frames.
 
-As in EVA (arXiv 2603.17808): convolutions (worldrl's own, or a backbone of timm), spatial softmax, MLP. Every frame is
-encoded separately; a window of frames shares one small head::
+As in EVA (arXiv 2603.17808): convolutions (worldrl's own, or a backbone of timm), spatial softmax, MLP::
 
     frames ─► encoder (keypoints and their features) ─► [t-1, t, t+1] ─► head ─► mean and deviation of each column
 
-``window=1`` reads positions frame by frame; ``2`` (t, t+1) suits actions; ``3`` halves the noise. At a video's ends the
-window repeats its first or last frame. The deviation is learned with the mean (Gaussian likelihood), then scaled on
-held-out episodes. The normalisation is stored with the weights.
+``window=1`` reads positions frame by frame; ``2`` (t, t+1) suits actions; ``3`` halves the noise. At a video's ends
+the window repeats its first or last frame. The deviation is learned with the mean (Gaussian likelihood), then scaled
+on held-out episodes.
 
 Shapes legend: ``N`` videos, ``T`` frames, ``Y X`` pixels, ``W`` frames of a window, ``F`` features, ``D`` columns.
 """
@@ -52,11 +51,7 @@ class Decoded:
 
 
 def make_encoder(config: IdmConfig) -> ImageEncoder | BackboneEncoder:
-    """Make the encoder with random weights.
-
-    Raises MissingExtraError (a backbone is requested, and timm is not installed). Raises SettingError (timm has no
-    such backbone).
-    """
+    """Make the encoder; MissingExtraError: a backbone without timm; SettingError: timm has no such one."""
     sizes = {"width": config.width, "keypoints": config.keypoints, "value_width": config.value_width}
     if config.backbone:
         return BackboneEncoder(CONDITION, name=config.backbone, stride=config.backbone_stride, **sizes)
@@ -64,12 +59,10 @@ def make_encoder(config: IdmConfig) -> ImageEncoder | BackboneEncoder:
 
 
 class InverseDynamics(nn.Module):
-    """Network from images to recorded columns, with uncertainty.
+    """Network from images ``frame_stride`` control steps apart to recorded columns, with uncertainty.
 
-    Attributes:
-        frame_stride: control steps between the frames of its videos.
-        basis: constants of the motion rewards, measured with it; None if its columns are no positions.
-        begun: description of its backbone's initial weights; None without a backbone.
+    ``basis``: constants of the motion rewards, None if its columns are no positions; ``begun``: of which weights its
+    backbone began, None without one.
     """
 
     mean: Tensor  # of each column in the training data, ``[D]``.
@@ -122,10 +115,9 @@ class InverseDynamics(nn.Module):
 
     @torch.no_grad()
     def decode(self, frames: Tensor, *, batch: int = 256) -> Decoded:
-        """Read whole videos: mean and deviation ``[N, T, D]``. Action columns of the last frame have no meaning.
+        """Read videos uint8 ``[N, T, Y, X, 3]``, sides multiples of 8, ``batch`` frames at once: mean and deviation ``[N, T, D]``.
 
-        ``frames``: uint8 ``[N, T, Y, X, 3]``, sides multiples of 8, ``frame_stride`` control steps apart; ``batch``:
-        frames encoded at once. Raises SettingError: frames of another layout.
+        Action columns of the last frame have no meaning. Raises SettingError: frames of another layout.
         """
         if frames.ndim != 5 or frames.shape[-1] != 3 or frames.dtype != torch.uint8:
             raise SettingError(f"decode: frames must be uint8 [N, T, Y, X, 3], got {frames.dtype} {frames.shape}")
@@ -167,10 +159,7 @@ class InverseDynamics(nn.Module):
 
 
 def read_once(idm: InverseDynamics, videos: ImaginedVideos) -> Tensor:
-    """Columns decoded from videos, float32 ``[N, T, D]`` on the CPU; stored with the videos for other rewards.
-
-    Raises SettingError (frames of another layout).
-    """
+    """Columns decoded from videos, float32 ``[N, T, D]`` on the CPU; stored with the videos for other rewards."""
     reader = next((known for known in videos.readings if reads_alike(known, idm)), idm)
     if reader not in videos.readings:
         videos.readings[reader] = idm.decode(videos.frames).mean.float().cpu()
@@ -178,10 +167,7 @@ def read_once(idm: InverseDynamics, videos: ImaginedVideos) -> Tensor:
 
 
 def reads_alike(one: object, other: object) -> bool:
-    """Whether both are the same inverse dynamics, or two loaded copies of it.
-
-    The weights are compared: folders of the same weights may differ in their parents, and decoding costs far more.
-    """
+    """Whether both have the same weights: folders may differ in their parents, and decoding costs far more."""
     if one is other or not (isinstance(one, InverseDynamics) and isinstance(other, InverseDynamics)):
         return one is other
     if (one.config, one.device) != (other.config, other.device):

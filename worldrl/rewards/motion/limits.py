@@ -44,10 +44,7 @@ class JointLimits:
         return len(self.weight)
 
     def tensor(self, name: str, like: Tensor) -> Tensor:
-        """One bound ``[D]`` in the type and on the device of ``like`` ``[..., D]``.
-
-        Raises SettingError (``like`` has another number of coordinates).
-        """
+        """One bound ``[D]`` like ``[..., D]``; SettingError: another number of coordinates."""
         if like.shape[-1] != len(self):
             raise SettingError(f"joint limits are of {len(self)} coordinates, the trajectory has {like.shape[-1]}")
         return like.new_tensor(getattr(self, name))
@@ -81,11 +78,9 @@ class JointLimits:
 
     @classmethod
     def measured(cls, trajectories: Sequence[Tensor], dt: float) -> JointLimits:
-        """Take the bounds from real trajectories ``[T, D]`` with ``dt`` seconds between frames.
+        """Take the bounds from real trajectories ``[T, D]``; SettingError: none of three frames.
 
         Each coordinate is weighted with 1 / acceleration bound², so that units do not matter.
-
-        Raises SettingError (no trajectory of three frames).
         """
         long = [q.double() for q in trajectories if len(q) >= 3]
         if not long:
@@ -108,10 +103,7 @@ def _bound(parts: Sequence[Tensor], least: float) -> Tensor:
 
 
 def piper_bimanual() -> JointLimits:
-    """EVA's published bounds of two AgileX PiPER arms: 6 joints and a gripper each, without position limits.
-
-    Arm velocity 0.85 of the data sheet's, acceleration 5 rad/s²; gripper 2.0 and 10.
-    """
+    """EVA's published bounds of two AgileX PiPER arms (0.85 of the data sheet's velocity), without positions."""
     arm = [0.85 * speed for speed in (3.1416, 3.4034, 3.1416, 3.9270, 3.9270, 3.9270)]
     inf = float("inf")
     return JointLimits(

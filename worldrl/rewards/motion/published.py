@@ -1,8 +1,6 @@
 """EVA's reward with the constants as published, for comparison with results of others.
 
-The bounds are those of two AgileX PiPER arms (``limits.piper_bimanual``), and P0 = 2000. The reward with fitted bounds
-and P0 is in ``rewards.motion.executability``. This one fits two arms of six joints (rad) and a gripper each (opening
-from 0 to 1), and no other robot.
+It fits two AgileX PiPER arms of six joints (rad) and a gripper each (opening from 0 to 1), and no other robot.
 
 Shapes legend: ``N`` videos, ``T`` frames, ``D`` columns.
 """

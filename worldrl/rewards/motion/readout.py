@@ -52,10 +52,7 @@ def recorded_names(robot: AnyEmbodiment) -> dict[str, tuple[str, ...]]:
 
 
 def choose_columns(target: Sequence[str], names: Mapping[str, Sequence[str]]) -> tuple[Column, ...]:
-    """Find the columns that ``target`` names, in its order; ``names`` as of :func:`recorded_names`.
-
-    Raises SettingError (nothing chosen, an unknown name, or a column chosen twice).
-    """
+    """Columns that ``target`` names, in its order; SettingError: none, an unknown one, or one twice."""
     columns = [column for text in target for column in _chosen(text, names)]
     labels = [column.label for column in columns]
     if not columns:
@@ -83,10 +80,7 @@ def _chosen(text: str, names: Mapping[str, Sequence[str]]) -> list[Column]:
 
 
 def column_values(episode: Episode, columns: Sequence[Column], frame_stride: int = 1) -> NDArray[np.float32]:
-    """Values of some columns, float32 ``[T+1, D]``; NaN at frames that no whole action follows.
-
-    An action is the mean over ``frame_stride`` control steps.
-    """
+    """Values ``[T+1, D]``, actions as means over ``frame_stride`` steps; NaN where no whole one follows."""
     vectors = {"state": episode.state, "command": episode.command, "action": _mean_actions(episode, frame_stride)}
     return np.stack([vectors[column.vector][:, column.index] for column in columns], axis=1).astype(np.float32)
 

@@ -64,10 +64,7 @@ def chosen_terms(rewards: Sequence[str], weights: Sequence[float]) -> dict[str, 
 
 
 def weights_of(reward: VideoReward, terms: Mapping[str, float]) -> list[float]:
-    """Weight of each of a reward's terms, in its order; ``terms`` as of :func:`chosen_terms`.
-
-    Raises SettingError (it has a term that ``terms`` does not name).
-    """
+    """Weight of each of a reward's terms, in its order; SettingError: one that ``terms`` does not name."""
     if ALL not in terms and (unasked := sorted(set(reward.names) - set(terms))):
         raise SettingError(f"rewards: asked for {', '.join(terms)}, a reward returned {unasked[0]!r} too; repair it")
     return [terms.get(name, terms.get(ALL, 0.0)) for name in reward.names]

@@ -65,10 +65,7 @@ class IdmFrames:
         camera: str,
         restore: Restore | None,
     ) -> IdmFrames:
-        """Copy one camera's frames of some episodes.
-
-        Raises SettingError (no episode has a target). Raises ArtefactError (an episode lacks the camera).
-        """
+        """Copy one camera's frames; SettingError: no episode has a target; ArtefactError: one lacks the camera."""
         store = build_store(episodes, camera)
         frame = torch.from_numpy(np.asarray(store.frames))
         values = [column_values(episode, columns, frame_stride) for episode in episodes]
@@ -112,8 +109,7 @@ def new_idm(
 def begin_with(idm: InverseDynamics, training: IdmTraining) -> str | None:
     """Load the backbone's weights, if any; describe what it begins with, None without a backbone.
 
-    Raises SettingError (there are weights and no backbone). Raises ArtefactError (the file is missing, damaged or of
-    another model).
+    Raises SettingError: weights without a backbone; ArtefactError: the file is missing, damaged or of another model.
     """
     file = training.backbone_weights
     if not isinstance(idm.encoder, BackboneEncoder):
@@ -179,9 +175,6 @@ def fit_idm(
 
 
 def scale_deviations(idm: InverseDynamics, scores: Tensor) -> None:
-    """Scale the predicted deviations, so that 90 % of the errors are within 1.64 of them in each column.
-
-    ``scores`` are errors over predicted deviations ``[R, D]`` of held-out episodes.
-    """
+    """Scale the deviations so that 90 % of errors ``scores [R, D]`` (in deviations) are within 1.64 of them."""
     factor = scores.abs().double().quantile(COVERED, dim=0) / WITHIN
     idm.trust.mul_(factor.clamp_min(1e-3).to(idm.trust))

@@ -107,10 +107,7 @@ class EnsembleTraining:
             raise SettingError(f"ensemble_training.max_epochs must be 0 (no limit) or above, got {self.max_epochs}")
 
     def decay_of_layers(self, layers: int) -> tuple[float, ...]:
-        """Return one weight decay per layer.
-
-        Raises SettingError (neither zero, one nor ``layers`` values are set).
-        """
+        """Return one weight decay per layer; SettingError: neither zero, one nor ``layers`` values are set."""
         if len(self.weight_decay) not in (0, 1, layers):
             raise SettingError(
                 f"ensemble_training.weight_decay: give one value per layer ({layers}: depth + 1), a single one, or "

@@ -257,10 +257,7 @@ def _scale(std: Tensor) -> Tensor:
 
 
 def check_rows(obs: Tensor, action: Tensor, obs_size: int, action_size: int) -> None:
-    """Check shapes, and that actions are finite.
-
-    Raises ActionError (with the received shapes or the first bad row).
-    """
+    """Check shapes, and that actions are finite; ActionError: with the received shapes or the first bad row."""
     if obs.ndim != 2 or obs.shape[1] != obs_size or tuple(action.shape) != (len(obs), action_size):
         raise ActionError(
             f"a world of {obs_size} observations and {action_size} actions got obs {tuple(obs.shape)} and "

@@ -137,9 +137,8 @@ class WindowPart(Protocol):
     ) -> tuple[Tensor, Logs]:
         """Return loss and scalars.
 
-        ``batch``: on the model's device; ``generator``: of the levels and the noise, on that device; ``depth``:
-        chunks that the model imagines first; ``hidden``: rows without actions; ``own``: the memory is the model's
-        own.
+        ``batch``: on the model's device; ``generator``: of the levels and the noise, on that device; ``depth``: chunks
+        that the model imagines first; ``hidden``: rows without actions; ``own``: the memory is the model's own.
         """
         ...
 

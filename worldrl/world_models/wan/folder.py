@@ -97,8 +97,7 @@ def download_command(folder: Path) -> str:
 def load_transformer(base: WanBase, dtype: torch.dtype = torch.float32) -> Any:
     """Read the transformer to the CPU; what the published class keeps in float32 stays in float32.
 
-    Raises MissingExtraError (diffusers is not installed). Raises ArtefactError (configuration and weights do not
-    fit).
+    Raises MissingExtraError (diffusers is not installed). Raises ArtefactError (configuration and weights do not fit).
     """
     return _load(base, "transformer", dtype)
 

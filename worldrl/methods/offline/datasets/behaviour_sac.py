@@ -80,7 +80,7 @@ def train_behaviour(
     max_episode_steps: int | None = None,
     log: MetricLog | None = None,
 ) -> list[Evaluated]:
-    """Train SAC, resuming from ``folder``; return every stored actor, oldest first. ``max_episode_steps``: None: registered.
+    """Train SAC, resuming from ``folder``; return every stored actor, oldest first.
 
     Raises SettingError: no registered environment of vectors; ArtefactError: a stored part is damaged or of other
     settings; MissingExtraError: Stable-Baselines3 is not installed.
@@ -100,7 +100,7 @@ def train_behaviour(
 
 
 def read_experience(folder: Path, until: int) -> list[VectorEpisode]:
-    """Return episodes up to step ``until``, in the environment's units; ArtefactError: a stretch is missing or damaged."""
+    """Return episodes up to step ``until``, in the environment's units; ArtefactError: a stretch is missing."""
     episodes: list[VectorEpisode] = []
     for path in _stretches(folder, until):
         stretch = read_artefact(path, kind=EXPERIENCE)

@@ -33,7 +33,7 @@ def recorded_replay() -> type[Any]:
 
 
 class Recorded:
-    """A buffer that loses no row and holds simulator states until :meth:`newest`; set its ``generator`` before each stretch."""
+    """A buffer that loses no row; set its ``generator`` before each stretch, and take :meth:`newest` after it."""
 
     generator: np.random.Generator
     pos: int

@@ -56,7 +56,7 @@ class KeypointReport:
 
 
 class Cloner(nn.Module):
-    """An encoder, already measured, and the head that clones from its output; columns of ``obs`` after the latents are standardised."""
+    """A measured encoder and the head that clones from it; what follows the latents is standardised here."""
 
     def __init__(self, encoder: KeypointEncoder, obs: Tensor, action_size: int, hidden: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Settings of agents in the latents of a video world model; ``docs/log/offline-reproductions-3.md`` has the measurements.
+"""Settings of agents in the latents of a video world model, measured in ``docs/log/offline-reproductions-3.md``.
 
 A step is a chunk and an episode some ten of them; a success pays 1 and ends it. So returns are in [0, 1] and the
 entropy of a chunk must weigh little. Actors begin as clones: a random one never succeeds, not even in imagination.

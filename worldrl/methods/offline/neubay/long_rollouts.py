@@ -55,7 +55,7 @@ class Episodes:
 
     @classmethod
     def of(cls, rows: Transitions, episode: Tensor) -> Episodes:
-        """Find the borders of episodes in each row's number ``[N]``; SettingError: no rows, or an episode in several blocks."""
+        """Borders of episodes in each row's number ``[N]``; SettingError: no rows, or one in several blocks."""
         ids, length = torch.unique_consecutive(episode, return_counts=True)
         if not len(ids) or len(torch.unique(ids)) < len(ids):
             raise SettingError(f"episodes: {len(ids)} blocks of rows, each episode must be exactly one of them")
@@ -97,7 +97,7 @@ class _Rollout:
 def long_rollouts(
     agent: Neubay, world: StateWorld, episodes: Episodes, config: LongRolloutConfig, *, generator: torch.Generator
 ) -> tuple[list[PackedSequences], Logs]:
-    """Imagine one generation in a world made with the rows of ``episodes``: a segment per rollout, and how rollouts ended."""
+    """Imagine one generation in a world of these episodes: a segment per rollout, and how rollouts ended."""
     episode = torch.randint(len(episodes.first), (config.rollouts,), generator=generator)
     share = torch.rand(config.rollouts, generator=generator)
     cut = (share * (episodes.length[episode] + 1)).long()  # 0 .. length, uniformly
@@ -163,7 +163,7 @@ def _imagine(
 
 
 def read_histories(agent: Neubay, rollouts: list[Any]) -> tuple[RecurrentState, Tensor, Tensor]:
-    """Let the agent read every history but its last arrival: its memory, last action ``[B, A]`` and reward ``[B]``, else 0."""
+    """Let the agent read all but the last arrival: its memory, last action ``[B, A]`` and reward ``[B]``."""
     packed_rows = [rollout.packed() for rollout in rollouts]
     size = max(1, FRESH_MEMORY_ROWS // max(len(packed) for packed in packed_rows))
     parts = [agent.remember(right_aligned(packed_rows[i : i + size])) for i in range(0, len(packed_rows), size)]

@@ -93,7 +93,7 @@ def _solve(a: Tensor, b: Tensor) -> Tensor:
 def initial_eigenvalues(
     states: int, radius_min: float, radius_max: float, *, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Draw ``log ν`` and ``log θ``, float32 ``[n]``: λ uniform in area on the ring radius_min ≤ |λ| ≤ radius_max, all phases."""
+    """Draw ``log ν`` and ``log θ``, ``[n]``: λ uniform in area on the ring radius_min ≤ |λ| ≤ radius_max."""
     squared = torch.rand(states, generator=generator) * (radius_max**2 - radius_min**2) + radius_min**2
     phase = 2 * math.pi * torch.rand(states, generator=generator)
     nu = -0.5 * squared.clamp(min=SMALLEST).log()

@@ -150,7 +150,7 @@ class Neubay(Agent):
     def step(
         self, obs: Tensor, action: Tensor, reward: Tensor, memory: RecurrentState, *, generator: torch.Generator | None
     ) -> tuple[Tensor, RecurrentState]:
-        """Choose actions ``[B, A]`` in [-1, 1] for arrivals; ``generator=None`` takes the most likely ones; return the memory too."""
+        """Choose actions ``[B, A]`` in [-1, 1] for arrivals, the most likely without ``generator``, and the memory."""
         features, state = self.actor.encoder(
             obs[:, None], action[:, None], reward[:, None], memory.fresh[:, None], memory.state
         )

@@ -65,7 +65,7 @@ COLUMNS = tuple(field.name for field in fields(PackedSequences))
 
 
 def segment(obs: Tensor, action: Tensor, reward: Tensor, *, terminated: bool, real: Tensor | bool) -> PackedSequences:
-    """Pack ``n`` steps with ``obs [n + 1, S]``; ``real`` is bool ``[n]`` or one for all. SettingError: lengths do not fit."""
+    """Pack ``n`` steps with ``obs [n + 1, S]``; ``real`` is ``[n]`` or one for all. SettingError: other lengths."""
     steps = len(action)
     if len(obs) != steps + 1 or len(reward) != steps:
         raise SettingError(
@@ -87,7 +87,7 @@ def segment(obs: Tensor, action: Tensor, reward: Tensor, *, terminated: bool, re
 
 
 class PackedSequenceBuffer:
-    """First-in-first-out segments in a ring of ``capacity`` rows (at least 2); whole segments make room for a new one."""
+    """First-in-first-out segments in a ring of at least 2 rows; whole segments make room for a new one."""
 
     def __init__(self, capacity: int, obs_size: int, action_size: int) -> None:
         if capacity < 2:
@@ -126,7 +126,7 @@ class PackedSequenceBuffer:
         self._written += length
 
     def sample(self, rows: int, *, generator: torch.Generator) -> PackedSequences:
-        """Draw segments uniformly, with replacement, until they have exactly ``rows`` rows (at least 2); SettingError if empty.
+        """Draw segments, with replacement, until they have exactly ``rows`` rows (2 or more); SettingError if empty.
 
         The last segment is cut at its end, never at its start, so every memory begins where its episode did.
         """

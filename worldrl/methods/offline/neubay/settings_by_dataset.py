@@ -55,7 +55,7 @@ DATASETS: dict[str, Tuned] = {
 
 
 def tuned_for(dataset: str, config: NeubayConfig | None = None) -> NeubayConfig:
-    """Return a configuration with the paper's values of one of ``DATASETS``; SettingError names the nearest of these."""
+    """Return a configuration with the paper's values of one of ``DATASETS``; SettingError: another name."""
     if dataset not in DATASETS:
         raise SettingError(f"dataset: the paper has no settings for {dataset!r}{nearest(dataset, DATASETS)}")
     found = DATASETS[dataset]

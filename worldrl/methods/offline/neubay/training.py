@@ -52,7 +52,7 @@ def train_neubay(
     log: MetricLog | None = None,
     on_generation: Callable[[int], None] | None = None,
 ) -> Logs:
-    """Train until ``config.updates`` updates have been taken, resuming from the newest checkpoint in ``folder``; None saves none.
+    """Train until ``config.updates`` updates have been taken, resuming from ``folder``; None saves nothing.
 
     ``on_generation`` gets the number of updates after each generation, before its checkpoint; after a kill within it,
     again. Returns the last logs; empty when no update was left. Ctrl-C raises once the generation is complete and

@@ -78,7 +78,7 @@ def up_mpc(
     *,
     generator: torch.Generator,
 ) -> Tensor:
-    """Choose actions ``[B, A]`` by uncertainty-aware policy-guided planning; ``weight`` is −α_c or +α_o; ``state`` stays."""
+    """Choose actions ``[B, A]`` by uncertainty-aware policy-guided planning; ``weight`` is −α_c or +α_o."""
     rows, count = len(obs), config.candidates
     index = torch.arange(rows, device=obs.device).repeat(count)  # candidate after candidate
     candidates = agent.act(obs[index], generator=generator)

@@ -37,7 +37,7 @@ class SnapshotConfig:
 
 
 def k_means(points: NDArray[np.floating[Any]], clusters: int, *, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Cluster points ``[N, S]`` by Lloyd's algorithm from k-means++ centres: int64 ``[N]``; SettingError: too few points."""
+    """Cluster points ``[N, S]`` by Lloyd's algorithm after k-means++: int64 ``[N]``; SettingError: too few."""
     if not 1 <= clusters <= len(points):
         raise SettingError(f"clusters: {len(points)} points cannot make {clusters} clusters; ask for fewer")
     centres = _first_centres(points, clusters, generator)
@@ -68,7 +68,7 @@ def _first_centres(points: NDArray[Any], clusters: int, generator: np.random.Gen
 
 
 class SnapshotResets(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A MuJoCo environment of Gymnasium whose episodes begin at snapshots, episode ``k`` drawn from a stream of its own.
+    """A MuJoCo environment of Gymnasium whose episodes begin at snapshots, each drawn from its own stream.
 
     Raises SettingError: the teacher's dataset has no simulator states, or the environment's state cannot be set.
     """
