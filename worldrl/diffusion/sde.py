@@ -152,7 +152,7 @@ def gaussian_kl(mean: Tensor, reference: Tensor, std: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Levels ``sigma [S + 1]`` from 1 to 0 and noise ``scale [S]`` of a sampler: s(σ), or η with ``cps``; 0 is the ODE's."""
+    """Levels ``sigma [S + 1]`` from 1 to 0 and noise ``scale [S]``: s(σ), η with ``cps``, or 0, the ODE's."""
 
     sigma: Tensor
     scale: Tensor
@@ -173,7 +173,7 @@ class Schedule:
         return self.sigma.to(step.device)[step]
 
     def transition(self, x: Tensor, clean: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean ``[B, ...]`` and deviation ``[B]`` after samples ``x`` at ``step [B]``, of which the network predicts ``clean``."""
+        """Mean ``[B, ...]`` and deviation ``[B]`` after samples ``x`` at ``step [B]`` with prediction ``clean``."""
         sigma, after = (self.sigma.to(x.device, x.dtype)[index] for index in (step, step + 1))
         scale = self.scale.to(x.device, x.dtype)[step]
         v = velocity(x, clean, sigma)
@@ -183,7 +183,7 @@ class Schedule:
 
 
 def make_schedule(config: Denoising, shift: float = 1.0) -> Schedule:
-    """Make the steps of a sampler; the last, and those outside the noisy window, are the ODE's. SettingError: none left."""
+    """Make a sampler's steps; the last, and those outside the window, are the ODE's. SettingError: no other."""
     sigma = sigma_grid(config.steps, shift)
     first, last = config.noisy_from, config.noisy_from + config.noisy_steps if config.noisy_steps else config.steps - 1
     if config.noise != "none" and not first < last <= config.steps - 1:

@@ -71,7 +71,7 @@ class BackboneEncoder(nn.Module):
         return functional.relu(x).flatten(2).transpose(1, 2), place
 
     def load_weights(self, file: Path) -> None:
-        """Load the trunk's weights from timm's file; ArtefactError: missing, damaged, or another model's; nothing changed."""
+        """Load the trunk's weights; ArtefactError: no such file, damaged or another model's; nothing changed."""
         try:
             tensors = {_plain(name): value for name, value in load_file(file).items()}
         except (OSError, SafetensorError) as error:
@@ -89,7 +89,7 @@ class BackboneEncoder(nn.Module):
 
 
 def make_trunk(name: str, stride: int) -> tuple[nn.Module, list[int]]:
-    """timm's model of random weights from level ``stride`` on, and its levels' channels; errors as the encoder's."""
+    """Timm's model of random weights from level ``stride`` on, and its levels' channels; errors as the encoder's."""
     timm: Any = require("timm", extra=EXTRA)
     if not timm.is_model(name):
         near = timm.list_models(f"*{name}*")[:3]

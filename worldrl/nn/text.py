@@ -35,7 +35,7 @@ def word_pieces(word: str, buckets: int) -> list[int]:
 
 @lru_cache(maxsize=8192)
 def instruction_pieces(instruction: str, buckets: int) -> tuple[tuple[int, ...], ...]:
-    """Hash an instruction into ``MAX_WORDS`` × ``MAX_PIECES`` buckets, padded with 0; SettingError: empty or too long."""
+    """Hash an instruction into ``MAX_WORDS`` × ``MAX_PIECES`` buckets; SettingError: empty or too long."""
     rows = [word_pieces(word, buckets) for word in instruction_words(instruction)]
     rows += [[]] * (MAX_WORDS - len(rows))
     return tuple(tuple(row + [PADDING] * (MAX_PIECES - len(row))) for row in rows)

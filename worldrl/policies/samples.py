@@ -58,7 +58,7 @@ class Samples:
         return Samples(self.image[index], self.command[index], self.chunk[index], instruction, task, more=more)
 
     def back(self, index: Tensor, steps: int) -> Tensor:
-        """The frame ``steps`` before each of ``index``, at the earliest its episode's first; episodes must be contiguous."""
+        """The frame ``steps`` before each of ``index``, at the earliest its episode's first; SettingError: torn."""
         if self.first is None:
             raise SettingError(
                 "samples: joined or selected ones have no frames before them; take those of make_samples"

@@ -64,7 +64,7 @@ class PolicyStatistics:
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[Episode]) -> PolicyStatistics:
-        """Compute the statistics of one robot's demonstrations; SettingError: no action; ArtefactError: another robot."""
+        """Compute the statistics of demonstrations of one robot; SettingError: they hold no action."""
         if not any(len(episode) for episode in episodes):
             raise SettingError(f"episodes: need at least one action, got {len(episodes)} episodes without any")
         actions = one_robot(episodes)

@@ -249,7 +249,7 @@ class ExecutionReward:
 
     @torch.no_grad()
     def score(self, videos: ImaginedVideos) -> Tensor:
-        """R ``[N, 1]`` after the recorded first frame; SettingError: longer videos or other time steps than the plans'."""
+        """R ``[N, 1]`` after the recorded first frame; SettingError: longer videos or other time steps."""
         check_frame_time(self.idm.basis, videos.frame_s)
         read = read_once(self.idm, videos)[:, 1:]
         return self.critic.reward(read, videos.instruction)[:, None]

@@ -34,7 +34,7 @@ class SuccessRule:
 
 
 def first_success(probability: Tensor, rule: SuccessRule, streak: Tensor) -> tuple[Tensor, Tensor]:
-    """First frame of ``probability`` ``[B, T]`` at which the streak is long enough ``[B]``, -1 for none; and the streak."""
+    """First frame of ``probability`` ``[B, T]`` with a streak long enough ``[B]``, -1 for none; and the streak."""
     first = torch.full_like(streak, -1)
     for t in range(probability.shape[1]):
         streak = torch.where(probability[:, t] >= rule.threshold, streak + 1, 0)

@@ -37,9 +37,6 @@ def require_one_view(model: AnyVideoModel, what: str) -> None:
 
 
 def open_world_model(folder: Path | str, device: torch.device | str = "cpu") -> AnyVideoModel:
-    """Load the video world model of an artefact folder, of either kind.
-
-    Raises ArtefactError: it is missing, damaged, or holds something else.
-    """
+    """Load the video world model of a folder, of either kind; ArtefactError: missing, damaged or another."""
     kind = read_manifest(Path(folder), wanted="video-world-model")["kind"]
     return named(CLASSES.get(kind, CLASSES["video-world-model"])).load(Path(folder), device)

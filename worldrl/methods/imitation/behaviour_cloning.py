@@ -33,7 +33,7 @@ from worldrl.policies.token.tokens import encode, soft_target, still_dimensions
 
 
 def token_loss(policy: TokenPolicy, logp: Tensor, chunk: Tensor, *, label_width: float, weights: Tensor) -> Tensor:
-    """Weighted cross-entropy of the soft labels of ``chunk [B, L, A]``, in nats per token, given ``logp [B, L, A, bins]``."""
+    """Weighted cross-entropy of the soft labels of ``chunk [B, L, A]`` under ``logp [B, L, A, bins]``, in nats."""
     low, high = policy.action_low, policy.action_high
     target = soft_target(chunk, low, high, bins=policy.config.bins, width=label_width)
     entropy = -(target * logp).sum(dim=-1).mean(dim=(0, 1))  # [A]

@@ -69,7 +69,7 @@ def further(sources: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def require_fit(folder: LerobotFolder, sources: Mapping[str, str], shown: Shapes, action_size: int, where: str) -> None:
-    """Refuse a policy whose inputs or actions do not fit a suite, with a SettingError that names the suite ``where``."""
+    """Refuse a policy whose inputs or actions do not fit a suite, with a SettingError that names ``where``."""
     fits = all(shown.get(source) == _suite_shape(folder.inputs[name]) for name, source in sources.items())
     if not fits or folder.action_size != action_size:
         table = side_by_side(folder, {**shown, "action": (action_size,)}, sources)

@@ -47,7 +47,7 @@ class StepSampler(Protocol):
         ...
 
     def transition(self, seen: Any, x: Tensor, step: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean ``[B, H, D]`` of the sample after ``step [B]``, and its deviation; ``temperature [B]`` scales the noise."""
+        """Mean ``[B, H, D]`` after ``step [B]``, and its deviation; ``temperature [B]`` scales the noise."""
         ...
 
 
@@ -68,7 +68,7 @@ def unpack_trace(trace: Tensor, shape: tuple[int, int]) -> tuple[Tensor, Tensor,
 def draw_chunk(
     sampler: StepSampler, seen: Any, start: Tensor, fresh: Tensor, own: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Sample chunks ``[B, H, D]``, traces, and log-densities ``[B, H, D]`` (0 at temperature 0, where no step is noisy).
+    """Sample chunks ``[B, H, D]``, traces, and log-densities ``[B, H, D]`` (0 at temperature 0).
 
     ``seen`` is :meth:`StepSampler.encode`'s, ``own`` int64 ``[B]`` the stochastic step; ``start`` and ``fresh`` are
     standard normal ``[B, H, D]``, of the beginning and of that step.

@@ -115,7 +115,7 @@ class LerobotPolicy(nn.Module):
         return Likelihood(self.log_prob(obs, token, temperature=temperature))
 
     def imitation_loss(self, obs: PolicyObs, action: Tensor, *, seed: int) -> Tensor:
-        """The policy's own supervised loss of chunks ``[B, H, A]`` from the oldest observation on; noise by ``seed``."""
+        """The policy's own supervised loss of chunks ``[B, H, A]`` from the oldest observation's step on."""
         keep = torch.is_grad_enabled()
         arrays = {**self._features(obs), "action": action.numpy()}
         _, found = self.worker.ask("loss", arrays, instruction=list(obs.instruction), seed=seed, keep=keep)

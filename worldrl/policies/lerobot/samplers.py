@@ -91,7 +91,7 @@ def encode_pi0(policy: Any, batch: Any, release: Release) -> dict[str, Any]:
 
 
 def attention_2d(pad: Tensor, causal: Tensor) -> Tensor:
-    """Attention mask, bool ``[B, N, N]``: a token attends to real ones of its block and earlier; ``causal`` begins one."""
+    """Attention mask, bool ``[B, N, N]``: a token attends to real ones of its block (``causal``) and before."""
     block = torch.cumsum(causal, dim=1)
     return (block[:, None, :] <= block[:, :, None]) & pad[:, None, :] & pad[:, :, None]
 

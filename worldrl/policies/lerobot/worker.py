@@ -30,7 +30,7 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARAL
 
 
 def lerobot_python() -> str:
-    """Interpreter with a supported lerobot: this one, or that of ``worldrl setup lerobot``; WorkerEnvironmentError: none."""
+    """Interpreter with a supported lerobot: this or ``worldrl setup lerobot``'s; WorkerEnvironmentError."""
     found = importlib.util.find_spec(ENVIRONMENT)
     here = found is not None and found.origin is not None  # without origin it is a folder that happens to have the name
     reason = installed_refusal() if here else "lerobot is not installed"

@@ -98,7 +98,7 @@ def stored_actions(config: Mapping[str, Any]) -> ActionSpec:
 
 
 def inverse_cdf(probability: Tensor, uniform: Tensor) -> Tensor:
-    """Sample bins ``[...]`` of ``probability`` ``[..., bins]`` by inversion at ``uniform`` in [0, 1); never one of 0."""
+    """Sample bins ``[...]`` of ``probability`` ``[..., bins]`` by inversion at ``uniform``; never one of 0."""
     cdf = probability.double().cumsum(dim=-1)  # in float64 the CPU and a GPU, which add in other orders, agree
     cdf = cdf / cdf[..., -1:]  # ends at exactly 1, above every uniform draw
     return (cdf <= uniform.double()[..., None]).sum(dim=-1)
@@ -164,7 +164,7 @@ class TokenPolicy(nn.Module):
         return [self.image_encoder, *cast("list[ImageEncoder]", list(self.further_encoders))]
 
     def logits(self, obs: PolicyObs, *, command_seen: Tensor | None = None) -> Tensor:
-        """Logits ``[B, L, A, bins]``, forbidden bins masked; ``command_seen`` is false where training hides the command."""
+        """Logits ``[B, L, A, bins]``, forbidden bins masked; without ``command_seen`` the command is hidden."""
         state = STATE in self.more
         size = len(self.state_mean) if state else 0
         check_obs(obs, self.config.image_size, self.actions.size, more=self.more, state_size=size)
@@ -204,7 +204,7 @@ class TokenPolicy(nn.Module):
         return Chunk(action=self.decode(token), token=token, logp=chosen)
 
     def log_prob(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Tensor:
-        """Log-probability ``[B, L, A]`` of such tokens, with gradient; SettingError: of another shape, dtype or range."""
+        """Log-probability ``[B, L, A]`` of tokens, with gradient; SettingError: other shape, type or range."""
         return self.likelihood(obs, token, temperature=temperature).logp
 
     def likelihood(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Likelihood:

@@ -49,7 +49,7 @@ def encode(action: Tensor, low: Tensor, high: Tensor, bins: int) -> Tensor:
 
 
 def decode(token: Tensor, low: Tensor, high: Tensor, bins: int, *, bounds: tuple[Tensor, Tensor]) -> Tensor:
-    """Centres of tokens ``[..., A]``, the constant in still dimensions, within ``bounds`` (least and greatest action)."""
+    """Centres of tokens ``[..., A]``, the constant in still dimensions, never outside ``bounds``."""
     still = still_dimensions(low, high)
     action = torch.where(still, 0.5 * (low + high), low + token * bin_spacing(low, high, bins))
     return action.clamp(*bounds)

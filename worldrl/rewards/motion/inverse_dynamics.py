@@ -115,7 +115,7 @@ class InverseDynamics(nn.Module):
 
     @torch.no_grad()
     def decode(self, frames: Tensor, *, batch: int = 256) -> Decoded:
-        """Read videos uint8 ``[N, T, Y, X, 3]``, sides multiples of 8, ``batch`` frames at once: mean and deviation ``[N, T, D]``.
+        """Mean and deviation ``[N, T, D]`` of videos uint8 ``[N, T, Y, X, 3]``, sides multiples of 8.
 
         Action columns of the last frame have no meaning. Raises SettingError: frames of another layout.
         """

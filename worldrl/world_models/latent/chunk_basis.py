@@ -48,10 +48,7 @@ class ChunkBasis(StoredModule):
 
     @classmethod
     def of(cls, chunks: Tensor, components: int) -> Self:
-        """Compute the components of recorded chunks ``[N, A]``.
-
-        Raises SettingError (more components than numbers of a chunk, or than recorded chunks).
-        """
+        """Compute the components of recorded chunks ``[N, A]``; SettingError: more components than either."""
         basis = cls(chunks.shape[1], components)
         if components > len(chunks):
             raise SettingError(f"components={components} of {len(chunks)} recorded chunks; record more, or take fewer")

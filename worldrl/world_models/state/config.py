@@ -14,10 +14,9 @@ Kind = TypeVar("Kind", bound=StrEnum)
 class Variant(StrEnum):
     """Architecture of a member.
 
-    ``plain``: SiLU layers, targets in their own units, one learnable pair of log-variance bounds for all members (PETS,
-    MOPO, RAVL). ``layer_norm``: layer norm and leaky ReLU, targets in units of the data's deviations, log σ softly
-    bounded in [-5, 0.25] (NEUBAY). There a step's increment is bounded, so long rollouts drift linearly and do not
-    explode.
+    ``plain``: SiLU layers, targets in their own units, one learnable pair of log-variance bounds for all members
+    (PETS, MOPO, RAVL). ``layer_norm``: layer norm and leaky ReLU, targets in units of the data's deviations, log σ
+    softly bounded in [-5, 0.25] (NEUBAY): long rollouts drift linearly and do not explode.
     """
 
     plain = "plain"

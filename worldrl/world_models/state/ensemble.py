@@ -1,8 +1,8 @@
 """A probabilistic ensemble of state dynamics: p_i(Δs, r | s, a) = N(μ_i, diag σ_i²), i = 1..M.
 
-PETS (Chua et al. 2018) as in MBPO, MOPO and RAVL, and NEUBAY's variant with layer norm (arXiv 2512.04341). The members'
-weights are stacked, so one batched matrix product serves them. A row that needs one member is computed by that one
-only. Uncertainty measures are pure functions of all members' predictions.
+PETS (Chua et al. 2018) as in MBPO, MOPO and RAVL, and NEUBAY's variant with layer norm (arXiv 2512.04341). The
+members' weights are stacked, so one batched matrix product serves them; a row that needs one member is computed by it
+only.
 
 Shapes legend: ``M`` members, ``m`` some of them, ``B`` rows, ``S`` observation, ``A`` action, ``D = S + 1`` targets
 (Δs, r), ``P`` rows per member.
@@ -112,11 +112,7 @@ def balanced_members(rows: int, count: int, *, generator: torch.Generator) -> Te
 
 
 def group_rows(member: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Group rows by member, so that each computes its own rows only; ``member`` is int64 ``[B]`` in [0, count).
-
-    Returns row of each place ``[m, P]``, where row 0 fills up short groups, and each row's place ``[B]`` in the flat
-    result.
-    """
+    """Group rows by ``member`` ``[B]``: each place's row ``[m, P]`` (0 fills up), and each row's place ``[B]``."""
     order = torch.argsort(member, stable=True)
     size = torch.bincount(member, minlength=count)
     width, sorted_member = int(size.max()), member[order]
@@ -193,10 +189,7 @@ class Ensemble(nn.Module):
         return (change - self.target_shift) / self.target_scale
 
     def forward(self, inputs: Tensor, members: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return mean and log-variance ``[M, B, D]`` in the networks' units.
-
-        ``inputs`` are standardised, ``[M, B, S + A]``. With ``members``, int64 ``[m]``, the first axes are theirs.
-        """
+        """Mean and log-variance ``[m, B, D]`` in the networks' units, of standardised ``inputs [m, B, S + A]``."""
         hidden = inputs
         for index, layer in enumerate(self.layers[:-1]):
             hidden = layer(hidden, members)
@@ -210,21 +203,14 @@ class Ensemble(nn.Module):
         return mean, soft_clamp(spread, self.logvar_low, self.logvar_high)
 
     def loss(self, mean: Tensor, logvar: Tensor, target: Tensor, bound_weight: float) -> Tensor:
-        """Return the training loss, a scalar; ``target`` is ``[M, B, D]`` or ``[B, D]``.
-
-        ``plain``: Σ_i of :func:`member_loss` + w·(Σ max - Σ min) over the bounds. ``layer_norm``: mean of
-        :func:`gaussian_nll`.
-        """
+        """Training loss of ``target [M, B, D]`` or ``[B, D]``; ``bound_weight`` times the bounds' width is added (``plain``)."""
         if self.norms:
             return gaussian_nll(mean, logvar, target).mean()
         bounds = bound_weight * (self.logvar_high.sum() - self.logvar_low.sum())
         return member_loss(mean, logvar, target).sum() + bounds
 
     def predict(self, obs: Tensor, action: Tensor, members: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return each member's mean and log-variance of (Δs, r) for the same rows, ``[m, B, D]``, in the data's units.
-
-        ``members`` None evaluates all. Gradients flow where they are enabled.
-        """
+        """Mean and log-variance of (Δs, r) ``[m, B, D]`` by members (None: all), in the data's units."""
         count = self.config.members if members is None else len(members)
         mean, logvar = self(self.inputs(obs, action).expand(count, -1, -1), members)
         return self.in_data_units(mean, logvar)

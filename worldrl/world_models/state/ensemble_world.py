@@ -52,8 +52,8 @@ class EnsembleState:
 class EnsembleWorld:
     """A :class:`~worldrl.core.interfaces.StateWorld` made of a trained :class:`Ensemble`.
 
-    ``starts``, float32 ``[N, S]``, are the dataset's observations, where rollouts begin. Uncertainties are in the units
-    of the networks' targets: the data's for ``plain``, its deviations for ``layer_norm``.
+    Rollouts begin at ``starts [N, S]``. Uncertainties are in the data's units for ``plain``, its deviations for
+    ``layer_norm``.
     """
 
     def __init__(
@@ -99,11 +99,7 @@ class EnsembleWorld:
     def step(
         self, state: EnsembleState, action: Tensor, *, generator: torch.Generator
     ) -> tuple[EnsembleState, Outcome]:
-        """Take ``action`` float32 ``[B, A]`` in every row.
-
-        Raises ActionError: wrong shapes or non-finite actions; ``state`` is unchanged. Raises NonFiniteError (a
-        member predicted NaN or infinity).
-        """
+        """Take ``action [B, A]`` in every row; ActionError: wrong or non-finite; NonFiniteError: the prediction is."""
         check_rows(state.obs, action, self.obs_size, self.action_size)
         member = self._members(state, generator)
         mean, logvar, uncertainty = self._predict(self.ensemble.inputs(state.obs, action), member, generator)
@@ -153,10 +149,7 @@ class EnsembleWorld:
 
 @torch.no_grad()
 def dataset_uncertainty(world: EnsembleWorld, rows: Transitions) -> Tensor:
-    """Return the uncertainty ``[B]`` of recorded steps, on the CPU; NEUBAY truncates rollouts at a quantile of it.
-
-    Raises SettingError (the world measures none).
-    """
+    """Uncertainty ``[B]`` of recorded steps, on the CPU; SettingError: the world measures none."""
     if not world.measures_uncertainty:
         raise SettingError(
             "uncertainty=none measures nothing on the data; choose uncertainty=epistemic_mean or another"

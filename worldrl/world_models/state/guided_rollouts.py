@@ -1,8 +1,7 @@
 """Policy-guided diffusion as a source of transitions, and two numbers that measure their quality.
 
-Each refresh draws whole trajectories anew, guided by the present agent. Quality: the density of their actions under the
-agent's policy (target-policy likelihood), and the distance of their successors from the true simulator's (dynamics
-error). More guidance raises the first; the second should grow less than that of an autoregressive model.
+Each refresh draws whole trajectories anew, guided by the present agent. More guidance raises the density of their
+actions under its policy; the error of their successors should grow less than that of an autoregressive model.
 
 Shapes legend: ``N`` rows.
 """
@@ -49,11 +48,9 @@ class GuidedRollouts:
         self.sampler, self.guidance = sampler or SamplerConfig(), guidance or GuidanceConfig()
 
     def generate(self, agent: ActionDensity | None, *, generator: torch.Generator) -> tuple[Transitions, Logs]:
-        """Draw one generation; return its rows and values to log.
+        """Draw one generation, guided by ``agent.log_prob`` (None: unguided, before its first update), and logs.
 
-        ``agent.log_prob`` guides. ``agent`` None draws unguided, as the method does before the agent's first update.
-
-        Raises SettingError (guidance is on and the agent has no ``log_prob``).
+        Raises SettingError: guidance is on and the agent has no ``log_prob``.
         """
         log_prob = None if agent is None else getattr(agent, "log_prob", None)
         if self.guidance.coefficient and agent is not None and log_prob is None:
@@ -81,9 +78,8 @@ class GuidedRollouts:
 def trajectory_quality(simulator: Simulator, agent: Any, rows: Transitions) -> dict[str, float]:
     """Measure imagined rows of any world against the true simulator and the target policy ``agent``.
 
-    Terminated rows are left out, because their successors mean nothing. Returns ``dynamics_error``: mean of (s' -
-    true s')²; ``dynamics_error_median``: over rows' means, robust to outliers; ``log_prob``: mean log-density of the
-    actions under the policy; ``rows``.
+    Terminated rows are left out. Returns ``dynamics_error``, mean of (s' - true s')²; ``dynamics_error_median`` of
+    rows' means, robust to outliers; ``log_prob``, mean log-density of the actions; ``rows``.
     """
     rows = rows.select(~rows.terminated)
     error = dynamics_error(simulator, rows.obs, rows.action, rows.next_obs)

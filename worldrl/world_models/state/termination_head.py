@@ -73,11 +73,7 @@ def fit_termination(
     folder: Path | None = None,
     log: MetricLog | None = None,
 ) -> TerminationHead:
-    """Fit a head to a dataset's terminals.
-
-    Raises SettingError (the dataset has no terminals, or only terminals). Raises NonFiniteError (the loss is not
-    finite).
-    """
+    """Fit a head to a dataset's terminals; SettingError: it has none, or nothing else."""
     training = training or TerminationTraining()
     ended, others = rows.terminated.nonzero()[:, 0], (~rows.terminated).nonzero()[:, 0]
     if not len(ended) or not len(others):

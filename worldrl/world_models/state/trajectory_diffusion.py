@@ -1,8 +1,7 @@
 """A diffusion model of whole trajectories, the first half of policy-guided diffusion (Jackson et al., RLC 2024).
 
-EDM (Karras et al. 2022) over windows of ``L`` steps: ``trajectory_windows`` cuts them, ``trajectory_sampling`` draws
-and guides them. The published size has 178 million parameters (at Hopper's sizes) and needs a GPU; the default is the
-same network with 64 instead of 1024 features.
+EDM (Karras et al. 2022) over windows of ``L`` steps. The published size has 178 million parameters (at Hopper's
+sizes) and needs a GPU; the default is the same network with 64 instead of 1024 features.
 
 Shapes legend: ``B`` windows, ``L`` steps, ``S`` observation, ``A`` action, ``W = S + A + 2`` numbers per step.
 """
@@ -173,10 +172,7 @@ class TrajectoryDiffusion(nn.Module):
 
 @dataclass(frozen=True)
 class TrajectoryReport:
-    """Result of :func:`fit_trajectories`.
-
-    ``validation_loss`` is the averaged model's loss on windows of held-out episodes; None without such episodes.
-    """
+    """Result of :func:`fit_trajectories`; ``validation_loss`` is that of held-out episodes, None without them."""
 
     windows: int
     validation_loss: float | None
@@ -195,14 +191,10 @@ def fit_trajectories(
     log: MetricLog | None = None,
     device: torch.device | str = "cpu",
 ) -> tuple[TrajectoryDiffusion, TrajectoryReport]:
-    """Train a trajectory model on a dataset.
+    """Train a trajectory model on rows in order, ``episode`` int64 ``[N]`` constant within one; average and report.
 
-    ``name``: series in the log, and part of random streams' names; ``rows``: the dataset in order, on any device;
-    windows are cut on the CPU; ``episode``: int64 ``[N]`` on the CPU, the same number throughout an episode;
-    ``config``: sizes; ``training``: hyperparameters; ``seed``: root of all draws; ``folder``: of the checkpoints;
-    None trains without; ``log``: receives the loss; ``device``: where to train. Returns the averaged model, in
-    evaluation mode, and a report. Raises SettingError: no episode is long enough for a window; NonFiniteError: the
-    loss is not finite.
+    ``name``: of the series in the log and of random streams. Without ``folder`` there are no checkpoints. Raises
+    SettingError: no episode is long enough for a window; NonFiniteError: the loss is not finite.
     """
     train, held = split_windows(rows.to("cpu"), episode, config.length, training, seed, name)
     with initial_weights(seed, name, "weights"):
@@ -245,10 +237,7 @@ def _windows_loss(model: TrajectoryDiffusion, windows: Tensor, batch_size: int, 
 def split_windows(
     rows: Transitions, episode: Tensor, length: int, training: TrajectoryTraining, seed: int, name: str
 ) -> tuple[Tensor, Tensor]:
-    """Split the windows ``[n, L, W]`` by episode: training windows, and those of a share of the episodes.
-
-    Raises SettingError (no episode contains a window).
-    """
+    """Split windows ``[n, L, W]`` by episode: for training, and held out; SettingError: there is none."""
     starts = window_starts(rows, episode, length, training.stride)
     owners = episode[starts].unique()
     count = int(training.validation_share * len(owners))

@@ -75,10 +75,9 @@ def guidance_weight(step: int, steps: int, config: GuidanceConfig) -> float:
 def guidance_gradient(
     log_prob: LogProb, obs: Tensor, action: Tensor, mean: Tensor, std: Tensor, *, normalise: bool
 ) -> Tensor:
-    """Return g = ∇_a Σ_t log π(tanh(a·std + mean) | s_t) for normalised actions, ``[B, L, A]``, detached.
+    """G = ∇_a Σ_t log π(tanh(a·std + mean) | s_t) for normalised actions ``[B, L, A]``, detached.
 
-    ``obs`` ``[B, L, S]`` is in the data's units; ``mean`` and ``std`` ``[A]`` are of the stretched actions.
-    ``normalise`` divides each trajectory's gradient by its length.
+    ``obs`` ``[B, L, S]`` is in the data's units. ``normalise`` divides each trajectory's gradient by its length.
     """
     with torch.enable_grad():
         variable = action.detach().requires_grad_(True)

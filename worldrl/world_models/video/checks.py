@@ -11,10 +11,7 @@ from worldrl.core.errors import ActionError, NonFiniteError
 
 
 def check_chunk(action: Tensor, expected: tuple[int, int, int], generators: Sequence[torch.Generator]) -> None:
-    """Check shape, type and values of actions, and the number of generators, which is that of the rows.
-
-    Raises ActionError: with the first bad number.
-    """
+    """Check actions and the number of generators (the rows'); ActionError with the first bad number."""
     rows = expected[0]
     if tuple(action.shape) != expected or action.dtype != torch.float32:
         raise ActionError(f"action must be float32 {expected}, got {action.dtype} {tuple(action.shape)}")

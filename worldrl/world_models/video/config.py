@@ -72,8 +72,7 @@ class CodecConfig:
 class DynamicsConfig:
     """Action-conditioned prediction of one chunk.
 
-    Both backends read the settings up to ``reference``; the others are the flow transformer's, and ``unet`` the
-    U-Net's.
+    Both backends read the settings up to ``reference``; the others are the flow transformer's, ``unet`` the U-Net's.
     """
 
     # ``flow_transformer`` (all frames of a chunk at once, in latents) or ``edm_unet`` (DIAMOND: one frame after the
@@ -253,10 +252,7 @@ class VideoWorldModelConfig:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> VideoWorldModelConfig:
-        """Rebuild from :meth:`to_json`; absent keys take their defaults.
-
-        Raises SettingError: an unknown key, a value of another type or out of its range.
-        """
+        """Rebuild from :meth:`to_json`; absent keys take their defaults; SettingError: unknown or out of range."""
         own = {name: part for name, part in current_config(data).items() if name not in ("embodiment", OBSERVATION)}
         return from_plain(cls, own, where="config")
 

@@ -32,10 +32,9 @@ RESTORER = "restorer."  # settings of the frame restorer are free where the weig
 
 
 def extended(model: VideoWorldModel, wanted: VideoWorldModelConfig, *, seed: int) -> VideoWorldModel:
-    """Return the model under the settings that ``wanted`` gives.
+    """Return the model under the settings that ``wanted`` gives, with what they add to it, untrained.
 
-    Missing planning, frame restorer, ensemble members, views and state head are added untrained. With the same
-    settings of sampling, and no member or view added, all numbers and images stay the same. Raises SettingError: a
+    Without added member or view, and with the same sampling, all numbers and images stay. Raises SettingError: a
     given setting does not fit these weights, or the backend cannot plan.
     """
     config = extended_config(model.config, wanted)
@@ -48,10 +47,7 @@ def extended(model: VideoWorldModel, wanted: VideoWorldModelConfig, *, seed: int
 
 
 def extended_config(held: VideoWorldModelConfig, wanted: VideoWorldModelConfig) -> VideoWorldModelConfig:
-    """Return the configuration of :func:`extended`'s model: that of the weights with the given values that fit.
-
-    Raises SettingError: given values do not fit; all such settings are named.
-    """
+    """The weights' configuration with the given values that fit; SettingError names all that do not."""
     own = held.to_json()
     asked = asked_for(wanted.to_json(), VideoWorldModelConfig().to_json(), own)
     if wanted.codec_kind is held.codec_kind:

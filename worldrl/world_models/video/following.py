@@ -1,10 +1,7 @@
 """How a world model is rolled forward, chunk after chunk on its own frames: on actions, or along recorded windows.
 
-Training on a model's own rollouts (``losses``, ``bootstrapping``) and of the outcome head (``outcome_training``) uses
-this.
-
-Shapes legend: ``B`` rows, ``V`` views, ``K`` memory frames, ``L`` control steps per chunk, ``A`` numbers of a command, ``S``
-measured numbers, ``n`` tokens, ``d`` width of the features, ``c h w`` latent.
+Shapes legend: ``B`` rows, ``V`` views, ``K`` memory frames, ``L`` control steps per chunk, ``A`` numbers of a
+command, ``S`` measured numbers, ``n`` tokens, ``d`` width of the features, ``c h w`` latent.
 """
 
 from __future__ import annotations
@@ -112,10 +109,10 @@ class Follower(Protocol[StateT]):
     def follow(
         self, state: StateT, batch: WindowBatch, steps: slice, noise: Tensor, hidden: Tensor | None = None
     ) -> tuple[StateT, Tensor]:
-        """Imagine the chunk of control steps ``steps`` with ``noise`` ``[B, *noise_shape]``; the batch is on the model's device.
+        """Imagine the chunk of control steps ``steps``; the state after it and the heads' features ``[B, n, d]``.
 
-        Rows of ``hidden``, bool ``[B]``, use the instruction instead of the true actions; None hides none. Returns
-        the state after the chunk and the features ``[B, n, d]`` for the heads.
+        ``noise`` is ``[B, *noise_shape]``. Rows of ``hidden``, bool ``[B]``, use the instruction instead of the true
+        actions.
         """
         ...
 
@@ -155,11 +152,10 @@ def roll_forward(
     act: Callable[[int, Any], Tensor | None],
     noise: Callable[[int], Sequence[torch.Generator]],
 ) -> Iterator[tuple[Any, Imagined]]:
-    """Imagine chunk after chunk; yield the state after each, and what was imagined.
+    """Imagine ``chunks`` chunks of a :class:`~worldrl.core.interfaces.WorldModel`; yield state and chunk after each.
 
-    ``model``: a :class:`~worldrl.core.interfaces.WorldModel`; ``state``: ``B`` rows, of the same model; ``chunks``:
-    how many; ``act``: maps a chunk's number and the state before it to its actions ``[B, L, A]``; None lets the model
-    plan; ``noise``: maps a chunk's number to one generator per row.
+    ``act`` maps a chunk's number and the state to actions ``[B, L, A]`` (None plans); ``noise`` gives a generator per
+    row.
     """
     for chunk in range(chunks):
         state, imagined = model.imagine(state, act(chunk, state), generators=noise(chunk))

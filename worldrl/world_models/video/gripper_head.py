@@ -1,9 +1,8 @@
-"""Gripper head: predicts the measured gripper opening of each frame.
+"""Gripper head: predicts the measured gripper opening of each frame, in which a held object shows.
 
-The commanded opening follows from the actions; the measured one shows whether something is held, in the very chunk in
-which the fingers close. In pixels that bit is a few tokens among thousands of numbers, and a model trained on pixels
-alone lifted objects that it had not grasped. The head's gradient puts the grasp into the shared features; in
-imagination its findings are input of the outcome head. Any robot with a gripper measures the opening.
+In pixels that bit is a few tokens among thousands of numbers, and a model trained on pixels alone lifted objects that
+it had not grasped. The head's gradient puts the grasp into the shared features; in imagination its findings are input
+of the outcome head.
 
 Shapes legend: ``B`` rows, ``F`` frames per chunk, ``G`` grippers, ``n`` tokens, ``d`` width.
 """

@@ -50,13 +50,10 @@ def dynamics_loss(
     denoise: Denoise | None = None,
     hidden: Tensor | None = None,
 ) -> tuple[Tensor, Logs]:
-    """Return the backend's loss plus those of success and gripper head for one chunk of each window, and logs.
+    """The backend's loss plus those of success and gripper head for one chunk of each window of latents, and logs.
 
-    ``model``: its codec is not trained here; ``batch``: windows of ``U`` chunks of latents
-    (:func:`worldrl.world_models.video.training.latent_sampler`); ``generator``: CPU generator of this step;
-    ``depth``: chunks that the model imagines before the chunk in question, 0 to ``U`` - 1; ``denoise``: replaces the
-    backend's own loss; ``hidden``: bool ``[B]``, rows with the instruction instead of actions, also in the imagined
-    chunks; None hides none.
+    The model first imagines ``depth`` chunks, 0 to ``U`` - 1. ``denoise`` replaces the backend's own loss; rows of
+    ``hidden``, bool ``[B]``, use the instruction instead of actions.
     """
     generator = on_device(generator, model.device)
     with torch.no_grad():
@@ -98,11 +95,7 @@ def chunk_loss(
     denoise: Denoise | None = None,
     hidden: Tensor | None = None,
 ) -> tuple[Tensor, Logs]:
-    """Loss of one chunk of the window, from ``state`` just before it; ``denoise`` replaces the backend's own part.
-
-    ``model`` is a :class:`VideoWorldModel` or a Wan world model, whose dynamics have the same interface. Rows of ``hidden``
-    use the instruction instead of their actions.
-    """
+    """Loss of one chunk of the window, of either world model, after ``state``; see :func:`dynamics_loss`."""
     config = model.config
     frames = slice(chunk * config.dynamics.chunk_frames, (chunk + 1) * config.dynamics.chunk_frames)
     steps = slice(chunk * config.dynamics.chunk_length, (chunk + 1) * config.dynamics.chunk_length)

@@ -1,10 +1,9 @@
 """The video world model: codec, dynamics and heads.
 
-A rollout stays in latent space: the state holds the reference latent and the ``K`` newest latents of each row. Only
-frames for the policy are decoded.
+A rollout stays in latent space; only frames for the policy are decoded.
 
-Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions, ``A`` numbers of an action and of
-a command, ``U`` chunks of a window.
+Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions, ``A`` numbers of an action and
+of a command, ``U`` chunks of a window.
 """
 
 from __future__ import annotations
@@ -47,10 +46,7 @@ KIND = "video-world-model"
 
 
 class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
-    """Latent video diffusion as a simulator of the robot ``embodiment``.
-
-    ``compute_dtype`` is the number type of imagination; bfloat16 doubles its speed on processors that have it.
-    """
+    """Latent video diffusion as a simulator of a robot; ``compute_dtype`` bfloat16 may double its speed."""
 
     backbone = "video"
 
@@ -120,12 +116,10 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
     def imagine(
         self, state: VideoState, action: Tensor | None, *, generators: Sequence[torch.Generator]
     ) -> tuple[VideoState, Imagined]:
-        """Predict one chunk; return the next state and the imagined chunk.
+        """Predict one chunk of ``action [B, L, A]`` (None plans it; the command then stays), a generator per row.
 
-        ``state``: ``B`` rows; ``action``: float32 ``[B, L, A]`` in the robot's range. None plans the chunk from the
-        instruction; the command then stays; ``generators``: one per row. Raises ActionError: wrong shape or
-        non-finite values, or none for a model that does not plan; ``state`` is unchanged; NonFiniteError: the model
-        imagined NaN or infinite latents; ``state`` is unchanged.
+        Raises ActionError: wrong or non-finite, or none for a model that does not plan; NonFiniteError: the latents
+        are not finite. ``state`` is unchanged.
         """
         if action is not None:
             check_chunk(action, (state.rows, self.chunk_length, self.embodiment.actions.size), generators)
@@ -144,10 +138,7 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         return after, Imagined(latent, self.frame_steps, commands, *ensemble_success(logits), measured, spread)
 
     def read_state(self, features: Tensor, before: Tensor, commands: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Return measured numbers and deviations ``[B, F, S]`` of a chunk, if the model predicts them.
-
-        ``commands`` ``[B, L, A]`` are those of its steps, ``before`` ``[B, A]`` is the one before it.
-        """
+        """Measured numbers and deviations ``[B, F, S]`` of a chunk, if predicted, with ``commands [B, L, A]``."""
         if self.state_head is None:
             return None, None
         return self.state_head.measure(features, self.frame_commands(before, commands))
@@ -189,10 +180,7 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         return torch.cat([robot.actions.scaled(action), robot.scaled_command(commands)], dim=-1)
 
     def plan(self, state: VideoState) -> Tensor:
-        """Make the condition of a chunk without actions: the instruction alone (``dynamics.hide_actions``).
-
-        Raises ActionError: the model does not plan.
-        """
+        """Condition of a chunk without actions: the instruction alone; ActionError: the model does not plan."""
         if not self.config.dynamics.planning:
             raise ActionError(
                 "action=None needs a world model that plans; train one with model.dynamics.planning=true and "
@@ -263,10 +251,7 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         parents: Sequence[dict[str, Any]] = (),
         learned: Learned | None = None,
     ) -> None:
-        """Write the model as an artefact folder; ``store_dtype`` float16 halves it.
-
-        ``parents`` are the artefacts that it was made from, ``learned`` its training data; None leaves that unknown.
-        """
+        """Write an artefact folder; ``store_dtype`` float16 halves it; ``learned`` is its training data, if known."""
         write_artefact(
             folder,
             kind=KIND,

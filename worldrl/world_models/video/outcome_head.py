@@ -1,10 +1,9 @@
 """Outcome head: probability that the instruction has been fulfilled, given the whole imagined rollout so far.
 
-Where the fingers close half beside an object, one sample shows it held and the next one not. A chunk later the image no
-longer shows that uncertainty, and the joint success head, which uses one chunk, is sure of failures too. This head is
-recurrent: it reads the findings of success and gripper head frame by frame. It learns from whole episodes that the
-model imagined from their true actions, against the real outcomes, and so also learns the model's errors. Its
-probability counts.
+Where the fingers close half beside an object, one sample shows it held and the next one not; a chunk later the image
+no longer shows that uncertainty. This head is recurrent and reads the findings of success and gripper head. It learns
+from episodes that the model imagined from their true actions, against the real outcomes, and so learns the model's
+errors.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Training of the outcome head on episodes up to their ends, imagined once from their true actions.
 
 Each episode is imagined from its beginning and from its middle (``episode_rollouts``), and labelled twice: with an
-instruction of its task and the real outcome, and with one that it certainly does not fulfil and failure throughout.
-
-A head for planned videos (``outcome.conditioning=instruction``) has no actions, and an imagined plan would not lead to
-the episode's outcome. It learns from the recorded frames, read without actions (``head_predictions``).
+instruction of its task and the real outcome, and with one that it certainly does not fulfil and failure throughout. A
+head for planned videos (``outcome.conditioning=instruction``) learns from the recorded frames, read without actions.
 
 Shapes legend: ``E`` imagined episodes, ``T`` frames, padded to whole chunks of the longest, ``d`` width of the
 dynamics.
@@ -105,10 +103,9 @@ def fit_outcome(
     series: str = "outcome",
     rows: int = 128,
 ) -> FitReport:
-    """Train the outcome ensemble in place, each member on its own batches.
+    """Train the outcome ensemble in place, each member on its own batches; SettingError: there is none.
 
-    ``rows`` episodes are imagined at a time, once; ``folder`` stores their findings for resumed runs. Raises
-    SettingError: the model has no outcome head.
+    ``rows`` episodes are imagined at a time, once; ``folder`` stores their findings for resumed runs.
     """
     ensemble = model.outcome
     if ensemble is None:

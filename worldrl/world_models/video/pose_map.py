@@ -1,9 +1,8 @@
 """Pose maps: every token gets its offset from the grippers of each future frame.
 
-Commands follow from the actions, and a gripper's place in the image follows from the command, up to the camera. A
-learned pinhole camera projects commanded tool poses (:class:`PoseMap`). For joint targets a small network per arm maps
-joints to the same homogeneous image coordinates (:class:`JointPoseMap`). Drawing the arm is then the same local problem
-for every token.
+A learned pinhole camera projects commanded tool poses (:class:`PoseMap`). For joint targets a small network per arm
+maps joints to the same homogeneous image coordinates (:class:`JointPoseMap`). Drawing the arm is then the same local
+problem for every token.
 
 Shapes legend: ``B`` rows, ``F`` frames per chunk, ``H`` hands, ``A`` numbers of a command, ``n = h w`` tokens.
 """

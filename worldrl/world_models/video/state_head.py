@@ -1,12 +1,11 @@
 """State head: predicts the measured numbers of each frame, with their uncertainty.
 
-A policy that was trained on measured numbers needs them in imagination. They lie near the command, which follows from the
-actions, and differ where the robot lags, holds something or is blocked; the images show that. A linear map of the frame's
-command, and of its change since the frame before, is fitted to the recordings once, by least squares. The head predicts what is left, from the dynamics' features of all
-views, as a Gaussian: numbers that no image shows have a wide one.
+They lie near the command, and differ where the robot lags, holds something or is blocked. A linear map of the frame's
+command and its change is fitted to the recordings once, by least squares. The head predicts what is left from the
+features of all views, as a Gaussian: numbers that no image shows have a wide one.
 
-Shapes legend: ``B`` rows, ``F`` frames per chunk, ``S`` measured numbers, ``C`` numbers of a frame's command and its change,
-``n`` tokens, ``d`` width.
+Shapes legend: ``B`` rows, ``F`` frames per chunk, ``S`` measured numbers, ``C`` numbers of a frame's command and its
+change, ``n`` tokens, ``d`` width.
 """
 
 from __future__ import annotations
@@ -64,10 +63,7 @@ class StateHead(nn.Module):
         self.scaled.fill_(True)
 
     def forward(self, features: Tensor, command: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and log-variance ``[B, F, S]`` of what the command leaves, in units of its deviation.
-
-        ``features`` are ``[B, n, d]``, ``command`` is each frame's scaled command with its change ``[B, F, C]``.
-        """
+        """Mean and log-variance ``[B, F, S]`` of what the command ``[B, F, C]`` leaves, in units of its deviation."""
         query = self.frame + self.command(command)
         found = self.out(self.norm(query + self.attention(query, features)))
         mean, log_variance = found.float().chunk(2, dim=-1)

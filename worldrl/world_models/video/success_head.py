@@ -54,11 +54,10 @@ class SuccessHead(nn.Module):
 def success_loss(
     logit: Tensor, success: Tensor, valid: Tensor, level: Tensor, positive_weight: float, noise_weight: float
 ) -> Tensor:
-    """Cross-entropy over valid frames, weighted down at high noise.
+    """Cross-entropy over valid frames ``[B, F]``, weighted down at high noise ``level`` ``[B, F]`` or ``[B, 1]``.
 
-    ``logit``, bool ``success`` and bool ``valid`` are ``[B, F]``; ``level`` of noise in [0, 1] is ``[B, F]`` or ``[B,
-    1]``. A frame weighs 1 - ``noise_weight`` · level, half in pure noise by default: nearly deterministic dynamics have
-    a predictable outcome there too, only less surely.
+    A frame weighs 1 - ``noise_weight`` · level: nearly deterministic dynamics have a predictable outcome in noise
+    too.
     """
     weight = valid.float() * (1 - noise_weight * level) * torch.where(success, positive_weight, 1.0)
     loss = F.binary_cross_entropy_with_logits(logit, success.float(), reduction="none")

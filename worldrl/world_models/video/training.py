@@ -1,8 +1,7 @@
 """Training of the video world model: the codec on frames, then the dynamics with two heads on its latents.
 
-The sampler may then be distilled to fewer steps (``distillation``). Outcome head and frame restorer come last, on whole
-episodes (``outcome_training``, ``restorer_training``). The codec is frozen while the dynamics learn, so every frame is
-encoded once and windows are cut out of latents: on two cores that saves a third of each step.
+The codec is frozen while the dynamics learn, so every frame is encoded once: on two cores that saves a third of each
+step.
 """
 
 from __future__ import annotations
@@ -83,10 +82,7 @@ def fit_dynamics(
     log: MetricLog | None,
     series: str = "dynamics",
 ) -> FitReport:
-    """Train dynamics and both heads in place on windows of ``episodes``.
-
-    ``series`` names the training in the log, so that several rounds have a curve each.
-    """
+    """Train dynamics and both heads in place on windows of ``episodes``, in the log as ``series``."""
     if config.compile:
         model.dynamics.compile()
     sampler = latent_sampler(model, episodes, config)
@@ -135,11 +131,7 @@ class WindowPart(Protocol):
     def __call__(
         self, batch: WindowBatch, generator: torch.Generator, *, depth: int, hidden: Tensor | None, own: bool
     ) -> tuple[Tensor, Logs]:
-        """Return loss and scalars.
-
-        ``batch``: on the model's device; ``generator``: of the levels and the noise, on that device; ``depth``: chunks
-        that the model imagines first; ``hidden``: rows without actions; ``own``: the memory is the model's own.
-        """
+        """Loss and scalars of a batch after ``depth`` imagined chunks; ``own``: the memory is the model's own."""
         ...
 
 

@@ -1,9 +1,8 @@
 """Several cameras in one world model: their tokens form one sequence, so that all views are denoised together.
 
-As in Ctrl-World (Guo et al. 2025), the tokens of all views attend to each other in every block, and a learned embedding
-tells the views apart. Layers and places within a view are shared. Each view has a pose map of its own, since each camera
-sees the gripper elsewhere. Latents of several views are sheets (``core.observation``): ``[c, V h, w]``. The cost of all layers
-but attention is that of one view times ``V``.
+As in Ctrl-World (Guo et al. 2025), the tokens of all views attend to each other, and a learned embedding tells the
+views apart. Layers and places within a view are shared, pose maps are not. Latents of several views are sheets
+(``core.observation``): ``[c, V h, w]``. The cost of all layers but attention is that of one view times ``V``.
 
 Shapes legend: ``B`` rows, ``V`` views, ``h w`` latent of one view, ``n = h w`` tokens of one view, ``d`` width.
 """

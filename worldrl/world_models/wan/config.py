@@ -163,10 +163,7 @@ class WanConfig:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> WanConfig:
-        """Rebuild from :meth:`to_json`; keys younger than the file take their defaults.
-
-        Raises SettingError (an unknown key, a value of another type or out of its range).
-        """
+        """Rebuild from :meth:`to_json`; younger keys take their defaults; SettingError: unknown or out of range."""
         own = {name: part for name, part in current_config(data).items() if name not in ("embodiment", "base")}
         return from_plain(cls, own, where="config")
 

@@ -65,10 +65,10 @@ class WanBase:
 
 
 def open_base(folder: Path | str) -> WanBase:
-    """Check a folder of published weights without reading the weights themselves.
+    """Check a folder of published weights without reading the weights themselves; SettingError: none is named.
 
-    Raises ArtefactError: a file is missing, cut short, of another class or not safetensors; the message names the
-    file and the command that downloads it. Raises SettingError (no folder is named).
+    Raises ArtefactError with the file (missing, cut short, of another class, no safetensors) and the command that
+    gets it.
     """
     if not str(folder):
         place = Path("weights") / PUBLISHED[0].split("/")[1]
@@ -95,10 +95,7 @@ def download_command(folder: Path) -> str:
 
 
 def load_transformer(base: WanBase, dtype: torch.dtype = torch.float32) -> Any:
-    """Read the transformer to the CPU; what the published class keeps in float32 stays in float32.
-
-    Raises MissingExtraError (diffusers is not installed). Raises ArtefactError (configuration and weights do not fit).
-    """
+    """Read the transformer to the CPU, in its published types; ArtefactError: configuration and weights differ."""
     return _load(base, "transformer", dtype)
 
 
@@ -118,11 +115,7 @@ def blank_vae(config: Mapping[str, Any]) -> Any:
 
 
 def latent_shape(vae: Mapping[str, Any], image_size: int) -> tuple[int, int, int]:
-    """Return ``(c, h, w)`` of one latent frame.
-
-    ``vae``: the autoencoder's configuration; its downsampling stages and its own patch give the compression (8 or
-    16); ``image_size``: pixels of a square frame. Raises SettingError: the frame does not divide.
-    """
+    """Return ``(c, h, w)`` of one latent frame of the autoencoder; SettingError: the image does not divide."""
     compression = 2 ** (len(vae.get("dim_mult", (1, 2, 4, 4))) - 1) * (vae.get("patch_size") or 1)
     if image_size % compression:
         raise SettingError(
@@ -132,11 +125,7 @@ def latent_shape(vae: Mapping[str, Any], image_size: int) -> tuple[int, int, int
 
 
 def frame_tokens(transformer: Mapping[str, Any], shape: tuple[int, int, int]) -> int:
-    """Return the tokens of one latent frame ``(c, h, w)``.
-
-    Raises SettingError (the transformer packs several latent frames into a token, its patches do not divide the
-    frame, or its channels are not the autoencoder's).
-    """
+    """Return the tokens of one latent frame ``(c, h, w)``; SettingError: it does not fit the transformer."""
     across, down, right = transformer.get("patch_size", (1, 2, 2))
     channels, height, width = shape
     if across != 1:

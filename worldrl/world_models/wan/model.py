@@ -1,12 +1,12 @@
 """A Wan-class video world model: WoVR's recipe on diffusers' transformer and autoencoder, behind the usual surface.
 
-The reference and the memory are kept as pictures, and encoded before each chunk as a training clip's were: the causal
-autoencoder makes latents that depend on what came before, so a chunk's own latents are not those of the next one's
-memory. The actions behind the memory are kept too: an arm still follows them. Where there is an outcome jury, its
-probability is the one that counts; otherwise the joint success head's.
+Reference and memory are kept as pictures and encoded before each chunk, as a training clip's were: the causal
+autoencoder makes latents that depend on what came before. The actions behind the memory are kept too: an arm still
+follows them. An outcome jury's probability counts; without one the joint success head's.
 
-Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions per chunk, ``M`` actions behind the
-memory, ``A`` numbers of an action and of a command, ``f`` latent frames of a clip, ``c h w`` latent, ``Y X`` pixels.
+Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions per chunk, ``M`` actions behind
+the memory, ``A`` numbers of an action and of a command, ``f`` latent frames of a clip, ``c h w`` latent, ``Y X``
+pixels.
 """
 
 from __future__ import annotations
@@ -41,12 +41,7 @@ from worldrl.world_models.wan.state import WanState, clip_action, context_frames
 
 
 class WanWorldModel(Chunked[WanConfig], nn.Module):
-    """Latent video diffusion on published Wan weights as a simulator.
-
-    ``config``: layout and training of the clip; ``embodiment``: constants of the data's robot; ``base``: the
-    published folder, for its identity; ``transformer``: diffusers' ``WanTransformer3DModel``; ``vae``: diffusers'
-    ``AutoencoderKLWan``.
-    """
+    """Latent video diffusion on published Wan weights (``base`` for their identity) as a simulator."""
 
     compute_dtype = torch.float32  # number type of imagination; the autoencoder has its own
     backbone = "wan"
@@ -69,12 +64,10 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
 
     @classmethod
     def from_base(cls, folder: Path | str, config: WanConfig, embodiment: AnyEmbodiment, *, seed: int) -> WanWorldModel:
-        """Begin with published weights, and action channels and success head of one's own, on the CPU.
+        """Begin with published weights, and action channels and success head of ``seed``, on the CPU.
 
-        ``folder``: in diffusers' layout, see ``wan_folder``; ``config``: layout and training; ``embodiment``:
-        constants of the data's robot; ``seed``: of the new weights. Raises ArtefactError: the folder is missing,
-        damaged or of another class; SettingError: configuration and folder do not fit; MissingExtraError: diffusers
-        or peft is not installed.
+        Raises ArtefactError: the folder is missing, damaged or of another class; SettingError: configuration and
+        folder do not fit; MissingExtraError: diffusers or peft is not installed.
         """
         base = open_base(folder)
         dtype = getattr(torch, config.dynamics.base_dtype)
@@ -108,10 +101,7 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
         return self.dynamics.noise_frames, *self.codec.latent_shape
 
     def autocast(self) -> torch.autocast:
-        """Compute in ``compute_dtype``.
-
-        Raises SettingError: float32 was asked for, but the published weights are kept in bfloat16.
-        """
+        """Compute in ``compute_dtype``; SettingError: float32, but the published weights are kept in bfloat16."""
         if self.compute_dtype == torch.float32 and self.config.dynamics.base_dtype != "float32":
             raise SettingError("dtype: these published weights are kept in bfloat16; give dtype=bfloat16 (or auto)")
         return autocast(self.device, self.compute_dtype)
@@ -132,12 +122,9 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
     def imagine(
         self, state: WanState, action: Tensor, *, generators: Sequence[torch.Generator]
     ) -> tuple[WanState, Imagined]:
-        """Predict one chunk.
+        """Predict one chunk of ``action [B, L, A]``; its ``latent`` is the whole clip, which :meth:`decode` needs.
 
-        ``state``: ``B`` rows; ``action``: float32 ``[B, L, A]`` in the robot's range; ``generators``: one per row.
-        Returns the next state and what was imagined; its ``latent`` is the whole clip, which :meth:`decode` needs.
-        Raises ActionError: wrong shape or non-finite values; ``state`` is untouched; NonFiniteError: the model
-        imagined NaN or infinite latents; ``state`` is untouched.
+        Raises ActionError: wrong or non-finite; NonFiniteError: the latents are not finite. ``state`` is untouched.
         """
         check_chunk(action, (state.rows, self.chunk_length, self.embodiment.actions.size), generators)
         action = action.to(self.device)
@@ -208,10 +195,7 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
     def follow(
         self, state: WanState, batch: WindowBatch, steps: slice, noise: Tensor, hidden: Tensor | None = None
     ) -> tuple[WanState, Tensor]:
-        """Imagine a chunk of windows; see :meth:`worldrl.world_models.video.following.Follower.follow`.
-
-        Raises ActionError: some rows are to go without actions.
-        """
+        """Imagine a chunk of windows, see :class:`~.following.Follower`; ActionError: rows without actions."""
         if hidden is not None:
             raise ActionError("hidden: a Wan world model does not plan; every row needs its actions")
         action = batch.action[:, steps]
@@ -259,12 +243,7 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
         parents: Sequence[dict[str, Any]] = (),
         learned: Learned | None = None,
     ) -> None:
-        """Write what was trained, and the identity of the published folder, as an artefact folder.
-
-        ``folder``: the artefact; ``store_dtype``: number type of the file; ``parents``: what it was made from, beside
-        the published folder; ``learned``: all it has learned from, beside what the publishers took; None leaves that
-        unknown.
-        """
+        """Write what was trained, and the identity of the published folder; ``learned``: from which data."""
         path = str(self.base.folder.resolve())
         base = {"path": path, "hash": self.base_hash}
         config = {**self.config.to_json(), "embodiment": self.embodiment.to_json(), "base": base}
@@ -281,11 +260,9 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | str = "cpu", *, base: Path | str | None = None) -> WanWorldModel:
-        """Read :meth:`save`'s folder onto its published weights.
+        """Read :meth:`save`'s folder onto its published weights, in ``base`` or where they were at the saving.
 
-        ``folder``: the artefact; ``device``: where the model goes; ``base``: the published folder; None looks where
-        it was when the model was saved. Raises ArtefactError: either folder is missing or damaged, or the published
-        weights are others.
+        Raises ArtefactError: either folder is missing or damaged, or the published weights are others.
         """
         artefact = read_artefact(folder, kind=KIND)
         try:

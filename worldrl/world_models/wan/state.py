@@ -55,17 +55,13 @@ def clip_action(null_action: Tensor, memory_action: Tensor, action: Tensor) -> T
 def context_frames(reference: Tensor, memory: Tensor, config: WanDynamicsConfig) -> Tensor:
     """Lay out a clip's given pictures ``[B, 1 + K, Y, X, 3]``: the reference, then the memory.
 
-    Without the reference the oldest frame of the memory begins the clip: the autoencoder wants one frame alone, and its
-    latents of the memory would know whatever stands there.
+    Without the reference the oldest frame of the memory begins the clip: the autoencoder wants one frame alone.
     """
     return torch.cat([reference[:, None] if config.reference else memory[:, :1], memory], dim=1)
 
 
 def start_arrays(records: Sequence[ResetRecord], config: WanConfig, actions: ActionSpec) -> dict[str, NDArray[Any]]:
-    """Stack what a state keeps of its records, by name of its attribute.
-
-    Raises SettingError (a record's pictures or actions have another size).
-    """
+    """Stack what a state keeps of its records, by attribute; SettingError: one has another size."""
     return {
         "reference": np.stack([record.reference for record in records]),
         "memory": np.stack([_memory(record, config) for record in records]),
