@@ -8,8 +8,6 @@ therefore :func:`worldrl.diffusion.flow.euler_step`.
 Shapes legend: ``B`` rows; a level ``sigma`` is ``[B]`` and belongs to all numbers of its row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

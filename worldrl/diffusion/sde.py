@@ -15,8 +15,6 @@ predicted noise x̂₁ = x + (1 - σ) v::
 Shapes legend: ``B`` rows, ``S`` steps of the sampler.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

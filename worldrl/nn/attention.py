@@ -3,8 +3,6 @@
 Shapes legend: ``B`` rows, ``n`` query tokens, ``m`` key tokens, ``d`` width, ``H`` heads.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

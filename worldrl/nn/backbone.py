@@ -7,8 +7,6 @@ pyramid (Lin et al. 2017) without its second convolutions. Keypoints are read as
 Shapes legend: ``B`` rows, ``Y X`` pixels, ``C`` channels, ``K`` keypoints, ``N`` cells.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

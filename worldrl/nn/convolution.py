@@ -3,8 +3,6 @@
 Shapes legend: ``B`` rows, ``C`` channels, ``Y X`` pixels, ``D`` width of the condition, ``d`` channels of the U-Net.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -5,8 +5,6 @@ training the sum replaces the matrix, so the network's folder needs no extra rea
 parametrisations, which copies and checkpoints support. Wan's transformer stores them apart and uses peft.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

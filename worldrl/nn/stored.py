@@ -1,7 +1,5 @@
 """Modules that an artefact folder holds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, ClassVar, Self
 

@@ -7,8 +7,6 @@ matter, and attention pooling weights the words. The hash is CRC-32: the same on
 Shapes legend: ``B`` rows, ``U`` distinct instructions, ``W`` words, ``P`` pieces of a word, ``D`` width.
 """
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ to level, max-pooling down, nearest neighbours up, the noise level added as a bi
 Shapes legend: ``B`` rows, ``C`` channels, ``L`` steps, ``d`` features of the first level.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -7,8 +7,6 @@ a group's outcomes show which one is better. Each token keeps exactly the policy
 Shapes legend: ``B`` rows, ``L`` control steps per chunk, ``A`` action dimensions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Checks of a policy's observations (:class:`~worldrl.core.types.PolicyObs`) before any arithmetic."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

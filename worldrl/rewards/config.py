@@ -1,7 +1,5 @@
 """Settings of the networks that read frames: inverse dynamics, and inverse dynamics of the grasp."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from worldrl.core.errors import SettingError, require_at_least_one

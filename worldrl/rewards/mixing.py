@@ -8,8 +8,6 @@ which a sum of raw rewards would merge. Groups are scattered by id and may have 
 Shapes legend: ``N`` rollouts, ``K`` rewards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -6,8 +6,6 @@ Reinforcement learning exploits false positives, so one frame above the threshol
 Shapes legend: ``B`` rows, ``T`` frames.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -10,8 +10,6 @@ Heads on the features of the trained network could be fooled by a change of thes
 Shapes legend: ``N`` videos, ``T`` frames.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """World models of any kind, opened by folder: a kind's class is imported when a folder of it is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 

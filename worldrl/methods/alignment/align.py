@@ -1,7 +1,5 @@
 """Alignment of a video model: the settings of every method, and the loop that all of RL shares."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

@@ -19,8 +19,6 @@ agree.
 Shapes legend: ``R`` nodes of a layer, ``B`` leaves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial

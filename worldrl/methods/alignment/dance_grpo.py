@@ -4,8 +4,6 @@ That all videos of a group begin with the same noise leaves the noisy steps alon
 There is no KL term; a share of each video's noisy steps, drawn anew for every video, carries its gradient.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from worldrl.core.errors import SettingError

@@ -4,8 +4,6 @@ Every video has its own first noise. EVA's alignment is this with ``denoising.no
 Flow-GRPO's code normalises by the deviation of the whole batch (``global_std``), EVA's by the group's.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field
 

@@ -3,8 +3,6 @@
 Shapes legend: ``B`` videos, ``N`` prompts, ``T`` denoising steps of a video, ``K`` reward terms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -3,8 +3,6 @@
 Shapes legend: ``E`` starts, ``V`` videos per start, ``T`` frames.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

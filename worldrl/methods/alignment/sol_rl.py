@@ -10,8 +10,6 @@ Advantages are normalised over the videos made again, as published (``normalise_
 Shapes legend: ``N`` prompts, ``W`` explored videos per prompt, ``B`` videos made again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ Shapes legend: ``E`` starts, ``N`` prompts of an iteration, ``G`` videos per pro
 ``T`` imagined frames of a video, ``U`` chunks, ``L`` control steps per chunk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -6,8 +6,6 @@ uninterrupted one.
 Shapes legend: ``M`` samples, ``B`` rows, ``L`` chunk, ``A`` action, ``Y X`` pixels.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

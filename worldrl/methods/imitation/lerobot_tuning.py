@@ -4,8 +4,6 @@ As in lerobot's own training, nothing is augmented. A policy of several observat
 its chunk begins at the oldest one's step; before an episode its first frame and action are repeated.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

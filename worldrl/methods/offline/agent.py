@@ -3,8 +3,6 @@
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass

@@ -3,8 +3,6 @@
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

@@ -6,8 +6,6 @@ MBPO's scheme (Janner et al. 2019), the base of MOPO, MOBILE, COMBO, RAMBO and R
 Shapes legend: ``B`` rollouts, ``S`` observation, ``A`` action, ``N`` rows of the dataset.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

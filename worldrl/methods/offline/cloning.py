@@ -8,8 +8,6 @@ critics learn by their own equations meanwhile, so they value the clone's failur
 Shapes legend: ``B`` rows, ``A`` action.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

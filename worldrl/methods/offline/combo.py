@@ -8,8 +8,6 @@
 Shapes legend: ``B`` rows, the first ``real`` of them recorded.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -9,8 +9,6 @@ has no effect, so its log-sum-exp covers 3 values; here it covers all 3 n.
 Shapes legend: ``B`` rows, ``A`` action, ``N`` critics, ``n`` actions of each kind.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -13,8 +13,6 @@ The β_l of g also carry the TD error back, and both terms share the product wit
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics, ``H`` hidden width.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

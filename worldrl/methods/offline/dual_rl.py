@@ -28,8 +28,6 @@ form of the dual; the authors' code of ReCOIL was not available, so details may 
 Shapes legend: ``B`` rows, ``N`` critics.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -9,8 +9,6 @@ The second form of L_div needs no N × N Gram matrix.
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """How much a model-based method imagines, how often, and the share of it in a batch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from worldrl.methods.offline.agent import require_rules

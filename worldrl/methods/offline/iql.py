@@ -7,8 +7,6 @@
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar

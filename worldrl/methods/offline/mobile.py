@@ -9,8 +9,6 @@ that are not negative; ``floor=null`` removes it. A floor above all recorded ret
 Shapes legend: ``B`` rows, the first ``real`` of them recorded, ``S`` observation, ``m`` elites, ``n`` samples.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

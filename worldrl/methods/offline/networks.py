@@ -6,8 +6,6 @@ log π(a|s) = log N(u; μ, σ) − Σ log(1 − tanh² u) with a = tanh u (SAC, 
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics, ``H`` hidden width.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

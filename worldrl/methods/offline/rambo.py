@@ -9,8 +9,6 @@ the present policy.
 Shapes legend: ``B`` rows, ``S`` observation, ``m`` elites, ``D = S + 1`` targets (Δs, r).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -13,8 +13,6 @@ Order of an update: temperature, actor, critics, targets. Batches hold a share r
 Shapes legend: ``B`` rows, ``S`` observation, ``N`` critics.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

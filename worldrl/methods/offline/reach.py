@@ -6,8 +6,6 @@ no two states are equal, so the edge is the tenth of final states that is farthe
 Shapes legend: ``B`` rows, ``N`` critics.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

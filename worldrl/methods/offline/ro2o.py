@@ -12,8 +12,6 @@ equal. As in the published code, all rows of a batch share their n draws of ν.
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics, ``n`` draws of ν.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

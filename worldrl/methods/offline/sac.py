@@ -11,8 +11,6 @@ One draw of actions serves temperature and actor. The actor may begin as a clone
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from dataclasses import dataclass

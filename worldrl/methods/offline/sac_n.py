@@ -1,7 +1,5 @@
 """SAC-N (An et al. 2021): :mod:`~worldrl.methods.offline.sac` with many critics, whose minimum is its only pessimism."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

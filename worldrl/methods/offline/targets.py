@@ -3,8 +3,6 @@
 Shapes legend: ``B`` rows, ``N`` critics.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -5,8 +5,6 @@ batch, then the agent's own noise. The checkpoint holds the agent's state and th
 bit on the same machine with the same number of threads.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

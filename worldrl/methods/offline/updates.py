@@ -6,8 +6,6 @@ and writes fixed memory: rows are copied into one batch, the generator's state i
 into tensors; counters and schedules stay on the host.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections import Counter

@@ -5,8 +5,6 @@ Each returns ``[T, B]``; one that judges whole rollouts repeats itself over time
 Shapes legend: ``B`` rollouts, ``N`` groups, ``T`` decisions in time; ``group`` int64 ``[B]`` with ids 0..N-1.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from worldrl.methods.rl.groups import group_mean, group_sum, mates_mean

@@ -1,7 +1,5 @@
 """Settings of the algorithms that improve a policy in imagination, and names of their parts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

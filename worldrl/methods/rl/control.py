@@ -1,7 +1,5 @@
 """Update controllers: how far the weights may go in a step, and what follows an iteration's steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

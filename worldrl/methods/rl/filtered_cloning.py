@@ -13,8 +13,6 @@ Failures teach nothing; exploration (``policies.exploration``) sees to it that t
 Shapes legend: ``B`` rollouts, ``M`` kept chunks, ``L`` control steps per chunk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -14,8 +14,6 @@ after its end teaches nothing. As a term it is GRPO's alone: A = A(success) + we
 Shapes legend: ``B`` rollouts, ``E`` some of them, ``T`` chunks, ``L`` control steps per chunk, ``F`` frames per chunk.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

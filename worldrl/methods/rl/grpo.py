@@ -11,8 +11,6 @@ reward those that all succeed or all fail.
 Shapes legend: ``B`` rollouts, ``T`` chunks, ``M`` kept chunks, ``L`` control steps per chunk.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Iteration ``k`` draws its starts and every row's noise from streams named by ``k
 newest checkpoint.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Shapes legend: ``M`` kept decisions; a policy's have a log-probability for each of their tokens ``[M, L, A]``.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

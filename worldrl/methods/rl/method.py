@@ -3,8 +3,6 @@
 Shapes legend: ``B`` rollouts, ``N`` groups, ``T`` decisions in time, ``M`` kept decisions.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace

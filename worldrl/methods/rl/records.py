@@ -3,8 +3,6 @@
 Shapes legend: ``S`` start records, ``N`` of them in an iteration.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

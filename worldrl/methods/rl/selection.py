@@ -3,8 +3,6 @@
 Shapes legend: ``B`` rollouts, ``N`` groups, ``T`` decisions in time.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

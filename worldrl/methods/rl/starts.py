@@ -3,8 +3,6 @@
 Shapes legend: ``S`` start records, ``N`` of them in an iteration.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Settings of the trust in imagined rollouts, and what it leaves of them; ``methods.rl.filtering`` computes it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import NamedTuple
 

@@ -15,8 +15,6 @@ lerobot passes a number through unchanged without its statistics, and starts fro
 look like a bad policy. Here both are errors.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ of two arms, an ``observation.state`` of 8 numbers or of as many as there are jo
 For the others ``worldrl.json`` in the folder is required, because a wrong guess looks like a bad policy.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 

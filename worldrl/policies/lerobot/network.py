@@ -4,8 +4,6 @@ lerobot is imported inside functions. It imports torchvision, whose wheel brings
 CPU torch. Declaring the two operators of its import is enough, since none of these policies calls them.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Mapping, Sequence

@@ -12,8 +12,6 @@ number, the sample before it, the sample after it.
 Shapes legend: ``B`` rows, ``S`` steps, ``H × D`` numbers of a sample, as the network pads them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Protocol
 

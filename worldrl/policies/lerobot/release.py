@@ -4,8 +4,6 @@ A release line is one :class:`Release`. Each call that differs is a function her
 :func:`installed_release`. Other differences are described in ``docs/guide/lerobot.md``.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass

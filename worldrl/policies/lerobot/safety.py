@@ -6,8 +6,6 @@ code from their folders. Here a folder may name the steps that the supported pol
 it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

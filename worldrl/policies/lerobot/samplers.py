@@ -7,8 +7,6 @@ by methods that all supported releases have, or by those of ``policies.lerobot.r
 Shapes legend: ``B`` rows, ``S`` steps, ``H × D`` numbers of a sample.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

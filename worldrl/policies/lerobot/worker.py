@@ -4,8 +4,6 @@ The loops have one parameter, the *anchor*. After a backward pass its gradient i
 that clipping it by its norm clips the network's. :class:`WorkerAdamW` sends the clipped scale with its step.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import weakref

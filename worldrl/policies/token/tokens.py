@@ -12,8 +12,6 @@ In every function ``action`` is float ``[..., A]``, ``low`` and ``high`` are the
 Shapes legend: ``B`` rows, ``L`` chunk, ``A`` action.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

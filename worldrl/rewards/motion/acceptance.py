@@ -7,8 +7,6 @@ than two standard deviations.
 Shapes legend: ``N`` videos, ``T`` frames, ``Y X`` pixels, ``D`` commanded numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -14,8 +14,6 @@ R sums over frames and coordinates: in a mean one broken bound would be small be
 Shapes legend: ``N`` videos, ``T`` frames, ``D`` coordinates.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,8 +3,6 @@
 Shapes legend: ``E`` episodes, ``T_e`` frames of each, ``D`` columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 Shapes legend: ``N`` videos, ``T`` frames, ``D`` joints, ``K`` terms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -15,8 +15,6 @@ full 10, so this reward needs a motion term beside it (``rewards.motion.moving``
 Shapes legend: ``N`` videos, ``T`` frames, ``D`` coordinates.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

@@ -9,8 +9,6 @@ noise of the inverse dynamics. More motion than in real videos earns nothing mor
 Shapes legend: ``N`` videos, ``T`` frames, ``D`` coordinates, ``K`` blocks.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from worldrl.core.errors import SettingError

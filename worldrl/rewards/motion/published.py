@@ -5,8 +5,6 @@ It fits two AgileX PiPER arms of six joints (rad) and a gripper each (opening fr
 Shapes legend: ``N`` videos, ``T`` frames, ``D`` columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor

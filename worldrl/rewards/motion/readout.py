@@ -6,8 +6,6 @@ A choice is a text: ``state`` (all of it), ``state.x`` (by name), ``state.0:14``
 Shapes legend: ``T`` actions of an episode, ``D`` columns.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

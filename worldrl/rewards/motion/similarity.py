@@ -5,8 +5,6 @@ They suit a world model conditioned on actions; ``rewards.motion.executability``
 Shapes legend: ``N`` videos, ``T`` frames, ``D`` coordinates, ``A`` numbers of a command.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

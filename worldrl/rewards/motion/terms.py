@@ -3,8 +3,6 @@
 Shapes legend: ``N`` videos, ``K`` terms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ the variance. An agent that acts in them explores motions and cannot leave their
 Shapes legend: ``B`` rows, ``A`` numbers of a chunk, ``C`` components.
 """
 
-from __future__ import annotations
-
 from typing import Self
 
 import torch

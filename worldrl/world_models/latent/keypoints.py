@@ -6,8 +6,6 @@ A small network over all cells of a latent frame memorises the recorded frames. 
 Shapes legend: ``B`` rows, ``S = c h w + rest`` observation, ``C`` channels, ``K`` keypoints, ``N = h w`` cells.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Self
 

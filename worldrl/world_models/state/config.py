@@ -1,7 +1,5 @@
 """Configuration of the state ensemble; it is stored with the weights as JSON. Importing it loads no torch."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, TypeVar

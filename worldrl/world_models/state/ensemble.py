@@ -203,7 +203,7 @@ class Ensemble(nn.Module):
         return mean, soft_clamp(spread, self.logvar_low, self.logvar_high)
 
     def loss(self, mean: Tensor, logvar: Tensor, target: Tensor, bound_weight: float) -> Tensor:
-        """Training loss of ``target [M, B, D]`` or ``[B, D]``; ``bound_weight`` times the bounds' width is added (``plain``)."""
+        """Training loss of ``target [M, B, D]`` or ``[B, D]``, with ``bound_weight`` times the bounds' width."""
         if self.norms:
             return gaussian_nll(mean, logvar, target).mean()
         bounds = bound_weight * (self.logvar_high.sum() - self.logvar_low.sum())

@@ -7,8 +7,6 @@ elites. Epoch ``k`` draws from ``rng.stream(seed, name, "order", k)`` alone, so 
 Shapes legend: ``M`` members, ``N`` training rows, ``H`` held-out rows, ``B`` rows of a batch, ``D`` targets.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import time

@@ -7,8 +7,6 @@ Each row is evaluated by its own member alone, unless an uncertainty is measured
 Shapes legend: ``M`` members, ``m`` elites, ``B`` rows, ``S`` observation, ``A`` action, ``D = S + 1`` (Δs, r).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -6,8 +6,6 @@ actions under its policy; the error of their successors should grow less than th
 Shapes legend: ``N`` rows.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -6,8 +6,6 @@ Terminals are rare, so half of each batch is terminals. Bayes' rule corrects the
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

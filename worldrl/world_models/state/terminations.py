@@ -7,8 +7,6 @@ OfflineRL-Kit's Hopper rule computes ``|s < 100|`` instead of ``|s| < 100``; the
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

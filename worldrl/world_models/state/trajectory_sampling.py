@@ -10,8 +10,6 @@ the behaviour's trajectories re-weighted by the target policy: a regularised mix
 Shapes legend: ``B`` trajectories, ``L`` steps, ``S`` observation, ``A`` action, ``W = S + A + 2`` numbers per step.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ Shapes legend: ``N`` rows of the dataset, ``n`` windows, ``L`` steps, ``S`` obse
 2`` numbers per step.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -11,8 +11,6 @@ Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` rows of the da
 state.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 from typing import Any

@@ -8,8 +8,6 @@ one prediction per position of a clip; rows that advance keep the errors of a wh
 Shapes legend: ``N`` rows of the buffer, ``B`` rows of a batch, ``K`` memory frames.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checks of every video world model before and after it imagines a chunk."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """What of a world model's surface its configuration alone decides: the sizes of a chunk, and what is observed."""
 
-from __future__ import annotations
-
 from typing import Generic, Protocol, TypeVar
 
 from worldrl.core.embodiment import AnyEmbodiment

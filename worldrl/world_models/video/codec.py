@@ -8,8 +8,6 @@ Each view of a sheet is encoded and decoded alone.
 Shapes legend: ``B`` rows, ``T`` frames, ``V`` views, ``c`` latent channels, ``h w`` latent grid, ``n = h w`` tokens.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -11,8 +11,6 @@ point is therefore drawn to its own answer at the other, which the teacher's Eul
 The context is drawn as in ordinary training, and both heads learn on the student's features.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` ac
 latent, ``n`` tokens, ``d`` width.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

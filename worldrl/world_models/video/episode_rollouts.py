@@ -4,8 +4,6 @@ Each episode starts at its beginning and somewhere in its middle, as a rollout f
 given.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

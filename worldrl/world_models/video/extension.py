@@ -3,8 +3,6 @@
 A setting at its default counts as not given, and the weights keep their own value.
 """
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 from worldrl.core.errors import SettingError

@@ -14,8 +14,6 @@ Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` ac
 latent, ``n = h w``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 

@@ -7,8 +7,6 @@ of the outcome head.
 Shapes legend: ``B`` rows, ``F`` frames per chunk, ``G`` grippers, ``n`` tokens, ``d`` width.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

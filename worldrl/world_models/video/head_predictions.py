@@ -6,8 +6,6 @@ Shapes legend: ``N`` videos, ``T`` frames of each (whole chunks), ``F`` frames p
 chunk, ``d`` width of the dynamics, ``c h w`` latent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

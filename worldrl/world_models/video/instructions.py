@@ -1,7 +1,5 @@
 """Instructions of training windows: synonymous ones, unfulfilled ones, and windows without actions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

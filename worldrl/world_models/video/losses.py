@@ -4,8 +4,6 @@ The dynamics loss is of one chunk of a window, at a drawn ``depth``. If that is 
 the chunks before it and continues from its own frames, as in closed-loop imagination. The target stays the true future.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -6,8 +6,6 @@ from episodes that the model imagined from their true actions, against the real 
 errors.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import cast

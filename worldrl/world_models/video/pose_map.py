@@ -7,8 +7,6 @@ problem for every token.
 Shapes legend: ``B`` rows, ``F`` frames per chunk, ``H`` hands, ``A`` numbers of a command, ``n = h w`` tokens.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -7,8 +7,6 @@ rollout.
 Shapes legend: ``N`` frames.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -6,8 +6,6 @@ rollout is uncertain, the restorer shows the mean and adds no detail that the la
 Shapes legend: ``N`` frames, ``B`` rows, ``F`` frames per chunk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

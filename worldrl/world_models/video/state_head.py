@@ -8,8 +8,6 @@ Shapes legend: ``B`` rows, ``F`` frames per chunk, ``S`` measured numbers, ``C``
 change, ``n`` tokens, ``d`` width.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -5,8 +5,6 @@ It reads the dynamics' features at the present noise level, so one forward pass 
 outcome head, which decides.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@ The codec is frozen while the dynamics learn, so every frame is encoded once: on
 step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

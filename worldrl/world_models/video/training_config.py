@@ -1,7 +1,5 @@
 """Settings of the video world model's training."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from worldrl.core.errors import SettingError

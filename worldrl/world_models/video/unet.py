@@ -10,8 +10,6 @@ Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` ac
 ``c h w`` latent (pixels, as a rule), ``n`` tokens of a frame at the bottom of the U-Net, ``d`` channels.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import torch

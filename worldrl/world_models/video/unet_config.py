@@ -1,7 +1,5 @@
 """Typed configuration of the EDM U-Net; it travels inside the video world model's (``config``)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from worldrl.core.errors import SettingError

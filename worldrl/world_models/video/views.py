@@ -7,8 +7,6 @@ views apart. Layers and places within a view are shared, pose maps are not. Late
 Shapes legend: ``B`` rows, ``V`` views, ``h w`` latent of one view, ``n = h w`` tokens of one view, ``d`` width.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -3,8 +3,6 @@
 In both cases the action channels, the success head and the outcome jury, which are not published, are trained in full.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from worldrl.core.extras import require

@@ -6,8 +6,6 @@ gives the very latents that a training clip begins with, while a future frame ca
 Shapes legend: ``B`` clips, ``T = 1 + 4 (f - 1)`` frames, ``f`` latent frames, ``c h w`` latent, ``Y X`` pixels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

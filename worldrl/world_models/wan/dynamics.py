@@ -9,8 +9,6 @@ Shapes legend: ``B`` rows, ``f`` latent frames of a clip, ``N`` actions of a cli
 latent frame, ``d`` width, ``c h w`` latent.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

@@ -4,8 +4,6 @@ Launched by ``accelerate launch`` or ``torchrun``, every process runs the same j
 kept of the launcher's configuration is how the model is spread (DDP, FSDP); number type and accumulation are settings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass

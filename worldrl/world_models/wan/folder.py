@@ -13,8 +13,6 @@
 Text encoder and tokenizer are not needed: actions take the place of the text.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shlex
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ A clip is encoded as a whole by the causal autoencoder, so latents cannot be mad
 worldrl's own codec are: every step encodes its clips anew.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

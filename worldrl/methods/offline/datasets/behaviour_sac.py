@@ -13,8 +13,6 @@ begins with a reset, so an episode is truncated, not terminated, at its border.
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path

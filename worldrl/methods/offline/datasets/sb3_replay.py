@@ -1,7 +1,5 @@
 """Stable-Baselines3's replay buffer with named random streams and storage without pickle."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -8,8 +8,6 @@ one space. The training takes seconds and follows from seed and rows, so no chec
 Shapes legend: ``N`` rows, ``S`` observation, ``A`` action.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 

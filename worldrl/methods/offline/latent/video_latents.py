@@ -4,8 +4,6 @@ A step is a chunk and an episode some ten of them; a success pays 1 and ends it.
 entropy of a chunk must weigh little. Actors begin as clones: a random one never succeeds, not even in imagination.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from worldrl.methods.offline.bc import BcConfig

@@ -12,8 +12,6 @@ vector operations (:func:`scan`) instead of ``T``.
 Shapes legend: ``R`` leading axes (rollouts, or none), ``T`` rows of packed sequences, ``d`` width, ``n`` complex states.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

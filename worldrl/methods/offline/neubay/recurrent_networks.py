@@ -3,8 +3,6 @@
 Shapes legend: ``R`` leading axes, ``T`` packed rows, ``S`` observation, ``A`` action, ``N`` critics, ``d`` features.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any

@@ -12,8 +12,6 @@ The encoder reads observation and previous action. Rewards enter the encoder thr
 Shapes legend: ``T`` packed rows, ``B`` rollouts, ``A`` actions (one-hot), ``d`` features.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ Adroit and AntMaze differ in other settings too: three head layers, ``clip_norm`
 ``entropy_per_action`` 10, ``clip_norm`` 1 and half as many updates again.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from worldrl.core.errors import SettingError, nearest

@@ -4,8 +4,6 @@ Every draw comes from a stream named by its generation or update, so a killed ru
 checkpoint, which holds weights, optimizers and buffer.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

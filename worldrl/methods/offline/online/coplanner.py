@@ -11,8 +11,6 @@ u is the world's uncertainty; the published one is the deviation of the members'
 Shapes legend: ``B`` states, ``K`` candidates, ``S`` observation, ``A`` action.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -6,8 +6,6 @@ rollouts begins at any of them. A batch holds ⌊B r⌋ online rows, imagined on
 Shapes legend: ``B`` rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

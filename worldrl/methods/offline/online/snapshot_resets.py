@@ -7,8 +7,6 @@ and is truncated after ``truncate_after`` steps. After that, episodes are the en
 Shapes legend: ``N`` snapshots, ``S`` observation, ``C`` clusters.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -12,8 +12,6 @@ The environment's own state is not saved, so checkpoints are taken between episo
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
