@@ -2,8 +2,6 @@
 
 Reinforcement learning exploits false positives, so one frame above the threshold is not enough: success needs
 ``debounce`` consecutive frames. The count continues over chunk borders.
-
-Shapes legend: ``B`` rows, ``T`` frames.
 """
 
 from dataclasses import dataclass

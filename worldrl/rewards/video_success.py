@@ -6,8 +6,6 @@ threshold under which the plan still counts as success by the rule of ``m`` cons
     p_t = mean_j sigmoid(z_j(frames up to t)),     R = max_t min_{0 <= k < m} p_{t+k}
 
 Heads on the features of the trained network could be fooled by a change of these features instead of the image.
-
-Shapes legend: ``N`` videos, ``T`` frames.
 """
 
 from collections.abc import Sequence

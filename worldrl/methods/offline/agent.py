@@ -1,6 +1,6 @@
 """Base of all offline agents: facts of the data, named modules and optimizers, and a state that is restored bit for bit.
 
-Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics.
+Shapes legend of all offline methods: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics.
 """
 
 import math

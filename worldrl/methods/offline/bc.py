@@ -1,7 +1,4 @@
-"""Behaviour cloning: min_π E_{(s, a)~D} ‖π(s) − a‖².
-
-Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
-"""
+"""Behaviour cloning: min_π E_{(s, a)~D} ‖π(s) − a‖²."""
 
 import math
 from dataclasses import dataclass

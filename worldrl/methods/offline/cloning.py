@@ -4,8 +4,6 @@
 
 Where only success is rewarded, a random policy earns nothing, neither recorded nor imagined, and learns nothing. The
 critics learn by their own equations meanwhile, so they value the clone's failures before the actor follows them.
-
-Shapes legend: ``B`` rows, ``A`` action.
 """
 
 from typing import Any

@@ -24,8 +24,6 @@ without a discriminator and without rewards. With y = γ (1 − terminated) V(s'
 
 For χ² this makes Q = γV(s') + 2 β d^E/(β d^E + (1 − β) d^S): a pseudo-reward in [0, 2]. These equations are the standard
 form of the dual; the authors' code of ReCOIL was not available, so details may differ.
-
-Shapes legend: ``B`` rows, ``N`` critics.
 """
 
 from collections.abc import Callable, Mapping

@@ -5,8 +5,6 @@
     critic:  Σ_i mean_b (Q_i(s, a) − y)² + η L_div
 
 The second form of L_div needs no N × N Gram matrix.
-
-Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics.
 """
 
 from dataclasses import dataclass

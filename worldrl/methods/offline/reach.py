@@ -2,8 +2,6 @@
 
 A state that rollouts reach only at their last step occurs in targets alone and is never corrected. In continuous spaces
 no two states are equal, so the edge is the tenth of final states that is farthest from all states acted from.
-
-Shapes legend: ``B`` rows, ``N`` critics.
 """
 
 import torch

@@ -7,8 +7,6 @@
 
 Order of an update: temperature, actor, critics, targets, as in EDAC and RAVL (SAC itself begins with the critics).
 One draw of actions serves temperature and actor. The actor may begin as a clone of the data (:mod:`cloning`).
-
-Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics.
 """
 
 import copy

@@ -1,7 +1,4 @@
-"""Bellman targets and the losses towards them, shared by all critics.
-
-Shapes legend: ``B`` rows, ``N`` critics.
-"""
+"""Bellman targets and the losses towards them, shared by all critics."""
 
 import torch
 from torch import Tensor

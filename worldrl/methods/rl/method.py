@@ -1,7 +1,4 @@
-"""One method of RL in imagination, made of parts: the same for policies and for video models.
-
-Shapes legend: ``B`` rollouts, ``N`` groups, ``T`` decisions in time, ``M`` kept decisions.
-"""
+"""One method of RL in imagination, made of parts: the same for policies and for video models."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,4 @@
-"""Sample selectors: which decisions are learned from. Each maps advantages ``[T, B]`` to weights ``[T, B]``; 0 leaves out.
-
-Shapes legend: ``B`` rollouts, ``N`` groups, ``T`` decisions in time.
-"""
+"""Sample selectors: which decisions are learned from. Each maps advantages ``[T, B]`` to weights ``[T, B]``; 0 leaves out."""
 
 import torch
 from torch import Tensor

@@ -2,8 +2,6 @@
 
 They are measured once, on held-out real videos, and stored beside the weights. ``rewards`` names the functions
 ``f(q, dt, limits) -> [N]`` with these constants filled in.
-
-Shapes legend: ``N`` videos, ``T`` frames, ``D`` coordinates.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ each as a share of its own bound, so that rad and rad/s² count alike::
 R sums over frames and coordinates: in a mean one broken bound would be small beside GDPO's ε. With μ = 0
 (:func:`within_limits`) R is 0 exactly where no bound is broken, stillness included. With a margin μ
 (:func:`clear_of_limits`) plans near a bound differ before they break it. Both rewards grow with slowness there.
-
-Shapes legend: ``N`` videos, ``T`` frames, ``D`` coordinates.
 """
 
 import torch

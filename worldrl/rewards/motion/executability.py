@@ -12,7 +12,7 @@ P_pos = mean w (max(low - q, 0) + max(q - high, 0))² is an addition, with weigh
 2000 is published; :func:`refit` sets it to the noise floor of the inverse dynamics in use. A still video scores the
 full 10, so this reward needs a motion term beside it (``rewards.motion.moving``).
 
-Shapes legend: ``N`` videos, ``T`` frames, ``D`` coordinates.
+Shapes legend of all rewards on motion: ``N`` videos, ``T`` frames, ``D`` coordinates or columns.
 """
 
 from dataclasses import dataclass, replace

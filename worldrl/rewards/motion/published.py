@@ -1,8 +1,6 @@
 """EVA's reward with the constants as published, for comparison with results of others.
 
 It fits two AgileX PiPER arms of six joints (rad) and a gripper each (opening from 0 to 1), and no other robot.
-
-Shapes legend: ``N`` videos, ``T`` frames, ``D`` columns.
 """
 
 from collections.abc import Sequence

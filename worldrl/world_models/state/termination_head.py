@@ -2,8 +2,6 @@
 
 Terminals are rare, so half of each batch is terminals. Bayes' rule corrects the logit for that:
 ℓ = f(s, a, s') + ln(π/(1 - π)), with π the dataset's share of terminals. A step ends the task where ℓ > 0.
-
-Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
 """
 
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Their keywords are the environment's own arguments (``healthy_z_range`` and so on). Positions that
 ``exclude_current_positions_from_observation=False`` adds in front (as in some of NeoRL's tasks) shift every index.
 OfflineRL-Kit's Hopper rule computes ``|s < 100|`` instead of ``|s| < 100``; the rule here follows Gymnasium.
-
-Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
 """
 
 import math

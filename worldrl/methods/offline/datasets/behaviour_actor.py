@@ -1,7 +1,4 @@
-"""The actor of a self-made dataset: trained by ``behaviour_sac``, loaded without Stable-Baselines3.
-
-Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
-"""
+"""The actor of a self-made dataset: trained by ``behaviour_sac``, loaded without Stable-Baselines3."""
 
 from __future__ import annotations
 

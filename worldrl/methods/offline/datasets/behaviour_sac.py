@@ -9,8 +9,6 @@ begins with a reset, so an episode is truncated, not terminated, at its border.
       actors/step-00010000/       the actor after so many steps, with its deterministic return
       experience/step-00010000/   the rows of the stretch that ended there, with simulator states
       checkpoints/                the newest two states of the whole learner
-
-Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
 """
 
 from collections.abc import Mapping

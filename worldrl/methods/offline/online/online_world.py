@@ -2,8 +2,6 @@
 
 Every ``refit_every`` steps the ensemble trains further on all real rows, recorded and online; then a generation of
 rollouts begins at any of them. A batch holds ⌊B r⌋ online rows, imagined ones for the rest.
-
-Shapes legend: ``B`` rows.
 """
 
 from collections.abc import Callable

@@ -8,8 +8,6 @@ The warm-up recalibrates the values. The published agent is SAC with 10 critics,
 the target, and layer normalisation in critics and policy, pre-trained with Cal-QL, or CQL on locomotion.
 
 The environment's own state is not saved, so checkpoints are taken between episodes, each with a seed of its own.
-
-Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
 """
 
 from collections.abc import Callable, Mapping
