@@ -6,8 +6,6 @@ last action.
 Shapes legend: ``M`` samples, ``T`` steps, ``L`` chunk, ``A`` numbers of an action and of a command, ``Y X`` pixels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -44,14 +42,14 @@ class Samples:
         return len(self.instruction)
 
     @staticmethod
-    def join(parts: Sequence[Samples]) -> Samples:
+    def join(parts: "Sequence[Samples]") -> "Samples":
         """Concatenate samples."""
         image, command, chunk = (torch.cat([getattr(p, name) for p in parts]) for name in ("image", "command", "chunk"))
         instruction, task = (tuple(chain.from_iterable(getattr(p, n) for p in parts)) for n in ("instruction", "task"))
         more = {name: torch.cat([part.more[name] for part in parts]) for name in parts[0].more}
         return Samples(image, command, chunk, instruction, task, more=more)
 
-    def select(self, index: Tensor) -> Samples:
+    def select(self, index: Tensor) -> "Samples":
         """Take the samples of ``index``."""
         instruction, task = (tuple(texts[i] for i in index.tolist()) for texts in (self.instruction, self.task))
         more = {name: value[index] for name, value in self.more.items()}

@@ -6,8 +6,6 @@ without any sign of it, so their absence is an error. The :class:`ActionSpec` is
 Shapes legend: ``A`` numbers of an action and of a command.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +61,7 @@ class PolicyStatistics:
             raise SettingError("statistics: action_low must not exceed action_high, and command_std must be positive")
 
     @classmethod
-    def from_episodes(cls, episodes: Sequence[Episode]) -> PolicyStatistics:
+    def from_episodes(cls, episodes: Sequence[Episode]) -> "PolicyStatistics":
         """Compute the statistics of demonstrations of one robot; SettingError: they hold no action."""
         if not any(len(episode) for episode in episodes):
             raise SettingError(f"episodes: need at least one action, got {len(episodes)} episodes without any")
@@ -78,7 +76,7 @@ class PolicyStatistics:
         return cls(*own, actions=actions, state_mean=mean, state_std=deviation)
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor], actions: ActionSpec, folder: Path) -> PolicyStatistics:
+    def from_tensors(cls, tensors: Mapping[str, Tensor], actions: ActionSpec, folder: Path) -> "PolicyStatistics":
         """Select the statistics from the tensors of a weights file in ``folder``; ArtefactError: one is missing."""
         missing = [name for name in _TENSORS if name not in tensors]
         if missing:

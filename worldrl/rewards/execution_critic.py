@@ -14,8 +14,6 @@ covers; ``reach`` is the 99 % quantile of d over plans left out of its fit. A sh
 Shapes legend: ``N`` videos, ``T`` imagined frames, ``D`` targets, ``P`` = T D, ``K`` members, ``H`` hidden width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -175,7 +173,7 @@ class ExecutionCritic(nn.Module):
         write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), files=files, parents=parents)
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> ExecutionCritic:
+    def load(cls, folder: Path, device: torch.device | str = "cpu") -> "ExecutionCritic":
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
         with fitting(artefact):

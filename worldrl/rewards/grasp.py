@@ -12,8 +12,6 @@ imagined success without a closing is rejected where every recorded success of t
 Shapes legend: ``E`` rollouts, ``R`` frames, ``B`` rows, ``N`` commands, ``A`` numbers of a command, ``D`` columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -60,7 +58,7 @@ class Closings:
     closes: tuple[str, ...] = ()  # instructions that need a closing (:func:`instructions_that_close`).
 
     @classmethod
-    def of(cls, episodes: Sequence[Episode], *, camera: str, first_only: bool = False) -> Closings:
+    def of(cls, episodes: Sequence[Episode], *, camera: str, first_only: bool = False) -> "Closings":
         """Collect them from recorded episodes that close the hand and then succeed; SettingError: no episode does."""
         found = [(episode, step) for episode in episodes if (step := closing_of(episode)) >= 0]
         if not found:
@@ -160,7 +158,7 @@ class GraspDynamics(nn.Module):
         write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), files=files, parents=parents)
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> GraspDynamics:
+    def load(cls, folder: Path, device: torch.device | str = "cpu") -> "GraspDynamics":
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
         with fitting(artefact):

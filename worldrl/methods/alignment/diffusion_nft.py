@@ -13,8 +13,6 @@ Any sampler serves; here it is the ODE's. The levels are those that the sampler 
 Shapes legend: ``M`` finished chunks.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field
 from functools import partial
@@ -84,7 +82,7 @@ class FinishedChunks:
         """Return how many noisings there are."""
         return len(self.latent) * self.levels
 
-    def select(self, index: Tensor) -> FinishedChunks:
+    def select(self, index: Tensor) -> "FinishedChunks":
         """Take the chunks of ``index``, which counts noisings."""
         index = (index % len(self.latent)).to(self.latent.device)
         return FinishedChunks(self.latent[index], self.advantage[index], self.around.select(index), 1)

@@ -7,8 +7,6 @@ p_θ(x' | x) - log p_old(x' | x)), its log-probability reduced as the ratio's ra
 Shapes legend: ``M`` noisy steps, of any row, chunk and level; ``B`` videos; ``T`` denoising steps of a video.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from functools import partial
 
@@ -42,7 +40,7 @@ class NoisySteps:
         """Return ``M``."""
         return len(self.step)
 
-    def select(self, index: Tensor) -> NoisySteps:
+    def select(self, index: Tensor) -> "NoisySteps":
         """Take the steps of ``index``."""
         index = index.to(self.x.device)
         values = {f.name: getattr(self, f.name) for f in fields(self)}

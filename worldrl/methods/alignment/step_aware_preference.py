@@ -12,8 +12,6 @@ it, after the finished chunks of its video: one more evaluation per candidate, a
 Shapes legend: ``R`` rows, ``k`` candidates of each, ``M`` pairs.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field, fields
 
@@ -88,7 +86,7 @@ class Pairs:
         """Return ``M``."""
         return len(self.step)
 
-    def select(self, index: Tensor) -> Pairs:
+    def select(self, index: Tensor) -> "Pairs":
         """Take the pairs of ``index``."""
         index = index.to(self.x.device)
         values = {f.name: getattr(self, f.name) for f in fields(self)}

@@ -8,8 +8,6 @@ Shapes legend: ``R`` rows of a layer, ``F`` frames per chunk, ``c h w`` latent, 
 steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
@@ -35,11 +33,11 @@ class Surroundings:
     condition: Tensor  # ``[R, L, C]``.
 
     @classmethod
-    def join(cls, parts: Sequence[Surroundings]) -> Surroundings:
+    def join(cls, parts: "Sequence[Surroundings]") -> "Surroundings":
         """Put rows one after the other."""
         return cls(*[torch.cat([getattr(part, f.name) for part in parts]) for f in fields(cls)])
 
-    def select(self, index: Tensor) -> Surroundings:
+    def select(self, index: Tensor) -> "Surroundings":
         """Take the rows of ``index``."""
         return Surroundings(self.reference[index], self.memory[index], self.condition[index])
 
@@ -74,7 +72,7 @@ class VideoTree:
     keys: list[Key]  # of the leaves.
     evaluations: int  # rows that the network was asked about, in all.
 
-    def select(self, index: Tensor) -> VideoTree:
+    def select(self, index: Tensor) -> "VideoTree":
         """Take some leaves of a tree without splits."""
         rows = torch.arange(len(index))
         there = index.to(self.latent.device)
@@ -153,7 +151,7 @@ class _Growing:
         group: Tensor,
         shared_noise: bool,
         dynamics: FlowTransformer,
-    ) -> _Growing:
+    ) -> "_Growing":
         model, which = task.model, start.tolist()
         state = model.start([task.starts.records[i] for i in which]).select(group)
         action = None if task.starts.action is None else task.starts.action[start][group].to(model.device)

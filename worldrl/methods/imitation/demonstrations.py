@@ -1,7 +1,5 @@
 """Demonstrations as samples, and the report of a supervised training."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -39,7 +37,7 @@ class Demonstrations:
     @classmethod
     def split(
         cls, episodes: Sequence[Episode], fraction: float, chunk_length: int, *, seed: int, more: Sequence[str] = ()
-    ) -> Demonstrations:
+    ) -> "Demonstrations":
         """Leave failures out, hold some episodes out, and cut both parts into samples of ``chunk_length`` steps.
 
         ``more`` names further observations. Raises SettingError: no episode succeeded.

@@ -8,8 +8,6 @@ Shapes legend: ``B`` rollouts, ``T`` chunks, ``L`` control steps per chunk, ``F`
 command.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,9 +32,9 @@ class GraspCheck:
     grasp: GraspDynamics  # reads where the hand must close.
     embodiment: AnyEmbodiment  # integrates actions into commands.
     bound: float  # surprise that real successes stay below.
-    rule: SuccessRule  # of imagined success.
+    rule: "SuccessRule"  # of imagined success.
 
-    def normalised_error(self, rollouts: ImaginedRollouts) -> Tensor:
+    def normalised_error(self, rollouts: "ImaginedRollouts") -> Tensor:
         """Surprise of the closings, in the chunk it is about ``[T, B]``; SettingError: rollouts lack actions."""
         from worldrl.rollout.trust.shown_grasp import closings, commands_from
 
@@ -54,7 +52,7 @@ class GraspCheck:
         found[torch.from_numpy(about[rows]), torch.from_numpy(rows)] = torch.from_numpy(normalised_error[rows])
         return found
 
-    def _until(self, rollouts: ImaginedRollouts, probability: Tensor, chunk_length: int) -> NDArray[np.int64]:
+    def _until(self, rollouts: "ImaginedRollouts", probability: Tensor, chunk_length: int) -> NDArray[np.int64]:
         """Control steps up to the imagined success, or to the end where there is none, ``[B]``."""
         from worldrl.rewards.success import success_step
         from worldrl.rollout.trust.shown_grasp import counted_steps

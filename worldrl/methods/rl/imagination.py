@@ -3,8 +3,6 @@
 Shapes legend: ``B`` rollouts, ``N`` groups, ``T`` chunks, ``M`` kept chunks, ``L`` control steps per chunk, ``A`` numbers of an action.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -80,7 +78,7 @@ class PolicyChunks:
         """Return ``M``."""
         return self.token.shape[0]
 
-    def select(self, index: Tensor) -> PolicyChunks:
+    def select(self, index: Tensor) -> "PolicyChunks":
         """Take the chunks of ``index``."""
         sentences: list[str] = [self.obs.instruction[int(i)] for i in index]
         more = {name: value[index] for name, value in self.obs.more.items()}
@@ -97,7 +95,7 @@ class PolicyImagination:
     exploration: Exploration  # how.
     p_keyframe: float  # probability that a rollout starts at a keyframe.
     seed: int  # root of every draw.
-    judge: RolloutFilter | None = None  # says how far each rollout counts; None believes all.
+    judge: "RolloutFilter | None" = None  # says how far each rollout counts; None believes all.
     length_normalise: bool = True  # weigh each rollout, not each chunk, equally.
     imagining: str = "improve"  # name of the random streams of starts and rollouts.
     judging: str = "judge"  # name of the judge's.

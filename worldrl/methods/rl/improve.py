@@ -1,7 +1,5 @@
 """Improvement in imagination, by whichever algorithm the settings name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,7 +104,7 @@ def improve(
     folder: Path,
     log: MetricLog,
     series: str = "improve",
-    judge: RolloutFilter | None = None,
+    judge: "RolloutFilter | None" = None,
     parts: Parts | None = None,
 ) -> Sequence[float]:
     """Improve ``policy`` in place; a killed improvement goes on bit for bit. Returns imagined success rates by batch.

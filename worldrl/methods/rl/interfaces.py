@@ -13,8 +13,6 @@ Shapes legend: ``B`` rollouts or videos, ``N`` groups (one start each, of any si
 time (a policy's chunks, a video's denoising steps), ``K`` reward terms, ``M`` kept decisions, ``S`` start records.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -44,13 +42,13 @@ class Request:
     mate: Tensor
 
     @classmethod
-    def make(cls, iteration: int, starts: Tensor, sizes: Tensor) -> Request:
+    def make(cls, iteration: int, starts: Tensor, sizes: Tensor) -> "Request":
         """Ask for ``sizes`` ``[N]`` rows from each start."""
         group = torch.arange(len(starts)).repeat_interleave(sizes)
         first = sizes.cumsum(0) - sizes
         return cls(iteration, starts, group, torch.arange(len(group)) - first[group])
 
-    def select(self, index: Tensor) -> Request:
+    def select(self, index: Tensor) -> "Request":
         """Ask for the rows of ``index`` alone."""
         return Request(self.iteration, self.starts, self.group[index], self.mate[index])
 
@@ -180,7 +178,7 @@ class BudgetAllocator(Protocol):
 class RolloutScheduler(Protocol):
     """7. How an iteration's rollouts come about: at once, in stages, anew (``worldrl.rollout_schedulers``)."""
 
-    def __call__(self, source: Imagination[Any], request: Request, mix: RewardMix, logs: Logs, /) -> Collected[Any]:
+    def __call__(self, source: "Imagination[Any]", request: Request, mix: RewardMix, logs: Logs, /) -> Collected[Any]:
         """Let the source imagine and score; ``logs`` receives rewards and costs."""
         ...
 

@@ -6,8 +6,6 @@ its surprise (``rewards.motion.similarity``) is what a given share of real episo
 Shapes legend: ``B`` rollouts, ``T`` chunks, ``N`` frames.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -32,7 +30,7 @@ class MotionCheck:
     idm: InverseDynamics  # reads commanded columns of frames a chunk apart.
     bound: float  # surprise that real episodes stay below.
 
-    def normalised_error(self, rollouts: ImaginedRollouts) -> Tensor:
+    def normalised_error(self, rollouts: "ImaginedRollouts") -> Tensor:
         """Surprise at each chunk's last frame ``[T, B]``, 0 once over; SettingError: rollouts without it."""
         from worldrl.rollout.trust.shown_motion import motion_error
 

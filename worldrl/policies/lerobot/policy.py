@@ -11,8 +11,6 @@ For the core's training loops the policy is a module with one parameter, the anc
 Shapes legend: ``B`` rows, ``L`` executed steps of a chunk, ``H × D`` numbers of a sample, ``A`` numbers of an action.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,7 +47,7 @@ class LerobotPolicy(nn.Module):
         self._noisy = torch.tensor(self.worker.facts["noisy"])
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str) -> LerobotPolicy:
+    def load(cls, folder: Path, device: torch.device | str) -> "LerobotPolicy":
         """Read a folder in lerobot's published layout and start its worker.
 
         Raises ArtefactError: it is incomplete; WorkerEnvironmentError: there is no lerobot; WorkerError: it cannot
@@ -170,7 +168,7 @@ class LerobotPolicy(nn.Module):
         """Restore :meth:`state_dict`'s value."""
         self.worker.write("weights", state_dict)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> LerobotPolicy:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "LerobotPolicy":
         """Another worker with the present weights."""
         twin = LerobotPolicy(self.folder, self.launch)
         twin.load_state_dict(self.state_dict())

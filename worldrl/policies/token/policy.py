@@ -10,8 +10,6 @@ A policy is of one robot: the specification of its ``A`` numbers (``actions``) c
 Shapes legend: ``B`` rows, ``L`` chunk, ``A`` numbers of an action and of a command, ``Y X`` pixels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -237,7 +235,7 @@ class TokenPolicy(nn.Module):
         write_artefact(folder, kind="policy", config=config, tensors=tensors, parents=parents)
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str) -> TokenPolicy:
+    def load(cls, folder: Path, device: torch.device | str) -> "TokenPolicy":
         """Read a saved policy in evaluation mode; ArtefactError: the folder is missing, damaged, or of another kind."""
         artefact = read_artefact(folder, kind="policy")
         apart = (ACTIONS, OBSERVATION, TRAINED_ON)

@@ -4,8 +4,6 @@ They are measured once, on held-out real videos, and stored beside the weights. 
 ``f(q, dt, limits) -> [N]`` with these constants filled in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -50,7 +48,7 @@ class MotionBasis:
         return {**asdict(self), "limits": self.limits.to_json()}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> MotionBasis:
+    def from_json(cls, data: Mapping[str, Any]) -> "MotionBasis":
         """Rebuild from :meth:`to_json`."""
         limits, constants = JointLimits.from_json(data["limits"]), Constants(**data["constants"])
         return cls(**{**data, "limits": limits, "constants": constants})

@@ -18,8 +18,6 @@ frames that are repeated and decoded as the scored videos are. R' is in [0, 1]; 
 Shapes legend: ``N`` videos, ``T`` frames, ``F`` features, ``W`` windows, ``K`` context frames.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -146,7 +144,7 @@ class FeaturePredictor(nn.Module):
         write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), files=files, parents=parents)
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> FeaturePredictor:
+    def load(cls, folder: Path, device: torch.device | str = "cpu") -> "FeaturePredictor":
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
         with fitting(artefact):

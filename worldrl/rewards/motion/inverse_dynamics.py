@@ -11,8 +11,6 @@ on held-out episodes.
 Shapes legend: ``N`` videos, ``T`` frames, ``Y X`` pixels, ``W`` frames of a window, ``F`` features, ``D`` columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -143,7 +141,7 @@ class InverseDynamics(nn.Module):
         write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), files=files, parents=parents)
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> InverseDynamics:
+    def load(cls, folder: Path, device: torch.device | str = "cpu") -> "InverseDynamics":
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         from worldrl.rewards.motion.basis import MotionBasis
 

@@ -3,8 +3,6 @@
 Shapes legend: ``D`` joints (or other coordinates), ``T`` frames.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -54,7 +52,7 @@ class JointLimits:
         weight = self.tensor("weight", like)
         return weight / weight.mean()
 
-    def drawn_in(self, margin: float) -> JointLimits:
+    def drawn_in(self, margin: float) -> "JointLimits":
         """Move both ends of each position's range inwards by a share ``margin`` of its half; infinite ranges stay."""
         ranges = list(zip(self.low, self.high, strict=True))
         inward = [0.0 if high - low == float("inf") else margin * (high - low) / 2 for low, high in ranges]
@@ -70,14 +68,14 @@ class JointLimits:
         return {name: [None if abs(x) == inf else x for x in values] for name, values in asdict(self).items()}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> JointLimits:
+    def from_json(cls, data: Mapping[str, Any]) -> "JointLimits":
         """Rebuild from :meth:`to_json`."""
         missing = {"low": float("-inf"), "high": float("inf")}
         values = {f.name: tuple(missing[f.name] if x is None else float(x) for x in data[f.name]) for f in fields(cls)}
         return cls(**values)
 
     @classmethod
-    def measured(cls, trajectories: Sequence[Tensor], dt: float) -> JointLimits:
+    def measured(cls, trajectories: Sequence[Tensor], dt: float) -> "JointLimits":
         """Take the bounds from real trajectories ``[T, D]``; SettingError: none of three frames.
 
         Each coordinate is weighted with 1 / acceleration bound², so that units do not matter.

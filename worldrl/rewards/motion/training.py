@@ -8,8 +8,6 @@ The likelihood is Gaussian with a predicted deviation. Each term is weighted wit
 Shapes legend: ``R`` frames of all episodes, ``B`` rows, ``W`` frames of a window, ``D`` columns.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -64,7 +62,7 @@ class IdmFrames:
         frame_stride: int,
         camera: str,
         restore: Restore | None,
-    ) -> IdmFrames:
+    ) -> "IdmFrames":
         """Copy one camera's frames; SettingError: no episode has a target; ArtefactError: one lacks the camera."""
         store = build_store(episodes, camera)
         frame = torch.from_numpy(np.asarray(store.frames))

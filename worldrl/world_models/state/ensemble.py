@@ -8,8 +8,6 @@ Shapes legend: ``M`` members, ``m`` some of them, ``B`` rows, ``S`` observation,
 (Δs, r), ``P`` rows per member.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
@@ -228,7 +226,7 @@ class Ensemble(nn.Module):
         write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict())
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> Ensemble:
+    def load(cls, folder: Path, device: torch.device | str = "cpu") -> "Ensemble":
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
         with fitting(artefact):

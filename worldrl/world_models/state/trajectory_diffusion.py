@@ -6,8 +6,6 @@ sizes) and needs a GPU; the default is the same network with 64 instead of 1024 
 Shapes legend: ``B`` windows, ``L`` steps, ``S`` observation, ``A`` action, ``W = S + A + 2`` numbers per step.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -160,7 +158,7 @@ class TrajectoryDiffusion(nn.Module):
         write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict())
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> TrajectoryDiffusion:
+    def load(cls, folder: Path, device: torch.device | str = "cpu") -> "TrajectoryDiffusion":
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
         with fitting(artefact):

@@ -1,7 +1,5 @@
 """Configuration of the video world model; it is stored with the weights as JSON."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -251,7 +249,7 @@ class VideoWorldModelConfig:
         return self.codec.image_size // (self.codec.patch if self.codec_kind is CodecKind.patch else 1)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> VideoWorldModelConfig:
+    def from_json(cls, data: dict[str, Any]) -> "VideoWorldModelConfig":
         """Rebuild from :meth:`to_json`; absent keys take their defaults; SettingError: unknown or out of range."""
         own = {name: part for name, part in current_config(data).items() if name not in ("embodiment", OBSERVATION)}
         return from_plain(cls, own, where="config")

@@ -4,8 +4,6 @@ Shapes legend: ``B`` rows, ``V`` views, ``K`` memory frames, ``L`` control steps
 command, ``S`` measured numbers, ``n`` tokens, ``d`` width of the features, ``c h w`` latent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar
@@ -48,7 +46,7 @@ class VideoState:
         """Number of rollouts."""
         return self.reference.shape[0]
 
-    def select(self, index: Tensor) -> VideoState:
+    def select(self, index: Tensor) -> "VideoState":
         """Keep the rows of ``index``."""
         index = index.to(self.reference.device)
         return VideoState(**{name: value[index] for name, value in self.state_dict().items()})

@@ -6,8 +6,6 @@ Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` ac
 of a command, ``U`` chunks of a window.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -267,7 +265,7 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         )
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> VideoWorldModel:
+    def load(cls, folder: Path, device: torch.device | str = "cpu") -> "VideoWorldModel":
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
         with fitting(artefact):
@@ -287,7 +285,7 @@ def make_codec(config: VideoWorldModelConfig) -> PatchCodec | IdentityCodec:
 
 def make_dynamics(
     config: VideoWorldModelConfig, latent_shape: tuple[int, int, int], actions: ActionSpec = TOOL_ACTIONS
-) -> FlowTransformer | EdmUNet:
+) -> "FlowTransformer | EdmUNet":
     """Make the backend of a configuration, for frames of ``latent_shape`` ``(c, h, w)`` and a robot's actions."""
     from worldrl.world_models.video.unet import EdmUNet
 

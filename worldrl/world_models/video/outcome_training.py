@@ -8,8 +8,6 @@ Shapes legend: ``E`` imagined episodes, ``T`` frames, padded to whole chunks of 
 dynamics.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,11 +78,11 @@ class LabelledEpisodes:
         """Return ``E``."""
         return len(self.success)
 
-    def to(self, device: torch.device) -> LabelledEpisodes:
+    def to(self, device: torch.device) -> "LabelledEpisodes":
         """Move the tensors."""
         return LabelledEpisodes(self.findings.to(device), self.success.to(device), self.valid.to(device))
 
-    def select(self, index: Tensor) -> LabelledEpisodes:
+    def select(self, index: Tensor) -> "LabelledEpisodes":
         """Take the episodes of ``index``, up to the longest one's last frame."""
         index = index.to(self.valid.device)
         last = int(self.valid[index].any(dim=0).nonzero().max()) + 1

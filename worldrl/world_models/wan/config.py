@@ -1,7 +1,5 @@
 """Typed configuration of the Wan-class world model; it travels with the weights as JSON."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -162,7 +160,7 @@ class WanConfig:
     outcome: WanOutcomeConfig = field(default_factory=WanOutcomeConfig)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> WanConfig:
+    def from_json(cls, data: dict[str, Any]) -> "WanConfig":
         """Rebuild from :meth:`to_json`; younger keys take their defaults; SettingError: unknown or out of range."""
         own = {name: part for name, part in current_config(data).items() if name not in ("embodiment", "base")}
         return from_plain(cls, own, where="config")

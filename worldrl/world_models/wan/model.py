@@ -9,8 +9,6 @@ the memory, ``A`` numbers of an action and of a command, ``f`` latent frames of 
 pixels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -63,7 +61,9 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
         self.eval()
 
     @classmethod
-    def from_base(cls, folder: Path | str, config: WanConfig, embodiment: AnyEmbodiment, *, seed: int) -> WanWorldModel:
+    def from_base(
+        cls, folder: Path | str, config: WanConfig, embodiment: AnyEmbodiment, *, seed: int
+    ) -> "WanWorldModel":
         """Begin with published weights, and action channels and success head of ``seed``, on the CPU.
 
         Raises ArtefactError: the folder is missing, damaged or of another class; SettingError: configuration and
@@ -259,7 +259,9 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
         )
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu", *, base: Path | str | None = None) -> WanWorldModel:
+    def load(
+        cls, folder: Path, device: torch.device | str = "cpu", *, base: Path | str | None = None
+    ) -> "WanWorldModel":
         """Read :meth:`save`'s folder onto its published weights, in ``base`` or where they were at the saving.
 
         Raises ArtefactError: either folder is missing or damaged, or the published weights are others.

@@ -3,8 +3,6 @@
 Shapes legend: as in ``wan``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -37,7 +35,7 @@ class WanState:
         """How many rollouts."""
         return self.reference.shape[0]
 
-    def select(self, index: Tensor) -> WanState:
+    def select(self, index: Tensor) -> "WanState":
         """Keep the rows of ``index``."""
         index = index.to(self.reference.device)
         return WanState(**{name: value[index] for name, value in self.state_dict().items()})

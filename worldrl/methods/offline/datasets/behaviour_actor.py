@@ -1,7 +1,5 @@
 """The actor of a self-made dataset: trained by ``behaviour_sac``, loaded without Stable-Baselines3."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +33,7 @@ class BehaviourActor:
     config: Mapping[str, Any]
 
     @classmethod
-    def load(cls, folder: Path) -> BehaviourActor:
+    def load(cls, folder: Path) -> "BehaviourActor":
         """Load one of ``actors/step-...``; ArtefactError as :func:`~worldrl.core.storage.artefact.read_artefact`."""
         artefact = read_artefact(folder, kind=ACTOR)
         return cls(artefact.tensors, artefact.config)

@@ -9,8 +9,6 @@ leaves the whole real episode, and nothing is imagined. The world assigns one en
 Shapes legend: ``B`` rollouts, ``T`` rows of the longest history, ``N`` rows of the dataset, ``S`` observation.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +52,7 @@ class Episodes:
     length: Tensor
 
     @classmethod
-    def of(cls, rows: Transitions, episode: Tensor) -> Episodes:
+    def of(cls, rows: Transitions, episode: Tensor) -> "Episodes":
         """Borders of episodes in each row's number ``[N]``; SettingError: no rows, or one in several blocks."""
         ids, length = torch.unique_consecutive(episode, return_counts=True)
         if not len(ids) or len(torch.unique(ids)) < len(ids):

@@ -17,8 +17,6 @@ small change of weights moves the features of all later rows.
 Shapes legend: ``T`` packed rows, ``B`` rollouts, ``S`` observation, ``A`` action, ``N`` critics, ``d`` features.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from dataclasses import dataclass, field
@@ -106,7 +104,7 @@ class RecurrentState:
     state: Tensor  # complex ``[B, layers, n]``.
     fresh: Tensor  # bool ``[B]``, the next row is an episode's first.
 
-    def select(self, index: Tensor) -> RecurrentState:
+    def select(self, index: Tensor) -> "RecurrentState":
         """Return the rollouts of ``index``."""
         return RecurrentState(self.state[index], self.fresh[index])
 

@@ -16,8 +16,6 @@ arrival is stored, and the target still bootstraps from it.
 Shapes legend: ``T`` rows, ``S`` observation, ``A`` action.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, fields
 from typing import Any
@@ -42,11 +40,11 @@ class PackedSequences:
     def __len__(self) -> int:
         return int(self.obs.shape[0])
 
-    def select(self, index: Tensor | slice) -> PackedSequences:
+    def select(self, index: Tensor | slice) -> "PackedSequences":
         """Return the rows of ``index``, in that order."""
         return PackedSequences(*(getattr(self, field.name)[index] for field in fields(self)))
 
-    def to(self, device: torch.device | str) -> PackedSequences:
+    def to(self, device: torch.device | str) -> "PackedSequences":
         """Move every column."""
         return PackedSequences(*(getattr(self, field.name).to(device) for field in fields(self)))
 
