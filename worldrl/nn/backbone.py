@@ -106,5 +106,4 @@ def make_trunk(name: str, stride: int) -> tuple[nn.Module, list[int]]:
 
 
 def _plain(name: str) -> str:
-    """Make a tensor's name equal in the whole model and in timm's list of levels."""
     return name.replace(".", "_")

@@ -38,7 +38,6 @@ class Samples:
     more: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
     def __len__(self) -> int:
-        """Return ``M``."""
         return len(self.instruction)
 
     @staticmethod

@@ -67,7 +67,6 @@ def _centred(rewards: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _scatter(values: Tensor, group: Tensor) -> Tensor:
-    """Sums ``[G, K]`` of ``values`` ``[N, K]`` by group; groups that do not occur count 0."""
     return values.new_zeros(int(group.max()) + 1, values.shape[1]).index_add_(0, group, values)
 
 

@@ -128,7 +128,6 @@ def parent_best(advantage: Tensor, value: Tensor, trace: Trace, generator: torch
 
 
 def _last_split_parent(tree: Sequence[Node]) -> Tensor:
-    """Return the node before the last split that each leaf descends from, int64 ``[B]``."""
     origin = torch.arange(len(tree[-1].group))
     for layer in reversed(tree):
         origin = layer.parent[origin]

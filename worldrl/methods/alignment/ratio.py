@@ -37,7 +37,6 @@ class NoisySteps:
     around: Surroundings  # what the network saw.
 
     def __len__(self) -> int:
-        """Return ``M``."""
         return len(self.step)
 
     def select(self, index: Tensor) -> "NoisySteps":
@@ -88,7 +87,6 @@ class DenoisingLogProb:
     reference: FlowTransformer | None = None  # the network of the KL term; None: there is none.
 
     def __call__(self, decisions: NoisySteps, generator: torch.Generator) -> Evaluated:
-        """Show noisy steps to the network again, and to the reference."""
         mean, std = self._transition(self.dynamics, decisions)
         logp = gaussian_log_prob(decisions.x_next, mean, std, self.reduce)
 

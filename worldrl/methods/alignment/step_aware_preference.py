@@ -83,7 +83,6 @@ class Pairs:
     around: Surroundings  # what the network saw.
 
     def __len__(self) -> int:
-        """Return ``M``."""
         return len(self.step)
 
     def select(self, index: Tensor) -> "Pairs":
@@ -177,7 +176,6 @@ class CandidateVideos(VideoImagination):
         return [pairs.select(clear.nonzero()[:, 0])]
 
     def _candidates(self, mean: Tensor, std: Tensor, keys: list[Key], where: tuple[int, int], count: int) -> Tensor:
-        """Draw ``[R, k, F, c, h, w]``."""
         noise = [
             key_noise(self.task.seed, keys, ("step", *where, n), mean.shape[1:], mean.device) for n in range(count)
         ]
@@ -195,7 +193,6 @@ class CandidateVideos(VideoImagination):
         return candidate_values(self.task.mix, terms, drawing.group, count)
 
     def _go_on(self, drawn: Tensor, iteration: int, chunk: int, step: int) -> Tensor:
-        """Choose a random candidate of each row: ``[R, F, c, h, w]``."""
         generator = stream(self.task.seed, "candidates", iteration, chunk, step)
         which = torch.randint(drawn.shape[1], (len(drawn),), generator=generator).to(drawn.device)
         return drawn[torch.arange(len(drawn), device=drawn.device), which]
@@ -215,7 +212,6 @@ class PairLogProb:
     reduce: str  # over a step's numbers, ``mean`` or ``sum``.
 
     def __call__(self, decisions: Pairs, generator: torch.Generator) -> Evaluated:
-        """Show pairs to both networks."""
         now = self._log_probs(self.dynamics, decisions)
         before = self._log_probs(self.reference, decisions).detach()
         one = torch.ones(len(decisions), device=now.device)

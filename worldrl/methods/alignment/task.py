@@ -58,7 +58,6 @@ class Starts:
     action: Tensor | None = None
 
     def __len__(self) -> int:
-        """Return ``E``."""
         return len(self.records)
 
 

@@ -169,7 +169,6 @@ class _Growing:
         self.x = self._noise(self._chunk_keys(), "chunk", chunk)
 
     def _chunk_keys(self) -> list[Key]:
-        """Keys that the chunk's first noise is drawn from."""
         if not self.shared_noise:
             return self.keys
         first: dict[int, Key] = {}

@@ -183,7 +183,6 @@ class _Batches:
         return PolicyObs(image, samples.command, instructions, more), samples.chunk, seen
 
     def _augmented(self, image: Tensor, generator: torch.Generator) -> Tensor:
-        """Shift and recolour images, each camera's on its own."""
         if self.config.shift_pixels:
             image = random_shift(image, pixels=self.config.shift_pixels, generator=generator)
         if self.config.jitter:

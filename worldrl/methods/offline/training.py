@@ -119,8 +119,6 @@ def train_offline(
 
 @dataclass
 class _Step:
-    """One step of the loop as a function of its number."""
-
     name: str
     agent: Any
     data: Transitions
@@ -159,8 +157,6 @@ def _imagines(agent: Any) -> bool:
 
 @dataclass
 class _Run:
-    """Contents of a checkpoint besides the step, and the progress note."""
-
     name: str
     agent: Any
     buffer: TransitionBuffer | None

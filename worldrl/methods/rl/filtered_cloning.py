@@ -117,7 +117,6 @@ def self_train(
 
 
 def _grow(source: PolicyImagination, policy: TokenPolicy, config: FilteredCloning, number: int) -> SelectedSamples:
-    """Imagine one batch."""
     starts = balanced(source.records, config.rows // config.group_size, source.stream(number, "starts"))
     request = Request.make(number, starts, uniform(source.records, starts, config.rows))
     judged = source.imagine(request)

@@ -85,7 +85,6 @@ class RolloutFilter:
         return env.rule.threshold if self.reader is None else self.reader.bound
 
     def _sign(self, env: WorldModelVecEnv, rollouts: ImaginedRollouts, rows: Tensor, seed: int) -> Tensor:
-        """The sign of trust in some rollouts ``[E]``."""
         if self.config.confidence_score in READ:
             return -self._normalised_error(rollouts)[:, rows].amax(dim=0)
         own = probabilities(rollouts, rows)
@@ -95,7 +94,6 @@ class RolloutFilter:
         return torch.from_numpy(confidence_scores(own, heard, env.rule.debounce)[self.config.confidence_score]).float()
 
     def _uncertainty(self, env: WorldModelVecEnv, rollouts: ImaginedRollouts, seed: int) -> Tensor:
-        """Doubt in every chunk of every rollout ``[T, B]``."""
         if self.config.confidence_score in READ:
             return self._normalised_error(rollouts)
         heard = ask(env, rollouts, torch.arange(len(rollouts.success)), self.config.resampled_rollouts, seed=seed)

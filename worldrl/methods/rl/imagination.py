@@ -75,7 +75,6 @@ class PolicyChunks:
     weight: Tensor  # ``[M]``, mean 1: 1/T_i where lengths are normalised.
 
     def __len__(self) -> int:
-        """Return ``M``."""
         return self.token.shape[0]
 
     def select(self, index: Tensor) -> "PolicyChunks":

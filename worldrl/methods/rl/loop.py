@@ -63,8 +63,6 @@ def train(learner: Learner, method: Method, *, folder: Path | None, log: MetricL
 
 @dataclass
 class _History:
-    """What is kept of each iteration, for checkpoints."""
-
     kept: list[Any] = field(default_factory=list[Any])
 
     def state_dict(self) -> dict[str, Any]:

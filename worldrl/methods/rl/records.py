@@ -28,7 +28,6 @@ class StartRecords:
     losses: Tensor = field(default_factory=lambda: torch.zeros(0))  # float64 ``[S]``.
 
     def __post_init__(self) -> None:
-        """Begin without knowledge."""
         self.wins, self.losses = (torch.zeros(len(self.task), dtype=torch.float64) for _ in range(2))
 
     def posterior(self, index: Tensor) -> tuple[Tensor, Tensor]:

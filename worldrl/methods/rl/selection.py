@@ -44,7 +44,6 @@ def informative(
 
 
 def _apart(advantage: Tensor, group: Tensor) -> Tensor:
-    """Whether rows' groups have different advantages, bool ``[B]``."""
     ends = (advantage.amax(dim=0), advantage.amin(dim=0))
     return torch.stack([group_range(end, group)[group] > LEAST for end in ends]).any(dim=0)
 
@@ -88,7 +87,6 @@ def best_and_worst(value: Tensor, group: Tensor, count: int) -> Tensor:
 
 
 def _by_value(value: Tensor, group: Tensor) -> list[Tensor]:
-    """Rows of every group, the worst first."""
     members = [(group == number).nonzero()[:, 0] for number in group.unique()]
     return [rows[value[rows].argsort(stable=True)] for rows in members]
 

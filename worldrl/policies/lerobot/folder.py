@@ -242,7 +242,6 @@ def _statistics(folder: Path, mode: str) -> tuple[str, ...]:
 
 
 def _held_statistics(folder: Path, file: str, step: str) -> set[str]:
-    """Names of the statistics of a processor's (un)normalising steps."""
     held: set[str] = set()
     _present(folder, file, "the saved processor")
     for entry in processor_steps(folder, file):
@@ -252,7 +251,6 @@ def _held_statistics(folder: Path, file: str, step: str) -> set[str]:
 
 
 def _identity(folder: Path) -> str:
-    """SHA-256 over config, weights, processors and worldrl's files."""
     files = sorted(p for p in folder.iterdir() if p.suffix in (".json", ".safetensors") and p.is_file())
     sums: dict[str, str] = {}
     for path in files:

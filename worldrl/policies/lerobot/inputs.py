@@ -75,7 +75,6 @@ def require_fit(folder: LerobotFolder, sources: Mapping[str, str], shown: Shapes
 
 
 def _suite_shape(feature: Feature) -> tuple[int, ...]:
-    """Shape of a feature in a suite: images have their channels last."""
     return (*feature.shape[1:], feature.shape[0]) if feature.kind == "VISUAL" else feature.shape
 
 

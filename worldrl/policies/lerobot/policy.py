@@ -120,7 +120,6 @@ class LerobotPolicy(nn.Module):
         return self.worker.with_gradient(torch.from_numpy(found["loss"]), keep)
 
     def _within(self, action: Tensor) -> Tensor:
-        """Actions clipped to the robot's range, as in lerobot's environments."""
         low, high = (torch.from_numpy(bound) for bound in self.actions.bounds)
         return torch.maximum(torch.minimum(action, high), low)
 
@@ -146,7 +145,6 @@ class LerobotPolicy(nn.Module):
         return {name: np.stack([step[name] for step in steps], axis=1) for name in self.sources}
 
     def _shown(self, obs: PolicyObs) -> Arrays:
-        """One observation under the names of the policy's features."""
         shown = {IMAGE: obs.image, COMMAND: obs.command, **obs.more}
         shapes = {name: tuple(value.shape[1:]) for name, value in shown.items()}
         require_fit(self.folder, self.sources, shapes, obs.command.shape[1], "what it is shown")
@@ -169,7 +167,6 @@ class LerobotPolicy(nn.Module):
         self.worker.write("weights", state_dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "LerobotPolicy":
-        """Another worker with the present weights."""
         twin = LerobotPolicy(self.folder, self.launch)
         twin.load_state_dict(self.state_dict())
         return twin

@@ -65,7 +65,6 @@ class Release:
         return f"{self.first[0]}.{self.first[1]}"
 
     def __str__(self) -> str:
-        """Name, oldest supported release, and the tested release."""
         since = f" from {'.'.join(map(str, self.first))} on" if self.first[2] else ""
         return f"{self.name}{since} (tried with {self.tried})"
 

@@ -112,7 +112,6 @@ def over_episodes(parts: Sequence[NDArray[np.float64]], share: float, *, seed: i
 
 
 def _covered(parts: Sequence[NDArray[np.float64]], within: float, seed: int, name: str) -> Bootstrap:
-    """Share of all scores within ``within``."""
     inside, size = (
         np.array(numbers) for numbers in zip(*((int((p <= within).sum()), len(p)) for p in parts), strict=True)
     )

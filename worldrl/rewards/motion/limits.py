@@ -38,7 +38,6 @@ class JointLimits:
             raise SettingError(f"joint limits: low {self.low} lies above high {self.high}")
 
     def __len__(self) -> int:
-        """Return ``D``."""
         return len(self.weight)
 
     def tensor(self, name: str, like: Tensor) -> Tensor:

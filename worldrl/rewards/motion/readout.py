@@ -84,7 +84,6 @@ def column_values(episode: Episode, columns: Sequence[Column], frame_stride: int
 
 
 def _mean_actions(episode: Episode, stride: int) -> NDArray[np.float32]:
-    """Mean of the ``stride`` actions after each frame, ``[T+1, A]``; NaN for fewer."""
     mean = np.full((len(episode) + 1, episode.action.shape[1]), np.nan, np.float32)
     if len(episode) >= stride:
         windows = np.lib.stride_tricks.sliding_window_view(episode.action, stride, axis=0)

@@ -223,18 +223,15 @@ class _State:
 
     @property
     def impatient(self) -> bool:
-        """Whether ``patience`` epochs in a row improved no member."""
         return self.dry >= self.training.patience
 
     @property
     def stopped(self) -> str:
-        """Why training is over, or the empty string."""
         if self.impatient and self.epoch > self.training.min_epochs:
             return "patience"
         return "max_epochs" if self.training.max_epochs and self.epoch >= self.training.max_epochs else ""
 
     def over(self, epoch: int) -> bool:
-        """Whether training ends at ``epoch``."""
         self.epoch = epoch
         return bool(self.stopped)
 

@@ -32,7 +32,6 @@ class EnsembleWorldConfig:
     uncertainty_from: str = "members"
 
     def __post_init__(self) -> None:
-        """Turn names into enum members."""
         self.member_choice = choice("member_choice", MemberChoice, self.member_choice)
         self.uncertainty = choice("uncertainty", Uncertainty, self.uncertainty)
         if self.uncertainty_from not in ("members", "elites"):

@@ -140,7 +140,6 @@ def termination_rule(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -
 
 
 def _argument(key: str, value: Any) -> Any:
-    """Check and return a range or switch of an environment."""
     if not key.endswith("_range"):
         if isinstance(value, bool):
             return value

@@ -221,7 +221,6 @@ def fit_trajectories(
 
 
 def _windows_loss(model: TrajectoryDiffusion, windows: Tensor, batch_size: int, seed: int, name: str) -> Loss:
-    """Return the loss of step ``k`` on windows ``[n, L, W]`` drawn from the stream of ``k``."""
     clean = model.normalise(windows)
 
     def loss(step: int) -> tuple[Tensor, Logs]:

@@ -50,7 +50,6 @@ class LatentRollouts(nn.Module):
         self.register_buffer("memory", torch.zeros_like(recorded))
 
     def __len__(self) -> int:
-        """Return ``N``."""
         return len(self.begun)
 
     @torch.no_grad()

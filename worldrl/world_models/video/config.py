@@ -260,7 +260,6 @@ class VideoWorldModelConfig:
 
 
 def _kind(name: str, kinds: type[Kind], value: str) -> Kind:
-    """Read a kind from text."""
     try:
         return kinds(value)
     except ValueError:

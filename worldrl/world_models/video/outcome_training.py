@@ -75,7 +75,6 @@ class LabelledEpisodes:
     valid: Tensor  # bool ``[E, T]``, the frame was recorded.
 
     def __len__(self) -> int:
-        """Return ``E``."""
         return len(self.success)
 
     def to(self, device: torch.device) -> "LabelledEpisodes":
@@ -197,7 +196,6 @@ def _findings(
     config: OutcomeTraining,
     generator: torch.Generator,
 ) -> list[Tensor]:
-    """Imagine once; return each version's findings ``[B, T, width]``."""
     found: list[list[Tensor]] = [[] for _ in versions]
     with autocast(model, config):
         state = model.window_start(batch)

@@ -42,7 +42,6 @@ class Pairs:
     episode: Tensor  # int64 ``[N]``, position in ``first``.
 
     def __len__(self) -> int:
-        """Return ``N``."""
         return len(self.imagined)
 
 

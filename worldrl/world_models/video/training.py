@@ -149,7 +149,6 @@ class WindowLoss:
     split: bool = False  # whether rollouts advance with a generator of their own on devices other than the CPU.
 
     def __call__(self, step: int) -> tuple[Tensor, Logs]:
-        """Draw windows and compute their loss; return it with its scalars."""
         config = self.config
         generator = stream(self.seed, *self.names(step))
         if self.rollouts is not None:
@@ -171,7 +170,6 @@ class WindowLoss:
         return batch.to(self.model.device), hidden
 
     def _continued(self, rollouts: LatentRollouts, generator: torch.Generator) -> tuple[Tensor, Logs]:
-        """Learn from rows of the buffer, then advance them."""
         context = rollouts.draw(self.config.batch, generator)
         batch, hidden = self._relabelled(context.batch, generator)
         drawn = on_device(generator, self.model.device)

@@ -166,5 +166,4 @@ class EdmUNet(nn.Module):
         return torch.cat([memory[:, 1:], frame[:, None]], dim=1)
 
     def _features(self, frames: list[Tensor]) -> Tensor:
-        """Join the frames' tokens ``[B, n, d]``, each plus its frame's vector: ``[B, F n, d]``."""
         return torch.cat([found + place for found, place in zip(frames, self.frame, strict=True)], dim=1)

@@ -159,7 +159,6 @@ def _read_config(folder: Path, part: str, expected: str) -> dict[str, Any]:
 
 
 def _weight_files(folder: Path, part: str) -> list[str]:
-    """List the weight files of a part, after a look at each."""
     index = folder / part / INDEX
     if index.is_file():
         shards = read_json(index, error=ArtefactError).get("weight_map", {}).values()

@@ -138,14 +138,12 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
         return after, Imagined(clip, self.frame_steps, commands, probability, uncertainty)
 
     def _clip(self, state: WanState, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Make a chunk of noise; return the latents of the whole clip and the features."""
         context = self.codec.encode(context_frames(state.reference, state.memory, self.config.dynamics))
         told = clip_action(state.null_action, state.memory_action, action)
         future, features = self.dynamics.sample(noise, context[:, 0], context[:, 1:], told)
         return torch.cat([context, future], dim=1), features
 
     def _judge(self, features: Tensor, state: WanState) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return the probability of success ``[B, F]``, the jurors' doubt of it, and the belief after the chunk."""
         if self.outcome is None:
             return torch.sigmoid(self.success(features, state.instruction).float()), None, state.belief
         votes, belief = self.outcome(self.find(features, state.instruction), state.belief)

@@ -135,8 +135,6 @@ def _episode(columns: Mapping[str, Tensor], seed: int | None) -> VectorEpisode:
 
 
 class _Learner:
-    """Stable-Baselines3's learner between two stretches."""
-
     def __init__(
         self, folder: Path, env_id: str, config: BehaviourSac, seed: int, max_episode_steps: int | None = None
     ) -> None:
@@ -182,7 +180,6 @@ class _Learner:
             self.sac.learn(steps, callback=advance, log_interval=None, reset_num_timesteps=False)
 
     def evaluate(self) -> float:
-        """Mean deterministic return over the same episodes at every border."""
         policy = memoryless(BehaviourActor(self._actor(), {}))
         seeds = [stream_seed(self.seed, "behaviour-sac", "evaluation", n) % 2**31 for n in range(self._episodes)]
         returns = [play_episode(self.env, self.info, policy, seed=s, generator=None).reward.sum() for s in seeds]
@@ -204,7 +201,6 @@ class _Learner:
         return {"log_temperature": self.sac.log_ent_coef.detach(), "kept": kept}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a checkpoint, and the experience before it."""
         self.kept = [Evaluated(int(step), float(value)) for step, value in state_dict["kept"]]
         with torch.no_grad():
             self.sac.log_ent_coef.copy_(state_dict["log_temperature"])
@@ -227,7 +223,6 @@ class _Learner:
         return {name: tensor.detach().clone() for name, tensor in self.sac.actor.state_dict().items()}
 
     def training(self, log: MetricLog | None) -> Training:
-        """Say what checkpoints hold; the log's line of an actor is its step."""
         optimizers = {
             "actor": self.sac.actor.optimizer,
             "critic": self.sac.critic.optimizer,

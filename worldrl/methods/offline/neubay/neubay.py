@@ -233,7 +233,6 @@ class Neubay(Agent):
         return {"actor/loss": loss.detach(), "actor/entropy": entropy, "actor/alpha": self.temperature.alpha}
 
     def _clone_step(self, packed: PackedSequences, policy: Gaussian) -> Logs:
-        """Take a step of the actor towards the recorded actions, if there are any."""
         recorded = (packed.pairs & packed.real[1:]).nonzero()[:, 0]
         if not len(recorded):
             return {}
@@ -243,7 +242,6 @@ class Neubay(Agent):
         return {"actor/clone": loss.detach()}
 
     def _pace_actor(self, share: float) -> None:
-        """Set the actor's learning rates to a share of their initial values."""
         for group in self.optimizers["actor"].param_groups:
             group["lr"] = group["initial_lr"] * share
 

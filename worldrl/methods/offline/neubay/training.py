@@ -88,8 +88,6 @@ def train_neubay(
 
 @dataclass
 class _Generations:
-    """Contents of a checkpoint besides weights and optimizers."""
-
     agent: Neubay
     buffer: PackedSequenceBuffer
     generation: int = 0

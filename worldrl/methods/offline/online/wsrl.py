@@ -135,7 +135,6 @@ class _Online:
 
     @property
     def parts(self) -> dict[str, Stateful]:
-        """Contents of a checkpoint besides the counters."""
         given = {"agent": self.agent, "buffer": self.buffer, "world": self.world, "env": self.env}
         return {name: part for name, part in given.items() if hasattr(part, "state_dict")}
 
@@ -145,14 +144,12 @@ class _Online:
         return counted | {name: part.state_dict() for name, part in self.parts.items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state_dict` gave."""
         for key, name in COUNTED.items():
             setattr(self, name, state_dict[key])
         for name, part in self.parts.items():
             part.load_state_dict(state_dict[name])
 
     def learn(self, step: int, config: WsrlConfig, generator: torch.Generator) -> None:
-        """Update the agent on online rows, and on imagined ones where there is a world."""
         if self.world is not None:
             found = self.world.refresh(step - config.warmup, self.buffer, self.agent, generator)
             self.world_logs = found or self.world_logs
