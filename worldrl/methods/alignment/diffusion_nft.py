@@ -124,6 +124,7 @@ class ForwardProcess:
     reference: FlowTransformer | None = None  # the network of the KL term; None: there is none.
 
     def __call__(self, decisions: FinishedChunks, generator: torch.Generator) -> Evaluated:
+        """Noise finished chunks afresh and let all networks predict them."""
         around, latent = decisions.around, decisions.latent
         x, sigma = noised(latent, self.schedule, on_device(generator, latent.device))
         clean = around.predict(self.dynamics, x, sigma)

@@ -87,6 +87,7 @@ class DenoisingLogProb:
     reference: FlowTransformer | None = None  # the network of the KL term; None: there is none.
 
     def __call__(self, decisions: NoisySteps, generator: torch.Generator) -> Evaluated:
+        """Show noisy steps to the network again, and to the reference."""
         mean, std = self._transition(self.dynamics, decisions)
         logp = gaussian_log_prob(decisions.x_next, mean, std, self.reduce)
 

@@ -95,6 +95,7 @@ class TwoStages:
     config: SolRlConfig  # whether they are, and what advantages are normalised over.
 
     def __call__(self, source: VideoImagination, request: Request, mix: RewardMix, logs: Logs) -> Collected[VideoTree]:
+        """Return the videos that are learned from."""
         with precision(source.task.model, self.dtype):
             cheap: VideoTree = self.cheap.imagine(request)
         explored = source.score(cheap)

@@ -212,6 +212,7 @@ class PairLogProb:
     reduce: str  # over a step's numbers, ``mean`` or ``sum``.
 
     def __call__(self, decisions: Pairs, generator: torch.Generator) -> Evaluated:
+        """Show pairs to both networks."""
         now = self._log_probs(self.dynamics, decisions)
         before = self._log_probs(self.reference, decisions).detach()
         one = torch.ones(len(decisions), device=now.device)

@@ -72,6 +72,7 @@ class TokenLogProb:
     reference: TrainablePolicy | None = None  # the policy of the KL term; None: there is none.
 
     def __call__(self, decisions: PolicyChunks, generator: torch.Generator) -> Evaluated:
+        """Show chunks to the policy again, and to the reference."""
         device = self.policy.device
         token, logp, advantage, weight = (
             value.to(device) for value in (decisions.token, decisions.logp, decisions.advantage, decisions.weight)

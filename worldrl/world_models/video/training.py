@@ -149,6 +149,7 @@ class WindowLoss:
     split: bool = False  # whether rollouts advance with a generator of their own on devices other than the CPU.
 
     def __call__(self, step: int) -> tuple[Tensor, Logs]:
+        """Draw windows and compute their loss; return it with its scalars."""
         config = self.config
         generator = stream(self.seed, *self.names(step))
         if self.rollouts is not None:

@@ -105,6 +105,7 @@ class ClipDraws:
     process: int = 0
 
     def __call__(self, number: int) -> tuple[str | int, ...]:
+        """Return the names for the ``number``-th pass of the training."""
         return ("wan", *divmod(number, self.passes), self.process)
 
 
