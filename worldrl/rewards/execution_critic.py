@@ -17,28 +17,26 @@ Shapes legend: ``N`` videos, ``T`` imagined frames, ``D`` targets, ``P`` = T D, 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.rng import initial_weights, stream
-from worldrl.core.storage.artefact import read_artefact, write_artefact
-from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.storage.typed import from_plain
-from worldrl.core.storage.weights import fitting, load_weights
 from worldrl.core.training.fit import FitReport, fit_module
 from worldrl.core.training.optimizer import adamw
 from worldrl.core.types import ImaginedVideos
 from worldrl.nn.stacked import StackedLinear, fan_in_uniform
+from worldrl.nn.stored import StoredModule
 from worldrl.nn.text import InstructionEncoder
 from worldrl.rewards.motion.basis import check_frame_time, check_terms
 from worldrl.rewards.motion.inverse_dynamics import IDM_FOLDER, InverseDynamics, read_once
 
-KIND, TERM = "execution-critic", "execution"
+TERM = "execution"
 CRITIC = "critic"  # folder of the critic in the reward's folder, beside the inverse dynamics
 LEAST_DEVIATION = 0.05
 """Lower bound of a target's deviation (rad, or gripper opening): small motions are not scaled to unit deviation."""
@@ -109,12 +107,15 @@ def held_to(read: Tensor, frames: int) -> Tensor:
     return torch.cat([read, read[:, -1:].expand(-1, missing, -1)], dim=1)
 
 
-class ExecutionCritic(nn.Module):
+class ExecutionCritic(StoredModule):
     """``K`` small networks from a plan's targets ``[T, D]`` and instruction to the logit of its execution's success."""
+
+    kind = "execution-critic"
 
     def __init__(self, config: ExecutionConfig, frames: int, width: int):
         super().__init__()
         self.config, self.frames, self.width = config, frames, width
+        self.sizes = {"sizes": asdict(config), "frames": frames, "width": width}
         self.instruction = InstructionEncoder(config.text_width)
         self.into = StackedLinear(config.members, frames * width + config.text_width, config.hidden)
         self.out = StackedLinear(config.members, config.hidden, 1)
@@ -166,21 +167,11 @@ class ExecutionCritic(nn.Module):
         value = pessimistic(self(rows.expand(self.config.members, *rows.shape)))
         return value - self.config.distance_penalty * self.beyond(read)
 
-    def save(self, folder: Path, *, parents: Sequence[dict[str, Any]] = (), learned: Learned | None = None) -> None:
-        """Write an artefact folder; ``learned`` None records unknown training data."""
-        config = {"sizes": asdict(self.config), "frames": self.frames, "width": self.width}
-        files = None if learned is None else learned.files()
-        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), files=files, parents=parents)
-
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> "ExecutionCritic":
-        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
-        artefact = read_artefact(folder, kind=KIND)
-        with fitting(artefact):
-            sizes = from_plain(ExecutionConfig, artefact.config["sizes"], where="sizes")
-            critic = cls(sizes, artefact.config["frames"], artefact.config["width"])
-            load_weights(critic, artefact)
-        return critic.to(device).eval()
+    def restored(cls, stored: dict[str, Any]) -> Self:
+        """Make it of its folder's config."""
+        config = from_plain(ExecutionConfig, stored["sizes"], where="sizes")
+        return cls(config, stored["frames"], stored["width"])
 
 
 def fit_execution(

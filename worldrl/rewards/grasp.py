@@ -15,30 +15,27 @@ Shapes legend: ``E`` rollouts, ``R`` frames, ``B`` rows, ``N`` commands, ``A`` n
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
 from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import initial_weights, stream
-from worldrl.core.storage.artefact import read_artefact, write_artefact
-from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.storage.typed import from_plain
-from worldrl.core.storage.weights import fitting, load_weights
 from worldrl.core.training.fit import FitReport, fit_module
 from worldrl.core.training.optimizer import adamw
 from worldrl.core.types import Episode
 from worldrl.nn.blocks import Mlp
+from worldrl.nn.stored import StoredModule
 from worldrl.nn.text import InstructionEncoder
 from worldrl.nn.vision import ImageEncoder, colour_jitter
 from worldrl.rewards.config import GraspConfig
 
-KIND = "grasp-dynamics"
 GRASP_FOLDER = "grasp"  # its folder in a run directory of ``worldrl train-idm``
 LEAST_DEVIATION = 1e-3  # lower bound of a column's deviation, in its unit
 ROBUST = 0.1
@@ -107,9 +104,10 @@ def positions(actions: ActionSpec, command: np.ndarray | Tensor) -> Tensor:
     return torch.as_tensor(command)[..., places].float()
 
 
-class GraspDynamics(nn.Module):
+class GraspDynamics(StoredModule):
     """From an image and an instruction to the place where the hand closes; ``closes``: instructions that need it."""
 
+    kind = "grasp-dynamics"
     mean: Tensor  # of each column in the training data, ``[D]``.
     scale: Tensor  # standard deviation of each column there, ``[D]``.
     deviation: Tensor  # root mean square error over all columns on held-out episodes, a scalar.
@@ -117,6 +115,7 @@ class GraspDynamics(nn.Module):
     def __init__(self, config: GraspConfig, actions: ActionSpec, closes: Sequence[str] = ()):
         super().__init__()
         self.config, self.actions, self.closes = config, actions, frozenset(closes)
+        self.sizes = {"sizes": asdict(config), "actions": actions.to_json(), "closes": sorted(closes)}
         columns = len(position_names(actions))
         sizes = {"width": config.width, "blocks": config.blocks, "keypoints": config.keypoints}
         self.text = InstructionEncoder(config.text_width)
@@ -149,24 +148,11 @@ class GraspDynamics(nn.Module):
         error = positions(self.actions, command).cpu() - self.read(frame, instruction)
         return (error / self.deviation.cpu()).square().mean(dim=-1)
 
-    # -- folder ----------------------------------------------------------------------------------------------
-
-    def save(self, folder: Path, *, parents: Sequence[dict[str, Any]] = (), learned: Learned | None = None) -> None:
-        """Write an artefact folder; ``learned`` None records unknown training data."""
-        config = {"sizes": asdict(self.config), "actions": self.actions.to_json(), "closes": sorted(self.closes)}
-        files = None if learned is None else learned.files()
-        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), files=files, parents=parents)
-
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> "GraspDynamics":
-        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
-        artefact = read_artefact(folder, kind=KIND)
-        with fitting(artefact):
-            sizes = from_plain(GraspConfig, artefact.config["sizes"], where="sizes")
-            actions = ActionSpec.from_json(artefact.config["actions"])
-            grasp = cls(sizes, actions, artefact.config.get("closes", ()))  # absent in older folders
-            load_weights(grasp, artefact)
-        return grasp.to(device).eval()
+    def restored(cls, stored: dict[str, Any]) -> Self:
+        """Make it of its folder's config."""
+        sizes = from_plain(GraspConfig, stored["sizes"], where="sizes")
+        return cls(sizes, ActionSpec.from_json(stored["actions"]), stored.get("closes", ()))  # absent in older folders
 
 
 def fit_grasp(

@@ -21,7 +21,7 @@ Shapes legend: ``N`` videos, ``T`` frames, ``F`` features, ``W`` windows, ``K`` 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -29,19 +29,16 @@ from torch import Tensor, nn
 
 from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.rng import initial_weights, stream
-from worldrl.core.storage.artefact import read_artefact, write_artefact
-from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.storage.typed import from_plain
-from worldrl.core.storage.weights import fitting, load_weights
 from worldrl.core.training.fit import FitReport, fit_module
 from worldrl.core.training.optimizer import adamw
 from worldrl.core.types import ImaginedVideos
 from worldrl.nn.blocks import Mlp
+from worldrl.nn.stored import StoredModule
 from worldrl.rewards.motion.basis import REAL_SHARE, check_frame_time, check_terms
 from worldrl.rewards.motion.inverse_dynamics import IDM_FOLDER, InverseDynamics
 
-KIND = "feature-predictor"
 TEMPERATURE = 0.1
 PHYSICAL, MOVING = "physical_foresight", "moving_foresight"  # MIND-V's R, and R', which is 0 for a still video
 PREDICTOR = "foresight"  # folder of P in a run directory of ``worldrl train-idm``, beside E
@@ -70,12 +67,15 @@ def physical_foresight(similarity: Tensor, temperature: float = TEMPERATURE) -> 
     return (((1 - similarity) / temperature).softmax(dim=1) * similarity).sum(dim=1)
 
 
-class FeaturePredictor(nn.Module):
+class FeaturePredictor(StoredModule):
     """P: standardised features of ``K`` frames to those of a later one; untrained it copies the last of the ``K``."""
+
+    kind = "feature-predictor"
 
     def __init__(self, config: ForesightConfig, width: int):
         super().__init__()
         self.config, self.width = config, width
+        self.sizes = {"sizes": asdict(config), "width": width}
         self.net = Mlp(config.context * width, config.hidden, width)
         nn.init.zeros_(self.net[2].weight)  # pyright: ignore[reportArgumentType]
         self.register_buffer("mean", torch.zeros(width))
@@ -137,21 +137,10 @@ class FeaturePredictor(nn.Module):
         self.get_buffer("pace").copy_(pace)
         self.get_buffer("tremble").copy_(tremble)
 
-    def save(self, folder: Path, *, parents: Sequence[dict[str, Any]] = (), learned: Learned | None = None) -> None:
-        """Write an artefact folder; ``learned`` None records unknown training data."""
-        config = {"sizes": asdict(self.config), "width": self.width}
-        files = None if learned is None else learned.files()
-        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), files=files, parents=parents)
-
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> "FeaturePredictor":
-        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
-        artefact = read_artefact(folder, kind=KIND)
-        with fitting(artefact):
-            sizes = from_plain(ForesightConfig, artefact.config["sizes"], where="sizes")
-            predictor = cls(sizes, artefact.config["width"])
-            load_weights(predictor, artefact)
-        return predictor.to(device).eval()
+    def restored(cls, stored: dict[str, Any]) -> Self:
+        """Make it of its folder's config."""
+        return cls(from_plain(ForesightConfig, stored["sizes"], where="sizes"), stored["width"])
 
 
 def fit_foresight(

@@ -13,20 +13,17 @@ Shapes legend: ``N`` videos, ``T`` frames, ``Y X`` pixels, ``W`` frames of a win
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from worldrl.core.errors import SettingError
-from worldrl.core.storage.artefact import read_artefact, write_artefact
-from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.typed import from_plain
-from worldrl.core.storage.weights import fitting, load_weights
 from worldrl.core.types import ImaginedVideos
 from worldrl.nn.backbone import BackboneEncoder
 from worldrl.nn.blocks import Mlp
+from worldrl.nn.stored import StoredModule
 from worldrl.nn.vision import ImageEncoder
 from worldrl.rewards.config import OFFSETS, IdmConfig
 from worldrl.rewards.motion.readout import Column
@@ -34,7 +31,6 @@ from worldrl.rewards.motion.readout import Column
 if TYPE_CHECKING:
     from worldrl.rewards.motion.basis import MotionBasis
 
-KIND = "idm"
 IDM_FOLDER = "idm"  # its folder in a run directory of ``worldrl train-idm``
 CONDITION = 16  # width of the encoder's condition, a learned constant: inverse dynamics has no instruction
 LEAST_LOG, MOST_LOG = -6.0, 3.0  # range of the predicted logarithm of a standardised deviation
@@ -56,13 +52,14 @@ def make_encoder(config: IdmConfig) -> ImageEncoder | BackboneEncoder:
     return ImageEncoder(CONDITION, blocks=config.blocks, **sizes)
 
 
-class InverseDynamics(nn.Module):
+class InverseDynamics(StoredModule):
     """Network from images ``frame_stride`` control steps apart to recorded columns, with uncertainty.
 
     ``basis``: constants of the motion rewards, None if its columns are no positions; ``begun``: of which weights its
     backbone began, None without one.
     """
 
+    kind = "idm"
     mean: Tensor  # of each column in the training data, ``[D]``.
     deviation: Tensor  # standard deviation of each column there, ``[D]``.
     trust: Tensor  # factor on the predicted deviations, ``[D]``.
@@ -126,34 +123,26 @@ class InverseDynamics(nn.Module):
         std = self.trust * self.deviation * log_std.exp()
         return Decoded(*(value.unflatten(0, frames.shape[:2]) for value in (mean, std)))
 
-    # -- folder ----------------------------------------------------------------------------------------------
-
-    def save(self, folder: Path, *, parents: Sequence[dict[str, Any]] = (), learned: Learned | None = None) -> None:
-        """Write an artefact folder; ``learned`` None records unknown training data."""
-        config = {
+    def stored(self) -> dict[str, Any]:
+        """Return the config of its folder, measured constants included."""
+        return {
             "sizes": asdict(self.config),
             "columns": [column.to_json() for column in self.columns],
             "frame_stride": self.frame_stride,
             "basis": None if self.basis is None else self.basis.to_json(),
             "begun": self.begun,
         }
-        files = None if learned is None else learned.files()
-        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), files=files, parents=parents)
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> "InverseDynamics":
-        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
+    def restored(cls, stored: dict[str, Any]) -> Self:
+        """Make it of :meth:`stored`'s values, without its weights."""
         from worldrl.rewards.motion.basis import MotionBasis
 
-        artefact = read_artefact(folder, kind=KIND)
-        config = artefact.config
-        with fitting(artefact):
-            columns = [Column(**column) for column in config["columns"]]
-            idm = cls(from_plain(IdmConfig, config["sizes"], where="sizes"), columns, config["frame_stride"])
-            load_weights(idm, artefact)
-            idm.basis = None if config["basis"] is None else MotionBasis.from_json(config["basis"])
-            idm.begun = config.get("begun")  # absent in older folders
-        return idm.to(device).eval()
+        columns = [Column(**column) for column in stored["columns"]]
+        idm = cls(from_plain(IdmConfig, stored["sizes"], where="sizes"), columns, stored["frame_stride"])
+        idm.basis = None if stored["basis"] is None else MotionBasis.from_json(stored["basis"])
+        idm.begun = stored.get("begun")  # absent in older folders
+        return idm
 
 
 def read_once(idm: InverseDynamics, videos: ImaginedVideos) -> Tensor:

@@ -11,22 +11,19 @@ Shapes legend: ``M`` members, ``m`` some of them, ``B`` rows, ``S`` observation,
 import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from worldrl.core.errors import ActionError
-from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.storage.typed import from_plain
-from worldrl.core.storage.weights import fitting, load_weights
 from worldrl.core.transitions import Transitions
 from worldrl.nn.stacked import StackedLayerNorm, StackedLinear, fan_in_uniform, truncated_normal
+from worldrl.nn.stored import StoredModule
 from worldrl.world_models.state.config import EnsembleConfig, Uncertainty, Variant
 
-KIND = "state-ensemble"
 LOGVAR_LOW, LOGVAR_HIGH = -10.0, 0.5  # initial values of the learnable bounds of the log-variance (``plain``)
 LOG_SIGMA_LOW, LOG_SIGMA_HIGH = -5.0, 0.25  # fixed bounds of log σ (``layer_norm``)
 CONSTANT = 1e-12  # A column with a standard deviation up to this is constant; its scale is 1
@@ -125,12 +122,13 @@ def group_rows(member: Tensor, count: int) -> tuple[Tensor, Tensor]:
 # --- the networks --------------------------------------------------------------------------------------------------
 
 
-class Ensemble(nn.Module):
+class Ensemble(StoredModule):
     """``M`` networks from (s, a) to mean and log-variance of (Δs, r), with the statistics of their training.
 
     ``elites``, int64 ``[m]``, are the members that predict rollouts; before training they are the first ones.
     """
 
+    kind = "state-ensemble"
     input_mean: Tensor
     input_std: Tensor
     target_shift: Tensor
@@ -140,6 +138,7 @@ class Ensemble(nn.Module):
     def __init__(self, config: EnsembleConfig, obs_size: int, action_size: int):
         super().__init__()
         self.config, self.obs_size, self.action_size = config, obs_size, action_size
+        self.sizes = {"ensemble": config.to_json(), "obs_size": obs_size, "action_size": action_size}
         widths = [obs_size + action_size, *[config.width] * config.depth, 2 * (obs_size + 1)]
         self.layers = nn.ModuleList([StackedLinear(config.members, *pair) for pair in pairwise(widths)])
         normed = widths[1:-1] if config.variant is Variant.layer_norm else []
@@ -217,23 +216,11 @@ class Ensemble(nn.Module):
         """Convert means and log-variances ``[..., D]`` from the networks' units to the data's."""
         return mean * self.target_scale + self.target_shift, logvar + 2 * self.target_scale.log()
 
-    # -- folder ----------------------------------------------------------------------------------------------
-
-    def save(self, folder: Path, *, extra: Mapping[str, Any] | None = None) -> None:
-        """Write weights, statistics, elites and configuration as an artefact folder; ``extra`` joins the config."""
-        sizes = {"obs_size": self.obs_size, "action_size": self.action_size}
-        config = {"ensemble": self.config.to_json(), **sizes, **(extra or {})}
-        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict())
-
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> "Ensemble":
-        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
-        artefact = read_artefact(folder, kind=KIND)
-        with fitting(artefact):
-            config = from_plain(EnsembleConfig, artefact.config["ensemble"], where="ensemble")
-            ensemble = cls(config, artefact.config["obs_size"], artefact.config["action_size"])
-            load_weights(ensemble, artefact)
-        return ensemble.to(device).eval()
+    def restored(cls, stored: dict[str, Any]) -> Self:
+        """Make it of its folder's config."""
+        config = from_plain(EnsembleConfig, stored["ensemble"], where="ensemble")
+        return cls(config, stored["obs_size"], stored["action_size"])
 
 
 def _scale(std: Tensor) -> Tensor:

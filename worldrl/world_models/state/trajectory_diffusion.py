@@ -8,28 +8,26 @@ Shapes legend: ``B`` windows, ``L`` steps, ``S`` observation, ``A`` action, ``W 
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs
 from worldrl.core.rng import initial_weights, on_device, stream
-from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.storage.typed import from_plain
-from worldrl.core.storage.weights import fitting, load_weights
 from worldrl.core.training.ema import Ema
 from worldrl.core.training.fit import FitReport, Loss, fit
 from worldrl.core.training.optimizer import warmup_cosine
 from worldrl.core.transitions import Transitions
 from worldrl.diffusion.edm import denoised, draw_sigma, loss_weight, precondition
 from worldrl.diffusion.flow import expand_sigma
+from worldrl.nn.stored import StoredModule
 from worldrl.nn.trajectory_unet import TrajectoryUNet
 from worldrl.world_models.state.trajectory_windows import stack_windows, window_starts, window_transitions
 
-KIND = "trajectory-diffusion"
 CONSTANT = 1e-6  # A column with a standard deviation up to this is constant; its scale is 1
 
 
@@ -92,15 +90,17 @@ def published_trajectory_diffusion() -> TrajectoryDiffusionConfig:
     return TrajectoryDiffusionConfig(features=1024)
 
 
-class TrajectoryDiffusion(nn.Module):
+class TrajectoryDiffusion(StoredModule):
     """The denoiser D(x; σ) of normalised windows, with the statistics of its training."""
 
+    kind = "trajectory-diffusion"
     mean: Tensor
     std: Tensor
 
     def __init__(self, config: TrajectoryDiffusionConfig, obs_size: int, action_size: int):
         super().__init__()
         self.config, self.obs_size, self.action_size = config, obs_size, action_size
+        self.sizes = {"trajectory": asdict(config), "obs_size": obs_size, "action_size": action_size}
         self.net = TrajectoryUNet(self.width, config.features, config.levels, config.groups)
         self.register_buffer("mean", torch.zeros(self.width))
         self.register_buffer("std", torch.ones(self.width))
@@ -149,23 +149,11 @@ class TrajectoryDiffusion(nn.Module):
         """Convert normalised windows ``[B, L, W]`` to rows, see :func:`~.trajectory_windows.window_transitions`."""
         return window_transitions(self.denormalise(x), self.obs_size)
 
-    # -- folder ----------------------------------------------------------------------------------------------
-
-    def save(self, folder: Path, *, extra: dict[str, Any] | None = None) -> None:
-        """Write weights, statistics and configuration as an artefact folder; ``extra`` joins the config."""
-        sizes = {"obs_size": self.obs_size, "action_size": self.action_size}
-        config = {"trajectory": asdict(self.config), **sizes, **(extra or {})}
-        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict())
-
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> "TrajectoryDiffusion":
-        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
-        artefact = read_artefact(folder, kind=KIND)
-        with fitting(artefact):
-            config = from_plain(TrajectoryDiffusionConfig, artefact.config["trajectory"], where="trajectory")
-            model = cls(config, artefact.config["obs_size"], artefact.config["action_size"])
-            load_weights(model, artefact)
-        return model.to(device).eval()
+    def restored(cls, stored: dict[str, Any]) -> Self:
+        """Make it of its folder's config."""
+        config = from_plain(TrajectoryDiffusionConfig, stored["trajectory"], where="trajectory")
+        return cls(config, stored["obs_size"], stored["action_size"])
 
 
 @dataclass(frozen=True)
