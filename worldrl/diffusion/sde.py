@@ -60,8 +60,7 @@ class Denoising:
 class RatioRule:
     """How the log-probability of a step becomes one number, and how far its ratio may change.
 
-    A mean over 4,000 numbers changes 4,000 times less than their sum: 1e-5 to 1e-4 suits means, 0.2 sums of an
-    action.
+    A mean over 4,000 numbers changes 4,000 times less than their sum: 1e-5 to 1e-4 suits means, 0.2 sums of an action.
     """
 
     reduce: str = "mean"  # ``mean`` or ``sum`` over a step's numbers.

@@ -27,8 +27,7 @@ EXTRA = "timm"
 class BackboneEncoder(nn.Module):
     """Images and condition vectors ``[B, text_width]`` to features ``[B, out_width]``, on a trunk of timm's.
 
-    Raises MissingExtraError: timm is not installed; SettingError: it has no such model, or that no level of
-    ``stride``.
+    Raises MissingExtraError: timm is not installed; SettingError: it has no such model, or that no level of ``stride``.
     """
 
     mean: Tensor

@@ -1,8 +1,7 @@
 """IQL (Kostrikov et al. 2022): an expectile estimates the best recorded action; no other action is ever valued.
 
-V:      mean_b L_τ(min_i Q̄_i(s, a) − V(s)),   L_τ(u) = |τ − 1[u < 0]| u²
-Q:      Σ_i mean_b (Q_i(s, a) − r − γ (1 − terminated) V(s'))²
-actor:  −mean_b min(exp(β (min_i Q̄_i(s, a) − V(s))), w_max) log π(a|s)
+V: mean_b L_τ(min_i Q̄_i(s, a) − V(s)), L_τ(u) = |τ − 1[u < 0]| u² Q: Σ_i mean_b (Q_i(s, a) − r − γ (1 − terminated)
+V(s'))² actor: −mean_b min(exp(β (min_i Q̄_i(s, a) − V(s))), w_max) log π(a|s)
 """
 
 import copy

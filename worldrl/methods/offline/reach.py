@@ -24,9 +24,8 @@ def nearest(final: Tensor, earlier: Tensor) -> Tensor:
 def reach_report(agent: Sac, imagination: Branches, *, rollouts: int, generator: torch.Generator) -> dict[str, float]:
     """Measure the critics' disagreement at the final states of new rollouts of the agent's sampled actions.
 
-    Returns ``penalty_auroc`` of mean_i Q_i - min_i Q_i between edge and other final states, its means
-    ``penalty_edge`` and ``penalty_within``, ``distance_edge`` (smallest, in deviations) and the world's
-    ``largest_uncertainty``.
+    Returns ``penalty_auroc`` of mean_i Q_i - min_i Q_i between edge and other final states, its means ``penalty_edge``
+    and ``penalty_within``, ``distance_edge`` (smallest, in deviations) and the world's ``largest_uncertainty``.
     """
     index = torch.randint(imagination.rows, (rollouts,), generator=generator, device=generator.device)
     parts, outcomes = branch(imagination.world, agent, index, imagination.config, generator=generator)

@@ -87,7 +87,7 @@ class SacConfig:
 def soft_target(
     reward: Tensor, terminated: Tensor, next_q: Tensor, next_logp: Tensor, *, alpha: Tensor | float, discount: float
 ) -> Tensor:
-    """R + γ (1 − terminated) [min_i Q̄_i − α log π], ``[B]``, of ``[N, B]``; ``alpha=0`` leaves entropy out."""
+    """Return r + γ (1 − terminated) [min_i Q̄_i − α log π], ``[B]``, of ``[N, B]``; ``alpha=0`` leaves entropy out."""
     return td_target(reward, terminated, next_q.min(dim=0).values - alpha * next_logp, discount)
 
 

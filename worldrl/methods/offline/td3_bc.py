@@ -1,8 +1,7 @@
 """TD3+BC (Fujimoto & Gu 2021): TD3 whose actor also stays near the data.
 
-y = r + γ (1 − terminated) min_{i=1,2} Q̄_i(s', ã),   ã = clip(π̄(s') + clip(ε, ±c), ±1),  ε ~ N(0, σ²)
-critic:  Σ_i mean_b (Q_i(s, a) − y)²
-actor:   max_π  λ Q_1(s, π(s)) − (π(s) − a)²,   λ = α / mean_b |Q_1(s, π(s))|
+y = r + γ (1 − terminated) min_{i=1,2} Q̄_i(s', ã), ã = clip(π̄(s') + clip(ε, ±c), ±1), ε ~ N(0, σ²) critic: Σ_i mean_b
+(Q_i(s, a) − y)² actor: max_π λ Q_1(s, π(s)) − (π(s) − a)², λ = α / mean_b |Q_1(s, π(s))|
 """
 
 import copy

@@ -90,10 +90,9 @@ def train_offline(
     """Train an agent in place until ``training.steps`` steps are taken, resuming from ``folder`` (None saves nothing).
 
     ``name``: of the series in the log and of the random streams; ``evaluate``: called every ``evaluate_every`` steps
-    and at the end, logged as ``name/evaluation``. Raises NonFiniteError: a logged scalar is not finite;
-    ArtefactError: checkpoints are damaged or of another agent, or the disk refuses; SettingError: ``imagination``
-    without ``imagining``, or the reverse; or updates that the agent does not support. Ctrl-C raises once the step is
-    saved.
+    and at the end, logged as ``name/evaluation``. Raises NonFiniteError: a logged scalar is not finite; ArtefactError:
+    checkpoints are damaged or of another agent, or the disk refuses; SettingError: ``imagination`` without
+    ``imagining``, or the reverse; or updates that the agent does not support. Ctrl-C raises once the step is saved.
     """
     together = (imagination is None) == (imagining is None)
     require(together, "imagining", "given where there is an imagination, and only there", imagining)

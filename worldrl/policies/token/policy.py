@@ -105,8 +105,7 @@ def inverse_cdf(probability: Tensor, uniform: Tensor) -> Tensor:
 class TokenPolicy(nn.Module):
     """A chunked, language-conditioned image policy (:class:`worldrl.core.interfaces.TrainablePolicy`).
 
-    ``trained_on`` is its training data in plain JSON values, None if unknown. SettingError: ``statistics`` is
-    missing.
+    ``trained_on`` is its training data in plain JSON values, None if unknown. SettingError: ``statistics`` is missing.
     """
 
     action_low: Tensor

@@ -1,8 +1,7 @@
 """A probabilistic ensemble of state dynamics: p_i(Δs, r | s, a) = N(μ_i, diag σ_i²), i = 1..M.
 
-PETS (Chua et al. 2018) as in MBPO, MOPO and RAVL, and NEUBAY's variant with layer norm (arXiv 2512.04341). The
-members' weights are stacked, so one batched matrix product serves them; a row that needs one member is computed by it
-only.
+PETS (Chua et al. 2018) as in MBPO, MOPO and RAVL, and NEUBAY's variant with layer norm (arXiv 2512.04341). The members'
+weights are stacked, so one batched matrix product serves them; a row that needs one member is computed by it only.
 
 Shapes legend: ``M`` members, ``m`` some of them, ``B`` rows, ``S`` observation, ``A`` action, ``D = S + 1`` targets
 (Δs, r), ``P`` rows per member.

@@ -73,7 +73,7 @@ def guidance_weight(step: int, steps: int, config: GuidanceConfig) -> float:
 def guidance_gradient(
     log_prob: LogProb, obs: Tensor, action: Tensor, mean: Tensor, std: Tensor, *, normalise: bool
 ) -> Tensor:
-    """G = ∇_a Σ_t log π(tanh(a·std + mean) | s_t) for normalised actions ``[B, L, A]``, detached.
+    """Return g = ∇_a Σ_t log π(tanh(a·std + mean) | s_t) for normalised actions ``[B, L, A]``, detached.
 
     ``obs`` ``[B, L, S]`` is in the data's units. ``normalise`` divides each trajectory's gradient by its length.
     """

@@ -7,8 +7,7 @@ A row's state is MuJoCo's whole integration state with the solver's warm start, 
 the recorded ``qpos`` and ``qvel``: the solver starts cold there and agrees with the recorded successor to its
 tolerance. Two threads would gain at most half as much again (``docs/log/offline-speed.md``).
 
-Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` rows of the dataset, ``n`` numbers of a physics
-state.
+Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` rows of the dataset, ``n`` numbers of a physics state.
 """
 
 import importlib

@@ -1,9 +1,8 @@
 """Outcome head: probability that the instruction has been fulfilled, given the whole imagined rollout so far.
 
-Where the fingers close half beside an object, one sample shows it held and the next one not; a chunk later the image
-no longer shows that uncertainty. This head is recurrent and reads the findings of success and gripper head. It learns
-from episodes that the model imagined from their true actions, against the real outcomes, and so learns the model's
-errors.
+Where the fingers close half beside an object, one sample shows it held and the next one not; a chunk later the image no
+longer shows that uncertainty. This head is recurrent and reads the findings of success and gripper head. It learns from
+episodes that the model imagined from their true actions, against the real outcomes, and so learns the model's errors.
 """
 
 import re

@@ -54,8 +54,7 @@ def success_loss(
 ) -> Tensor:
     """Cross-entropy over valid frames ``[B, F]``, weighted down at high noise ``level`` ``[B, F]`` or ``[B, 1]``.
 
-    A frame weighs 1 - ``noise_weight`` · level: nearly deterministic dynamics have a predictable outcome in noise
-    too.
+    A frame weighs 1 - ``noise_weight`` · level: nearly deterministic dynamics have a predictable outcome in noise too.
     """
     weight = valid.float() * (1 - noise_weight * level) * torch.where(success, positive_weight, 1.0)
     loss = F.binary_cross_entropy_with_logits(logit, success.float(), reduction="none")

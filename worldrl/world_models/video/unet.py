@@ -1,10 +1,9 @@
 """EDM U-Net: a chunk's frames one after the other, each from the newest frames and the actions that lead to it.
 
-The backend of DIAMOND (Alonso et al. 2024): a small residual U-Net with past frames and the noisy one in its
-channels; noise level and actions enter through adaptive group norms. A finished frame is rounded to 8 bits and
-becomes the newest memory frame. Three differences: the episode's first frame is one more image in the channels;
-actions are continuous vectors, each with its commanded pose; sampling starts at variance σ_max², as in EDM's
-Algorithm 1 (DIAMOND's code: 1).
+The backend of DIAMOND (Alonso et al. 2024): a small residual U-Net with past frames and the noisy one in its channels;
+noise level and actions enter through adaptive group norms. A finished frame is rounded to 8 bits and becomes the newest
+memory frame. Three differences: the episode's first frame is one more image in the channels; actions are continuous
+vectors, each with its commanded pose; sampling starts at variance σ_max², as in EDM's Algorithm 1 (DIAMOND's code: 1).
 
 Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions, ``s = L/F`` actions per frame,
 ``c h w`` latent (pixels, as a rule), ``n`` tokens of a frame at the bottom of the U-Net, ``d`` channels.

@@ -123,8 +123,7 @@ class ActionConditioning(nn.Module):
 class WanDynamics(nn.Module):
     """Velocity of a clip's latents ``shape`` ``(c, h, w)`` under its actions, by diffusers' ``WanTransformer3DModel``.
 
-    Its text layers are dropped, and of an image-to-video model those of an image. Raises SettingError: they do not
-    fit.
+    Its text layers are dropped, and of an image-to-video model those of an image. Raises SettingError: they do not fit.
     """
 
     _no_split_modules = ("WanTransformerBlock",)
