@@ -8,7 +8,7 @@ offset from each future gripper place in the image (``pose_map``; World-Env draw
 The output is the *change* from the newest memory frame: ẑ = z_now + f(·). An untrained model therefore predicts a
 still image, and the static scene does not hide a small object's motion. In rows that plan (``planning``) a vector and
 tokens of the instruction replace those of the actions, without poses. A finished sample can be refined (PDE-Refiner,
-Lippe et al. 2023). Several views are one sequence of tokens (``views``): ``h`` is then the height of all.
+Lippe et al. 2023). Several views are one sequence of tokens (``pose_map``): ``h`` is then the height of all.
 
 Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions of ``A`` numbers, ``c h w``
 latent, ``n = h w``.
@@ -26,7 +26,7 @@ from worldrl.nn.blocks import Mlp, ModulatedBlock
 from worldrl.nn.embed import sinusoidal
 from worldrl.world_models.video.config import DynamicsConfig
 from worldrl.world_models.video.dynamics import ChunkLoss, motion_weight
-from worldrl.world_models.video.pose_map import make_pose_map
+from worldrl.world_models.video.pose_map import FurtherViews, make_pose_map
 
 
 class PlanCondition(nn.Module):
@@ -85,11 +85,8 @@ class FlowTransformer(nn.Module):
         self.tokens_out = nn.Linear(d, channels * frames)
         self.plan = PlanCondition(d, config.chunk_length) if config.planning else None
         self._initialise()
-        self.views = None
-        if views > 1:
-            from worldrl.world_models.video.views import FurtherViews
-
-            self.views = FurtherViews(views, d, (height, width), frames, actions, pose_map=config.pose_map)
+        further = (views, d, (height, width), frames, actions)
+        self.views = FurtherViews(*further, pose_map=config.pose_map) if views > 1 else None
 
     def _initialise(self) -> None:
         # Training starts from a still image, unmodulated by actions.

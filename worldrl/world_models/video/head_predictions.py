@@ -18,8 +18,8 @@ from worldrl.core.types import ResetRecord
 from worldrl.world_models.video.codec import to_unit
 from worldrl.world_models.video.flow_transformer import FlowTransformer
 from worldrl.world_models.video.following import VideoState
+from worldrl.world_models.video.heads import ensemble_success
 from worldrl.world_models.video.model import VideoWorldModel
-from worldrl.world_models.video.outcome_head import ensemble_success
 
 
 def read_findings(

@@ -17,9 +17,8 @@ from worldrl.data.windows.windows import WindowBatch
 from worldrl.diffusion.flow import add_noise
 from worldrl.world_models.video.dynamics import ChunkLoss, Dynamics
 from worldrl.world_models.video.following import VideoState, follow_window, latent_start
-from worldrl.world_models.video.gripper_head import opening_loss
+from worldrl.world_models.video.heads import opening_loss, success_loss
 from worldrl.world_models.video.model import VideoWorldModel
-from worldrl.world_models.video.success_head import success_loss
 
 Denoise = Callable[..., ChunkLoss]
 """A backend's ``loss`` or its replacement, see :meth:`worldrl.world_models.video.dynamics.Dynamics.loss`."""

@@ -26,16 +26,20 @@ from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.weights import fitting, load_weights
 from worldrl.core.types import Imagined, ResetRecord
 from worldrl.data.windows.batch import WindowBatch
-from worldrl.world_models.video.checks import check_chunk, check_imagined
-from worldrl.world_models.video.chunks import Chunked
+from worldrl.world_models.video.chunks import Chunked, check_chunk, check_imagined
 from worldrl.world_models.video.codec import IdentityCodec, PatchCodec, as_rows, as_sheets, to_uint8, to_unit
 from worldrl.world_models.video.config import CodecKind, DynamicsKind, VideoWorldModelConfig
 from worldrl.world_models.video.dynamics import hide_actions
 from worldrl.world_models.video.flow_transformer import FlowTransformer
 from worldrl.world_models.video.following import VideoState, latent_start
-from worldrl.world_models.video.gripper_head import GripperHead
-from worldrl.world_models.video.outcome_head import OutcomeEnsemble, ensemble_success, named_as_ensemble
-from worldrl.world_models.video.success_head import SuccessHead
+from worldrl.world_models.video.heads import (
+    GripperHead,
+    OutcomeEnsemble,
+    StateHead,
+    SuccessHead,
+    ensemble_success,
+    named_as_ensemble,
+)
 
 if TYPE_CHECKING:
     from worldrl.world_models.video.unet import EdmUNet
@@ -50,7 +54,6 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
 
     def __init__(self, config: VideoWorldModelConfig, embodiment: AnyEmbodiment):
         from worldrl.world_models.video.restorer import FrameRestorer
-        from worldrl.world_models.video.state_head import StateHead
 
         super().__init__()
         self.config = config

@@ -27,9 +27,9 @@ from worldrl.data.windows.batch import WindowBatch
 from worldrl.world_models.video.episode_rollouts import chunks_of, whole_episodes
 from worldrl.world_models.video.following import Follower, StateT, follow_window
 from worldrl.world_models.video.head_predictions import read_findings
+from worldrl.world_models.video.heads import OutcomeEnsemble, OutcomeHead, outcome_loss
 from worldrl.world_models.video.instructions import TaskInstructions, relabel
 from worldrl.world_models.video.model import VideoWorldModel
-from worldrl.world_models.video.outcome_head import OutcomeEnsemble, OutcomeHead, outcome_loss
 from worldrl.world_models.video.training import autocast, encode_frames
 
 FINDINGS = "findings"  # folder beside the ensemble's checkpoints, with the findings of the imagined episodes

@@ -21,7 +21,7 @@ from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.diffusion.flow import add_noise, draw_sigma, shift_sigma, sigma_grid
 from worldrl.nn.blocks import Mlp
 from worldrl.world_models.video.dynamics import ChunkLoss
-from worldrl.world_models.video.success_head import SuccessHead
+from worldrl.world_models.video.heads import SuccessHead
 from worldrl.world_models.wan.config import GROUP, WanDynamicsConfig, WanSuccessConfig
 from worldrl.world_models.wan.folder import MASK_CHANNELS, frame_tokens
 

@@ -27,9 +27,8 @@ from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.storage.learned import Learned
 from worldrl.core.types import Imagined, ResetRecord
 from worldrl.data.windows.batch import WindowBatch
-from worldrl.world_models.video.checks import check_chunk, check_imagined
-from worldrl.world_models.video.chunks import Chunked
-from worldrl.world_models.video.outcome_head import OutcomeEnsemble, ensemble_success
+from worldrl.world_models.video.chunks import Chunked, check_chunk, check_imagined
+from worldrl.world_models.video.heads import OutcomeEnsemble, ensemble_success
 from worldrl.world_models.wan.adapter import add_adapter, is_trained
 from worldrl.world_models.wan.codec import WanCodec
 from worldrl.world_models.wan.config import KIND, WanConfig
