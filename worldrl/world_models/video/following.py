@@ -6,7 +6,7 @@ command, ``S`` measured numbers, ``n`` tokens, ``d`` width of the features, ``c 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,31 +30,37 @@ class FollowedState(Protocol):
 
 
 @dataclass(frozen=True)
-class VideoState:
-    """Rows of a video world model between chunks."""
+class RowState:
+    """Rows of a world model between chunks: tensors whose first axis are the rows."""
 
-    reference: Tensor  # latent of each row's first frame ``[B, c, h, w]``.
-    memory: Tensor  # newest latents ``[B, K, c, h, w]``.
-    command: Tensor  # last command ``[B, A]``.
-    instruction: Tensor  # embedded instructions ``[B, d]``.
-    belief: Tensor  # recurrent state of the outcome ensemble ``[B, J b]``.
-    first: Tensor  # uint8 ``[B, V Y, X, 3]``, each row's first sheet.
-    measured: Tensor | None = None  # newest measured numbers ``[B, S]``; None where the model does not predict them.
+    reference: Tensor
 
     @property
     def rows(self) -> int:
         """Number of rollouts."""
         return self.reference.shape[0]
 
-    def select(self, index: Tensor) -> "VideoState":
+    def select(self, index: Tensor) -> Self:
         """Keep the rows of ``index``."""
         index = index.to(self.reference.device)
-        return VideoState(**{name: value[index] for name, value in self.state_dict().items()})
+        return type(self)(**{name: value[index] for name, value in self.state_dict().items()})
 
     def state_dict(self) -> dict[str, Tensor]:
         """Tensors that restore the state exactly."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class VideoState(RowState):
+    """Rows of a video world model; ``reference`` is the latent of each row's first frame ``[B, c, h, w]``."""
+
+    memory: Tensor  # newest latents ``[B, K, c, h, w]``.
+    command: Tensor  # last command ``[B, A]``.
+    instruction: Tensor  # embedded instructions ``[B, d]``.
+    belief: Tensor  # recurrent state of the outcome ensemble ``[B, J b]``.
+    first: Tensor  # uint8 ``[B, V Y, X, 3]``, each row's first sheet.
+    measured: Tensor | None = None  # newest measured numbers ``[B, S]``; None where the model does not predict them.
 
 
 def latent_start(batch: WindowBatch) -> VideoState:

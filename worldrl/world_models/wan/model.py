@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from worldrl.core.device import autocast
 from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json, integrate_commands
 from worldrl.core.errors import ActionError, ArtefactError, SettingError
-from worldrl.core.observation import IMAGE, ObservationSpec
 from worldrl.core.rng import initial_weights, row_noise
 from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.storage.learned import Learned
@@ -82,12 +81,6 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
     def base_hash(self) -> str:
         """Identity of the published weights; the first look reads all of them."""
         return self.base.hash()
-
-    @property
-    def observation(self) -> ObservationSpec:
-        """What a policy observes in it."""
-        size = self.config.codec.image_size
-        return ObservationSpec.of(self.embodiment.actions, [IMAGE], (size, size), state=False)
 
     @property
     def device(self) -> torch.device:

@@ -4,7 +4,7 @@ Shapes legend: as in ``wan``.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,34 +15,20 @@ from torch import Tensor
 from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import SettingError
 from worldrl.core.types import ResetRecord
+from worldrl.world_models.video.following import RowState
 from worldrl.world_models.wan.config import WanConfig, WanDynamicsConfig
 
 
 @dataclass(frozen=True)
-class WanState:
-    """Rows between chunks."""
+class WanState(RowState):
+    """Rows of a Wan world model; ``reference`` uint8 ``[B, Y, X, 3]`` is each row's first frame."""
 
-    reference: Tensor  # uint8 ``[B, Y, X, 3]``, each row's first frame.
     memory: Tensor  # uint8 ``[B, K, Y, X, 3]``, the newest frames.
     null_action: Tensor  # float32 ``[B, A]``, the null action at the reference.
     memory_action: Tensor  # float32 ``[B, M, A]``, the actions that led to the memory.
     command: Tensor  # what the robot was last told ``[B, A]``.
     instruction: Tensor  # embedded instructions ``[B, d]``.
     belief: Tensor  # of the outcome jury ``[B, J b]``, nothing where there is none.
-
-    @property
-    def rows(self) -> int:
-        """How many rollouts."""
-        return self.reference.shape[0]
-
-    def select(self, index: Tensor) -> "WanState":
-        """Keep the rows of ``index``."""
-        index = index.to(self.reference.device)
-        return WanState(**{name: value[index] for name, value in self.state_dict().items()})
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Tensors that restore the state exactly."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def clip_action(null_action: Tensor, memory_action: Tensor, action: Tensor) -> Tensor:
