@@ -138,10 +138,10 @@ def make_world_model() -> Callable[..., Any]:
         DynamicsConfig,
         RestorerConfig,
         SuccessHeadConfig,
+        UNetConfig,
         VideoWorldModelConfig,
     )
     from worldrl.world_models.video.model import VideoWorldModel
-    from worldrl.world_models.video.unet_config import UNetConfig
 
     def make(
         *,

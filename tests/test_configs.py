@@ -142,11 +142,13 @@ class Optimiser:
     Attributes:
         steps: how many
             updates.
-        sizes: widths of the layers.
     """
 
     steps: int = 10
-    sizes: tuple[int, ...] = (4, 8)
+    sizes: tuple[int, ...] = (4, 8)  # widths of the layers
+    # share that is
+    # left out
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         if self.steps == 13:
@@ -293,6 +295,8 @@ def test_description_covers_nested_fields_with_the_parents_defaults() -> None:
     rows = {row.key: row for row in describe(CollectSettings)}
     assert rows["rl.steps"].default == 20
     assert rows["rl.steps"].meaning == "how many updates."
+    assert rows["rl.sizes"].meaning == "widths of the layers"
+    assert rows["rl.dropout"].meaning == "share that is left out"
     assert rows["rl.sizes"].type_text == "list of int"
     assert rows["note"].type_text == "str or null"
     assert rows["preset"].type_text == "tiny|cpu|gpu|wan|libero"

@@ -33,7 +33,8 @@ rollout: rollout.real: collect pool recording restyle rows specs
 rollout: rollout.suites: isaac libero libero_files maniskill policy_server replays robotwin suite_env>env warp
 rollout: rollout.vector: registered_env vector_episodes>episodes
 rollout: simulators: environments simulator>process simulator_pool>pool
-world_models: world_models.video: codec config dynamics flow_transformer losses outcome_head restorer success_head
+world_models: world_models.video: codec config dynamics flow_transformer losses outcome_head>heads restorer
+world_models: world_models.video: success_head>heads
 world_models: world_models.video: training training_config unet
 algorithms: methods.imitation: behaviour_cloning demonstrations lerobot_tuning
 algorithms: methods.rl: grpo improve self_training>filtered_cloning trust>filtering

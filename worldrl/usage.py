@@ -1,13 +1,15 @@
 """``--help``: settings dataclasses described field by field from their types and meanings.
 
-A field's meaning is its metadata (:func:`worldrl.settings.setting`) or its line in the class's Google
-``Attributes:`` section.
+A field's meaning is its metadata (:func:`worldrl.settings.setting`), its line in the class's Google ``Attributes:``
+section, or the comment behind it or above it.
 """
 
 from __future__ import annotations
 
 import inspect
+import linecache
 import re
+import sys
 import types
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -131,12 +133,21 @@ def _default(item: Any) -> Any:
 
 
 def _written_meanings(schema: type[Any]) -> dict[str, str]:
-    """Meanings from the docstrings of a dataclass and its parents; the class's own take precedence."""
+    """Meanings from the comments and docstrings of a dataclass and its parents; the class's own take precedence."""
     written: dict[str, str] = {}
     for parent in reversed(schema.__mro__):
         if is_dataclass(parent):
-            written |= _docstring_meanings(parent)
+            written |= _comments(parent) | _docstring_meanings(parent)
     return written
+
+
+def _comments(schema: type[Any]) -> dict[str, str]:
+    """Read what stands behind each field of a class at a module's top level, or else the comment lines above it."""
+    source = "".join(linecache.getlines(getattr(sys.modules[schema.__module__], "__file__", None) or ""))
+    body = re.search(rf"^class {schema.__name__}\b.*\n((?:[ #].*\n|\n)*)", source, flags=re.MULTILINE)
+    found = re.findall(r"((?:^ {4}#.*\n)*)^ {4}(\w+): [^#\n]*(?:# (.*))?$", body[1] if body else "", flags=re.MULTILINE)
+    meanings = {name: behind or " ".join(above.replace("#", " ").split()) for above, name, behind in found}
+    return {name: meaning for name, meaning in meanings.items() if meaning}
 
 
 def _docstring_meanings(schema: type[Any]) -> dict[str, str]:

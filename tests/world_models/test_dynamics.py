@@ -7,10 +7,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from worldrl.core.rng import initial_weights, stream
 from worldrl.world_models.video import unet as unet_module
 from worldrl.world_models.video.codec import quantise, to_uint8, to_unit
-from worldrl.world_models.video.config import DynamicsConfig
+from worldrl.world_models.video.config import DynamicsConfig, UNetConfig
 from worldrl.world_models.video.flow_transformer import FlowTransformer
 from worldrl.world_models.video.unet import EdmUNet
-from worldrl.world_models.video.unet_config import UNetConfig
 
 SHAPES = {"flow_transformer": (4, 4, 4), "edm_unet": (3, 8, 8)}
 SIZES = {

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from worldrl.core.rng import stream
-from worldrl.world_models.video.gripper_head import GripperHead, opening_loss
+from worldrl.world_models.video.heads import GripperHead, opening_loss
 
 UNIT = 0.02
 

@@ -12,6 +12,7 @@ from worldrl.core.rng import stream
 from worldrl.data.windows.windows import WindowSampler
 from worldrl.world_models.video.config import SuccessHeadConfig
 from worldrl.world_models.video.dynamics import motion_weight
+from worldrl.world_models.video.heads import SuccessHead, success_loss
 from worldrl.world_models.video.losses import (
     chunk_loss,
     draw_depth,
@@ -20,7 +21,6 @@ from worldrl.world_models.video.losses import (
     noisy_memory,
     window_state,
 )
-from worldrl.world_models.video.success_head import SuccessHead, success_loss
 from worldrl.world_models.video.training import latent_sampler
 from worldrl.world_models.video.training_config import WorldModelTraining
 from worldrl.world_models.wan.config import WanSuccessConfig

@@ -6,14 +6,14 @@ import torch
 
 from worldrl.core.rng import stream
 from worldrl.world_models.video import episode_rollouts, outcome_training
-from worldrl.world_models.video.instructions import TaskInstructions
-from worldrl.world_models.video.outcome_head import (
+from worldrl.world_models.video.heads import (
     OutcomeEnsemble,
     OutcomeHead,
     ensemble_success,
     named_as_ensemble,
     outcome_loss,
 )
+from worldrl.world_models.video.instructions import TaskInstructions
 from worldrl.world_models.video.outcome_training import fit_outcome, imagine_episodes
 from worldrl.world_models.video.training_config import WorldModelTraining
 

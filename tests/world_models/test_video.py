@@ -10,11 +10,16 @@ from worldrl.core.embodiment import integrate_commands
 from worldrl.core.errors import ActionError, ArtefactError, NonFiniteError, SettingError
 from worldrl.core.rng import row_streams
 from worldrl.world_models.video.codec import IdentityCodec, PatchCodec
-from worldrl.world_models.video.config import CodecConfig, DynamicsConfig, DynamicsKind, VideoWorldModelConfig
+from worldrl.world_models.video.config import (
+    CodecConfig,
+    DynamicsConfig,
+    DynamicsKind,
+    UNetConfig,
+    VideoWorldModelConfig,
+)
 from worldrl.world_models.video.flow_transformer import FlowTransformer
 from worldrl.world_models.video.model import VideoWorldModel
 from worldrl.world_models.video.unet import EdmUNet
-from worldrl.world_models.video.unet_config import UNetConfig
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from worldrl.core.storage.jsonfile import read_json
 from worldrl.rollout.imagined.reset_store import record_at
 from worldrl.world_models.video.config import VideoWorldModelConfig
 from worldrl.world_models.video.extension import extended
+from worldrl.world_models.video.heads import LARGEST_LOG_VARIANCE, StateHead, gaussian_nll
 from worldrl.world_models.video.instructions import TaskInstructions
 from worldrl.world_models.video.model import VideoWorldModel
-from worldrl.world_models.video.state_head import LARGEST_LOG_VARIANCE, StateHead, gaussian_nll
 from worldrl.world_models.video.training import fit_codec, fit_dynamics
 from worldrl.world_models.video.training_config import WorldModelTraining
 

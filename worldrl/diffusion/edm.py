@@ -8,8 +8,6 @@ therefore :func:`worldrl.diffusion.flow.euler_step`.
 Shapes legend: ``B`` rows; a level ``sigma`` is ``[B]`` and belongs to all numbers of its row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -91,10 +89,6 @@ def karras_grid(steps: int, lowest: float, highest: float, rho: float) -> Tensor
 def heun_step(
     x: Tensor, clean: Tensor, ahead: Tensor, clean_ahead: Tensor, sigma: Tensor, sigma_next: Tensor
 ) -> Tensor:
-    """Step with the mean of two slopes (Algorithm 1, lines 6 to 8).
-
-    Rows ``x`` and ``clean`` = D(x; σ) are at level ``sigma`` ``[B]``. Euler's result ``ahead`` and ``clean_ahead`` are
-    at ``sigma_next`` ``[B]``, above 0.
-    """
+    """Step with the mean of the slopes at ``x`` and at Euler's result ``ahead`` (Algorithm 1, lines 6 to 8)."""
     slope = (velocity(x, clean, sigma) + velocity(ahead, clean_ahead, sigma_next)) / 2
     return x + expand_sigma(sigma_next - sigma, x) * slope

@@ -4,8 +4,6 @@ x_σ = (1-σ)·z + σ·ε, velocity v = ε - z, so z = x_σ - σ·v. A network t
 flow with v = (x_σ - ẑ)/σ. The dynamics model predicts ẑ: robot dynamics are nearly deterministic, so few steps suffice.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -15,8 +15,6 @@ predicted noise x̂₁ = x + (1 - σ) v::
 Shapes legend: ``B`` rows, ``S`` steps of the sampler.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -27,36 +25,25 @@ from worldrl.core.errors import SettingError, nearest
 from worldrl.diffusion.flow import expand_sigma, sigma_grid, velocity
 
 NOISES = ("flow_grpo", "constant", "linear", "cps", "none")
-CLIPS = {"mean": 1e-4, "sum": 0.2}
-"""Default ranges of ratios, by reduction of the log-probability."""
+CLIPS = {"mean": 1e-4, "sum": 0.2}  # default ranges of ratios, by reduction of the log-probability
 REDUCTIONS = tuple(CLIPS)
-LEAST_OF_SUMS = 0.01
-"""Least range of ratios of sums."""
+LEAST_OF_SUMS = 0.01  # least range of ratios of sums
 
 
 @dataclass
 class Denoising:
-    """How a video is denoised: number of steps, and fresh noise of each step.
+    """How a video is denoised: number of steps, and fresh noise of each step."""
 
-    Attributes:
-        steps: network evaluations per chunk ``S``; the last step is always the ODE's.
-        noise: ``flow_grpo`` (η√(σ/(1-σ)); πRL's Flow-SDE too), ``constant`` (DanceGRPO), ``linear`` (EVA), ``cps``, or
-            ``none`` (the ODE).
-        eta: η, the noise scale's factor; in ``cps`` the share of noise that is fresh, in [0, 1].
-        eta_low: the scale at σ = 0 with ``linear``, which rises to ``eta`` at σ = 1.
-        noisy_from: first step that may add noise.
-        noisy_steps: number of noisy steps from there (MixGRPO's window); 0 takes all but the last.
-    """
-
-    steps: int = 4
+    steps: int = 4  # network evaluations per chunk ``S``; the last step is always the ODE's.
+    # ``flow_grpo`` (η√(σ/(1-σ)); πRL's Flow-SDE too), ``constant`` (DanceGRPO), ``linear`` (EVA), ``cps``, or ``none``
+    # (the ODE).
     noise: str = "flow_grpo"
-    eta: float = 0.7
-    eta_low: float = 0.0
-    noisy_from: int = 0
-    noisy_steps: int = 0
+    eta: float = 0.7  # η, the noise scale's factor; in ``cps`` the share of noise that is fresh, in [0, 1].
+    eta_low: float = 0.0  # the scale at σ = 0 with ``linear``, which rises to ``eta`` at σ = 1.
+    noisy_from: int = 0  # first step that may add noise.
+    noisy_steps: int = 0  # number of noisy steps from there (MixGRPO's window); 0 takes all but the last.
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if self.noise not in NOISES:
             raise SettingError(f"denoising.noise: unknown value {self.noise!r}{nearest(self.noise, NOISES)}")
         if self.steps < 1:
@@ -73,19 +60,14 @@ class Denoising:
 class RatioRule:
     """How the log-probability of a step becomes one number, and how far its ratio may change.
 
-    A mean over 4,000 latent numbers changes 4,000 times less than their sum. Ratios of means need a range of 1e-5 to
-    1e-4, sums over the numbers of one action 0.2.
-
-    Attributes:
-        reduce: ``mean`` or ``sum`` over a step's numbers.
-        clip: ratios are clipped to [1 - clip, 1 + clip]; None takes the reduction's own range (:data:`CLIPS`).
+    A mean over 4,000 numbers changes 4,000 times less than their sum: 1e-5 to 1e-4 suits means, 0.2 sums of an action.
     """
 
-    reduce: str = "mean"
+    reduce: str = "mean"  # ``mean`` or ``sum`` over a step's numbers.
+    # ratios are clipped to [1 - clip, 1 + clip]; None takes the reduction's own range (:data:`CLIPS`).
     clip: float | None = None
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if self.reduce not in REDUCTIONS:
             raise SettingError(f"ratio.reduce: unknown value {self.reduce!r}{nearest(self.reduce, REDUCTIONS)}")
         if not 0 < self.range < 1:
@@ -152,10 +134,7 @@ def gaussian_log_density(value: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 
 
 def gaussian_log_prob(value: Tensor, mean: Tensor, std: Tensor, reduce: str) -> Tensor:
-    """Log-density ``[B]`` of rows ``[B, ...]`` under N(mean, std²), by ``mean`` or ``sum`` over all but the first axis.
-
-    ``std`` is ``[B]``, above 0.
-    """
+    """Log-density ``[B]`` under N(mean, std²), std ``[B]`` > 0, by ``mean`` or ``sum`` over all but the first axis."""
     each = gaussian_log_density(value, mean, expand_sigma(std, mean)).flatten(1)
     return each.mean(dim=1) if reduce == "mean" else each.sum(dim=1)
 
@@ -170,10 +149,7 @@ def gaussian_kl(mean: Tensor, reference: Tensor, std: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Levels ``sigma`` ``[S + 1]`` from 1 to 0 and noise ``scale`` ``[S]`` of a sampler's steps.
-
-    The scale is s(σ) or, with ``cps`` (coefficient-preserving steps), η. It is 0 where the step is the ODE's.
-    """
+    """Levels ``sigma [S + 1]`` from 1 to 0 and noise ``scale [S]``: s(σ), η with ``cps``, or 0, the ODE's."""
 
     sigma: Tensor
     scale: Tensor
@@ -194,10 +170,7 @@ class Schedule:
         return self.sigma.to(step.device)[step]
 
     def transition(self, x: Tensor, clean: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean ``[B, ...]`` and standard deviation ``[B]`` of the next sample.
-
-        Row ``i`` of the samples ``x`` is at ``step[i]`` (int64 ``[B]``); ``clean`` is the network's prediction.
-        """
+        """Mean ``[B, ...]`` and deviation ``[B]`` after samples ``x`` at ``step [B]`` with prediction ``clean``."""
         sigma, after = (self.sigma.to(x.device, x.dtype)[index] for index in (step, step + 1))
         scale = self.scale.to(x.device, x.dtype)[step]
         v = velocity(x, clean, sigma)
@@ -207,10 +180,7 @@ class Schedule:
 
 
 def make_schedule(config: Denoising, shift: float = 1.0) -> Schedule:
-    """Make the steps of a sampler; the last one, and those outside the noisy window, are the ODE's.
-
-    Raises SettingError (the window contains no step or the last one, although noise is set).
-    """
+    """Make a sampler's steps; the last, and those outside the window, are the ODE's. SettingError: no other."""
     sigma = sigma_grid(config.steps, shift)
     first, last = config.noisy_from, config.noisy_from + config.noisy_steps if config.noisy_steps else config.steps - 1
     if config.noise != "none" and not first < last <= config.steps - 1:

@@ -3,8 +3,6 @@
 Shapes legend: ``B`` rows, ``n`` query tokens, ``m`` key tokens, ``d`` width, ``H`` heads.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -34,10 +32,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Attention with RMS-normalised queries and keys, so that logits stay bounded in long trainings.
-
-    ``width`` is divisible by ``heads``; ``context_width`` None takes ``width``.
-    """
+    """Attention with RMS-normalised queries and keys, so that logits stay bounded in long trainings."""
 
     def __init__(self, width: int, heads: int, context_width: int | None = None):
         super().__init__()

@@ -7,8 +7,6 @@ pyramid (Lin et al. 2017) without its second convolutions. Keypoints are read as
 Shapes legend: ``B`` rows, ``Y X`` pixels, ``C`` channels, ``K`` keypoints, ``N`` cells.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +25,9 @@ EXTRA = "timm"
 
 
 class BackboneEncoder(nn.Module):
-    """Images and condition vectors to features ``[B, out_width]``, on the trunk of a published network.
+    """Images and condition vectors ``[B, text_width]`` to features ``[B, out_width]``, on a trunk of timm's.
 
-    Args:
-        text_width: size of the condition vector.
-        name: of a convolutional model of timm, for example ``"resnet50"``.
-        stride: pixels per cell of the finest level.
-        width: channels of every level after mapping.
-        keypoints: ``K``.
-        value_width: features read at each point.
-
-    Raises:
-        MissingExtraError: timm is not installed.
-        SettingError: timm has no such model, or the model no level of that stride.
+    Raises MissingExtraError: timm is not installed; SettingError: it has no such model, or that no level of ``stride``.
     """
 
     mean: Tensor
@@ -80,10 +68,7 @@ class BackboneEncoder(nn.Module):
         return functional.relu(x).flatten(2).transpose(1, 2), place
 
     def load_weights(self, file: Path) -> None:
-        """Load the trunk's weights from timm's ``.safetensors`` file; its classifier is ignored.
-
-        Raises ArtefactError: no such file, damaged, or of another model; the trunk is unchanged.
-        """
+        """Load the trunk's weights; ArtefactError: no such file, damaged or another model's; nothing changed."""
         try:
             tensors = {_plain(name): value for name, value in load_file(file).items()}
         except (OSError, SafetensorError) as error:
@@ -101,11 +86,7 @@ class BackboneEncoder(nn.Module):
 
 
 def make_trunk(name: str, stride: int) -> tuple[nn.Module, list[int]]:
-    """Return timm's model without classifier, random weights, from level ``stride`` on; and its levels' channels.
-
-    Raises MissingExtraError (timm is not installed). Raises SettingError (timm has no such model, or the model no
-    level of that stride).
-    """
+    """Timm's model of random weights from level ``stride`` on, and its levels' channels; errors as the encoder's."""
     timm: Any = require("timm", extra=EXTRA)
     if not timm.is_model(name):
         near = timm.list_models(f"*{name}*")[:3]
@@ -124,5 +105,4 @@ def make_trunk(name: str, stride: int) -> tuple[nn.Module, list[int]]:
 
 
 def _plain(name: str) -> str:
-    """Make a tensor's name equal in the whole model and in timm's list of levels."""
     return name.replace(".", "_")

@@ -4,8 +4,6 @@ The modulated block is Wan's (AdaLN-single): one shared projection of the time e
 adds a small learned table to them, so modulation needs almost no parameters.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

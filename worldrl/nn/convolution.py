@@ -3,16 +3,13 @@
 Shapes legend: ``B`` rows, ``C`` channels, ``Y X`` pixels, ``D`` width of the condition, ``d`` channels of the U-Net.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from worldrl.nn.attention import Attention
 
-GROUP = 32
-"""Channels per group of a norm."""
+GROUP = 32  # channels per group of a norm
 
 
 def groups(channels: int) -> int:
@@ -74,11 +71,7 @@ class ImageAttention(nn.Module):
 
 
 class UNet(nn.Module):
-    """Residual blocks at ``levels`` resolutions, down and up again, with attention only at the bottom.
-
-    Every level has ``channels`` channels and half the resolution of the previous one. It has ``blocks`` residual blocks
-    on the way down and one more on the way up, one per skip.
-    """
+    """Residual blocks at ``levels`` resolutions of ``channels`` channels, down and up, attention only at the bottom."""
 
     def __init__(self, channels: int, levels: int, blocks: int, condition: int, heads: int):
         super().__init__()

@@ -1,7 +1,5 @@
 """Embeddings of scalars and positions as pure functions, and patches."""
 
-from __future__ import annotations
-
 import math
 
 import torch

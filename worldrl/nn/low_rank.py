@@ -5,8 +5,6 @@ training the sum replaces the matrix, so the network's folder needs no extra rea
 parametrisations, which copies and checkpoints support. Wan's transformer stores them apart and uses peft.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -20,18 +18,12 @@ from worldrl.core.rng import initial_weights
 
 @dataclass
 class LowRankConfig:
-    """Settings of the additions.
+    """Settings of the additions."""
 
-    Attributes:
-        rank: ``r``; 0 trains all weights instead.
-        alpha: α.
-    """
-
-    rank: int = 0
-    alpha: float = 32.0
+    rank: int = 0  # ``r``; 0 trains all weights instead.
+    alpha: float = 32.0  # α.
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if self.rank < 0:
             raise SettingError(f"lora.rank must be 0 (all weights) or more, got {self.rank}")
         if self.alpha <= 0:
@@ -56,9 +48,7 @@ class LowRankAddition(nn.Module):
 def add_low_rank(network: nn.Module, within: nn.Module, config: LowRankConfig, *, seed: int) -> None:
     """Freeze ``network`` and add a trainable low-rank matrix to every linear layer of its part ``within``.
 
-    No output changes. Rank 0 changes nothing. ``seed`` initialises the additions.
-
-    Raises SettingError (the rank is above a layer's smaller side, where it would save nothing).
+    No output changes; rank 0 changes nothing. Raises SettingError: a rank above a layer's smaller side saves nothing.
     """
     if not config.rank:
         return

@@ -3,8 +3,6 @@
 Shapes legend: ``M`` members, ``B`` rows, ``C`` channels.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -7,8 +7,6 @@ matter, and attention pooling weights the words. The hash is CRC-32: the same on
 Shapes legend: ``B`` rows, ``U`` distinct instructions, ``W`` words, ``P`` pieces of a word, ``D`` width.
 """
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Sequence
@@ -20,8 +18,7 @@ from torch import Tensor, nn
 from worldrl.core.errors import SettingError
 from worldrl.core.instructions import MAX_WORDS, instruction_words
 
-MAX_PIECES = 16
-"""One whole-word piece and up to 15 trigrams; further trigrams are dropped."""
+MAX_PIECES = 16  # one whole-word piece and up to 15 trigrams; further trigrams are dropped
 
 PADDING = 0
 
@@ -36,10 +33,7 @@ def word_pieces(word: str, buckets: int) -> list[int]:
 
 @lru_cache(maxsize=8192)
 def instruction_pieces(instruction: str, buckets: int) -> tuple[tuple[int, ...], ...]:
-    """Hash an instruction into ``MAX_WORDS`` tuples of ``MAX_PIECES`` buckets, padded with 0.
-
-    Raises SettingError (no word, more than ``MAX_WORDS``, or more than ``MAX_CHARACTERS`` characters).
-    """
+    """Hash an instruction into ``MAX_WORDS`` × ``MAX_PIECES`` buckets; SettingError: empty or too long."""
     rows = [word_pieces(word, buckets) for word in instruction_words(instruction)]
     rows += [[]] * (MAX_WORDS - len(rows))
     return tuple(tuple(row + [PADDING] * (MAX_PIECES - len(row))) for row in rows)
@@ -60,10 +54,7 @@ def position_codes(length: int, width: int) -> Tensor:
 
 
 class InstructionEncoder(nn.Module):
-    """Instructions to vectors ``[B, width]``; a repeated instruction is encoded once.
-
-    ``width`` is a multiple of ``heads``; words and trigrams share ``buckets`` rows of the embedding table.
-    """
+    """Instructions to vectors ``[B, width]``; a repeated instruction is encoded once."""
 
     position: Tensor
 
@@ -85,10 +76,7 @@ class InstructionEncoder(nn.Module):
         self.register_buffer("position", 0.1 * position_codes(MAX_WORDS, width), persistent=False)
 
     def forward(self, instructions: Sequence[str]) -> Tensor:
-        """Encode ``B`` instructions to float ``[B, width]``.
-
-        Raises SettingError (an instruction is empty or too long).
-        """
+        """Encode ``B`` instructions to float ``[B, width]``; SettingError: an instruction is empty or too long."""
         distinct, rows = unique_instructions(instructions)
         pieces = torch.tensor(
             [instruction_pieces(s, self.buckets) for s in distinct], device=self.embedding.weight.device

@@ -6,8 +6,6 @@ to level, max-pooling down, nearest neighbours up, the noise level added as a bi
 Shapes legend: ``B`` rows, ``C`` channels, ``L`` steps, ``d`` features of the first level.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,11 +14,7 @@ from worldrl.nn.embed import sinusoidal
 
 
 class NormedConvolution(nn.Module):
-    """Convolution (length kept), an optional bias per channel from the noise level, group norm, ReLU.
-
-    ``out`` is divisible by ``groups``; ``condition`` is the width of the level's embedding, 0 for none. An even
-    ``kernel`` extends one step further ahead than back.
-    """
+    """Convolution (length kept), an optional bias per channel from the noise level, group norm, ReLU."""
 
     def __init__(self, channels: int, out: int, groups: int, condition: int = 0, kernel: int = 3):
         super().__init__()
@@ -38,10 +32,7 @@ class NormedConvolution(nn.Module):
 
 
 class TrajectoryUNet(nn.Module):
-    """Maps noisy trajectories and their levels to trajectories of the same shape.
-
-    ``channels`` are the numbers per step; ``features`` is ``d``, divisible by 8; the last level has ``d·2^(levels-1)``.
-    """
+    """Maps noisy trajectories and their levels to trajectories of the same shape; ``features`` divide by 8."""
 
     def __init__(self, channels: int, features: int, levels: int, groups: int):
         super().__init__()

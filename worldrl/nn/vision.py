@@ -8,8 +8,6 @@ channels-last memory, which is twice as fast on a CPU.
 Shapes legend: ``B`` rows, ``Y X`` pixels, ``C`` channels, ``K`` keypoints, ``N`` cells.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -17,10 +15,8 @@ from torch.nn import functional
 from worldrl.core.device import autocast
 from worldrl.core.errors import SettingError
 
-STRIDE = 4
-"""Pixels per cell of the feature map."""
-SIDES = 8
-"""Divisor of an image's sides."""
+STRIDE = 4  # pixels per cell of the feature map
+SIDES = 8  # divisor of an image's sides
 
 
 def image_to_float(image: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -29,10 +25,7 @@ def image_to_float(image: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def random_shift(image: Tensor, *, pixels: int, generator: torch.Generator) -> Tensor:
-    """Shift each image ``[B, Y, X, 3]`` by up to ``pixels`` along both axes, repeating the border.
-
-    ``generator`` is a CPU stream; two integers per row are drawn.
-    """
+    """Shift each image ``[B, Y, X, 3]`` by up to ``pixels`` along both axes (two draws a row), repeating the border."""
     offset = torch.randint(-pixels, pixels + 1, (len(image), 2), generator=generator)
     return shift(image, offset.to(image.device))
 
@@ -47,10 +40,9 @@ def shift(image: Tensor, offset: Tensor) -> Tensor:
 
 
 def colour_jitter(image: Tensor, *, strength: float, generator: torch.Generator) -> Tensor:
-    """Change brightness and channel gains of each uint8 image ``[B, Y, X, 3]``.
+    """Change brightness and channel gains of each uint8 image ``[B, Y, X, 3]``; five draws a row.
 
-    Gains are drawn from 1 ± ``strength`` per image and 1 ± ``strength``/2 per channel, offsets from ± 32 ``strength``
-    grey levels. ``generator`` is a CPU stream; five numbers per row are drawn.
+    Gains are 1 ± ``strength`` per image and 1 ± ``strength``/2 per channel, offsets ± 32 ``strength`` grey levels.
     """
     draw = (2 * torch.rand(len(image), 5, generator=generator) - 1).to(image.device) * strength
     gain = (1 + draw[:, :1]) * (1 + 0.5 * draw[:, 1:4])  # [B, 3]
@@ -97,17 +89,7 @@ class FilmBlock(nn.Module):
 
 
 class ImageEncoder(nn.Module):
-    """Images and instruction vectors to features ``[B, out_width]``.
-
-    Args:
-        text_width: size of the instruction vector.
-        width: channels of the feature map.
-        blocks: residual blocks.
-        keypoints: ``K``.
-        value_width: features read at each point.
-
-    ``compute_dtype`` is the convolutions' number type: training may set bfloat16, acting uses float32.
-    """
+    """Images and instruction vectors to features ``[B, out_width]``; training may set ``compute_dtype`` bfloat16."""
 
     def __init__(
         self, text_width: int, *, width: int = 48, blocks: int = 2, keypoints: int = 16, value_width: int = 16
@@ -124,10 +106,7 @@ class ImageEncoder(nn.Module):
         self.value = nn.Linear(width, value_width)
 
     def forward(self, image: Tensor, text: Tensor) -> Tensor:
-        """Encode uint8 ``[B, Y, X, 3]`` under ``[B, text_width]``: the points' (x, y) in [-1, 1], then their features.
-
-        Raises SettingError (a side is not a multiple of 8).
-        """
+        """Encode uint8 ``[B, Y, X, 3]``, sides multiples of 8: the points' (x, y) in [-1, 1], then their features."""
         if image.shape[1] % SIDES or image.shape[2] % SIDES:
             raise SettingError(f"image: sides must be multiples of {SIDES}, got {tuple(image.shape[1:3])}; resize it")
         cells, place = self.features(image, text)

@@ -1,14 +1,11 @@
 """Exploration with correlated noise: part of a rollout's randomness is constant over its steps.
 
-With independent draws, dozens of small errors average out and a rollout ends near the greedy one. With a constant part
-(the extreme of coloured noise, Eberhard et al., "Pink noise is all you need") a rollout deviates in one direction.
-Rollouts of a group then end in different places, and their outcomes show which direction is better. Each token keeps
-exactly the policy's distribution; only draws of different steps are correlated.
+With independent draws, dozens of small errors average out and a rollout ends near the greedy one. With a constant
+part (the extreme of coloured noise, Eberhard et al., "Pink noise is all you need") it deviates in one direction, and
+a group's outcomes show which one is better. Each token keeps exactly the policy's distribution.
 
 Shapes legend: ``B`` rows, ``L`` control steps per chunk, ``A`` action dimensions.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,11 +20,7 @@ from worldrl.core.types import CorrelatedNoise
 def uniform_draws(
     generators: Sequence[torch.Generator], length: int, size: int, correlated_noise: CorrelatedNoise | None = None
 ) -> Tensor:
-    """Draw one uniform number for each token, ``[B, L, A]`` in [0, 1): Φ(√share · constant + √(1 - share) · own).
-
-    Each number is uniform whatever the share. ``generators`` holds one CPU stream per row; without ``correlated_noise``
-    the draws are independent.
-    """
+    """Draw uniform numbers ``[B, L, A]`` in [0, 1): Φ(√share · constant + √(1 - share) · own), a CPU stream per row."""
     if correlated_noise is None:
         return torch.stack([torch.rand(length, size, generator=g) for g in generators])
     own = torch.stack([torch.randn(length, size, generator=g) for g in generators])
@@ -38,18 +31,13 @@ def uniform_draws(
 
 @dataclass
 class Exploration:
-    """How a policy's actions are drawn.
+    """How a policy's actions are drawn."""
 
-    Attributes:
-        temperature: divides the logits.
-        noise_correlation: share of the draws' variance that stays the same over a rollout; 0 makes draws independent.
-    """
-
-    temperature: float = 1.0
+    temperature: float = 1.0  # divides the logits.
+    # share of the draws' variance that stays the same over a rollout; 0 makes draws independent.
     noise_correlation: float = 0.3
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if not self.temperature > 0:
             raise SettingError(f"exploration.temperature must be above 0, got {self.temperature}")
         if not 0 <= self.noise_correlation <= 1:

@@ -1,7 +1,5 @@
 """Checks of a policy's observations (:class:`~worldrl.core.types.PolicyObs`) before any arithmetic."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -18,13 +16,7 @@ class ObservationError(WorldrlError, ValueError):
 def check_obs(
     obs: PolicyObs, image_size: int, command_size: int, *, more: Sequence[str] = (), state_size: int = 0
 ) -> None:
-    """Check a batch of observations for a policy with images of ``image_size`` pixels and ``command_size`` numbers.
-
-    ``more`` names what it observes besides; the measured state has ``state_size`` numbers.
-
-    Raises:
-        ObservationError: names the field, the rule, the value and the fix.
-    """
+    """Check a batch of observations against a policy's sizes; ObservationError names field, rule, value and fix."""
     _check_image(IMAGE, obs.image, image_size)
     rows = obs.image.shape[0]
     _check_numbers(COMMAND, obs.command, rows, command_size)

@@ -6,8 +6,6 @@ last action.
 Shapes legend: ``M`` samples, ``T`` steps, ``L`` chunk, ``A`` numbers of an action and of a command, ``Y X`` pixels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -27,49 +25,37 @@ from worldrl.policies.statistics import one_robot
 
 @dataclass(frozen=True)
 class Samples:
-    """Frames of demonstrations with their chunks, in memory.
+    """Frames of demonstrations with their chunks, in memory."""
 
-    Attributes:
-        image: uint8 ``[M, Y, X, 3]``.
-        command: float32 ``[M, A]``.
-        chunk: float32 ``[M, L, A]``.
-        instruction: ``M`` texts, as recorded.
-        more: what is observed besides, by name (see :class:`~worldrl.core.types.PolicyObs`), a row per sample.
-        first: int64 ``[M]``, index of the first sample of the same episode; None where episodes are not contiguous.
-    """
-
-    image: Tensor
-    command: Tensor
-    chunk: Tensor
-    instruction: tuple[str, ...]
+    image: Tensor  # uint8 ``[M, Y, X, 3]``.
+    command: Tensor  # float32 ``[M, A]``.
+    chunk: Tensor  # float32 ``[M, L, A]``.
+    instruction: tuple[str, ...]  # ``M`` texts, as recorded.
     task: tuple[str, ...]
+    # int64 ``[M]``, index of the first sample of the same episode; None where episodes are not contiguous.
     first: Tensor | None = None
+    # what is observed besides, by name (see :class:`~worldrl.core.types.PolicyObs`), a row per sample.
     more: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
     def __len__(self) -> int:
-        """Return ``M``."""
         return len(self.instruction)
 
     @staticmethod
-    def join(parts: Sequence[Samples]) -> Samples:
+    def join(parts: "Sequence[Samples]") -> "Samples":
         """Concatenate samples."""
         image, command, chunk = (torch.cat([getattr(p, name) for p in parts]) for name in ("image", "command", "chunk"))
         instruction, task = (tuple(chain.from_iterable(getattr(p, n) for p in parts)) for n in ("instruction", "task"))
         more = {name: torch.cat([part.more[name] for part in parts]) for name in parts[0].more}
         return Samples(image, command, chunk, instruction, task, more=more)
 
-    def select(self, index: Tensor) -> Samples:
+    def select(self, index: Tensor) -> "Samples":
         """Take the samples of ``index``."""
         instruction, task = (tuple(texts[i] for i in index.tolist()) for texts in (self.instruction, self.task))
         more = {name: value[index] for name, value in self.more.items()}
         return Samples(self.image[index], self.command[index], self.chunk[index], instruction, task, more=more)
 
     def back(self, index: Tensor, steps: int) -> Tensor:
-        """Index of the frame ``steps`` before each of ``index``, at the earliest its episode's first frame.
-
-        Raises:
-            SettingError: episodes are not contiguous.
-        """
+        """The frame ``steps`` before each of ``index``, at the earliest its episode's first; SettingError: torn."""
         if self.first is None:
             raise SettingError(
                 "samples: joined or selected ones have no frames before them; take those of make_samples"
@@ -90,13 +76,9 @@ def observed(episode: Episode, name: str) -> NDArray[Any]:
 
 
 def make_samples(episodes: Sequence[Episode], chunk_length: int, more: Sequence[str] = ()) -> Samples:
-    """Make one sample per frame with an action, from episodes of one robot with its main camera.
+    """Make one sample per frame with an action; ``more`` names further observations. SettingError: no action.
 
-    ``more`` names what is observed besides.
-
-    Raises:
-        SettingError: there is no action.
-        ArtefactError: an episode has no main camera, or is of another robot.
+    Raises ArtefactError: an episode has no main camera, or is of another robot.
     """
     used = [episode for episode in episodes if len(episode)]
     if not used:

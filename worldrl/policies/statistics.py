@@ -6,8 +6,6 @@ without any sign of it, so their absence is an error. The :class:`ActionSpec` is
 Shapes legend: ``A`` numbers of an action and of a command.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +29,8 @@ LEAST_DEVIATION = 1e-2
 def action_range(action: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Ends of each dimension's range, ``[A]`` each: the 1 % and the 99 % quantile of actions ``[N, A]``.
 
-    A dimension with equal quantiles (a gripper that closes in one step of two hundred) has its minimum and maximum
-    instead, or its only information would be lost. A constant dimension has a range of width 0.
+    Equal quantiles (a gripper that closes in one step of two hundred) would lose its only information: then minimum
+    and maximum.
     """
     exact = action.astype(np.float64)
     low, high = np.quantile(exact, [0.01, 0.99], axis=0)
@@ -42,27 +40,18 @@ def action_range(action: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDAr
 
 @dataclass(frozen=True)
 class PolicyStatistics:
-    """Normalisation of a :class:`~worldrl.policies.token.policy.TokenPolicy`.
+    """Normalisation of a :class:`~worldrl.policies.token.policy.TokenPolicy`."""
 
-    Attributes:
-        action_low: float32 ``[A]``, lower end of the actions' range (see :func:`action_range`).
-        action_high: float32 ``[A]``, upper end.
-        command_mean: float32 ``[A]``.
-        command_std: float32 ``[A]``, at least 0.01.
-        state_mean: float32 ``[S]``, of the measured state; None for a policy that does not observe it.
-        state_std: float32 ``[S]``, at least 0.001.
-    """
-
-    action_low: Tensor
-    action_high: Tensor
-    command_mean: Tensor
-    command_std: Tensor
+    action_low: Tensor  # float32 ``[A]``, lower end of the actions' range (see :func:`action_range`).
+    action_high: Tensor  # float32 ``[A]``, upper end.
+    command_mean: Tensor  # float32 ``[A]``.
+    command_std: Tensor  # float32 ``[A]``, at least 0.01.
     actions: ActionSpec = TOOL_ACTIONS
+    # float32 ``[S]``, of the measured state; None for a policy that does not observe it.
     state_mean: Tensor | None = None
-    state_std: Tensor | None = None
+    state_std: Tensor | None = None  # float32 ``[S]``, at least 0.001.
 
     def __post_init__(self) -> None:
-        """Check shapes and order."""
         size = self.actions.size
         for name in _TENSORS:
             tensor = getattr(self, name)
@@ -72,13 +61,8 @@ class PolicyStatistics:
             raise SettingError("statistics: action_low must not exceed action_high, and command_std must be positive")
 
     @classmethod
-    def from_episodes(cls, episodes: Sequence[Episode]) -> PolicyStatistics:
-        """Compute the statistics of demonstrations of one robot.
-
-        Raises:
-            SettingError: there is no action.
-            ArtefactError: an episode is of another robot.
-        """
+    def from_episodes(cls, episodes: Sequence[Episode]) -> "PolicyStatistics":
+        """Compute the statistics of demonstrations of one robot; SettingError: they hold no action."""
         if not any(len(episode) for episode in episodes):
             raise SettingError(f"episodes: need at least one action, got {len(episodes)} episodes without any")
         actions = one_robot(episodes)
@@ -92,12 +76,8 @@ class PolicyStatistics:
         return cls(*own, actions=actions, state_mean=mean, state_std=deviation)
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor], actions: ActionSpec, folder: Path) -> PolicyStatistics:
-        """Select the statistics from the tensors of a weights file in ``folder``.
-
-        Raises:
-            ArtefactError: one is missing.
-        """
+    def from_tensors(cls, tensors: Mapping[str, Tensor], actions: ActionSpec, folder: Path) -> "PolicyStatistics":
+        """Select the statistics from the tensors of a weights file in ``folder``; ArtefactError: one is missing."""
         missing = [name for name in _TENSORS if name not in tensors]
         if missing:
             raise ArtefactError(
@@ -108,11 +88,7 @@ class PolicyStatistics:
         return cls(**given, actions=actions)
 
     def tensors(self, *, state: bool = False) -> dict[str, Tensor]:
-        """Return copies by name, with those of the measured state where asked.
-
-        Raises:
-            SettingError: there are none of the state.
-        """
+        """Copies by name, with those of the measured state where asked; SettingError: there are none of it."""
         if state and (self.state_mean is None or self.state_std is None):
             raise SettingError("statistics: none of the measured state; compute them from demonstrations that have it")
         return {name: getattr(self, name).clone() for name in (*_TENSORS, *(_STATE if state else ()))}
@@ -123,11 +99,7 @@ _TENSORS = ("action_low", "action_high", "command_mean", "command_std")
 
 
 def one_robot(episodes: Sequence[Episode]) -> ActionSpec:
-    """Return the action specification that all episodes share.
-
-    Raises:
-        ArtefactError: they differ; a policy is of one robot.
-    """
+    """Return the action specification that all episodes share; ArtefactError: they differ."""
     actions = episodes[0].actions
     for number, episode in enumerate(episodes):
         require_robot(episode, number, actions)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from worldrl.core.errors import SettingError
 from worldrl.settings import non_negative, positive, setting
-from worldrl.world_models.video.config import DynamicsConfig, DynamicsKind
-from worldrl.world_models.video.unet_config import UNetConfig
+from worldrl.world_models.video.config import DynamicsConfig, DynamicsKind, UNetConfig
 from worldrl.world_models.wan.config import WanDynamicsConfig
 
 

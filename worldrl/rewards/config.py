@@ -1,42 +1,28 @@
 """Settings of the networks that read frames: inverse dynamics, and inverse dynamics of the grasp."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from worldrl.core.errors import SettingError, require_at_least_one
 
-OFFSETS = {1: (0,), 2: (0, 1), 3: (-1, 0, 1)}
-"""Frames of each window, relative to the frame that is read."""
+OFFSETS = {1: (0,), 2: (0, 1), 3: (-1, 0, 1)}  # frames of each window, relative to the frame that is read
 
 
 @dataclass
 class IdmConfig:
-    """Sizes of an inverse dynamics.
+    """Sizes of an inverse dynamics."""
 
-    Attributes:
-        window: frames of the head's input: 1, 2 (this and the next) or 3 (one on either side).
-        width: channels of the image encoder.
-        blocks: residual blocks of the image encoder.
-        keypoints: keypoints of the image encoder.
-        value_width: features read at each keypoint.
-        hidden: width of the head's hidden layer.
-        backbone: a convolutional model of timm (extra ``timm``) as encoder, for example ``resnet50``; empty takes
-            worldrl's own convolutions.
-        backbone_stride: pixels per cell of its finest level that is read; coarser ones are added to it.
-    """
-
-    window: int = 1
-    width: int = 48
-    blocks: int = 2
-    keypoints: int = 24
-    value_width: int = 16
-    hidden: int = 256
+    window: int = 1  # frames of the head's input: 1, 2 (this and the next) or 3 (one on either side).
+    width: int = 48  # channels of the image encoder.
+    blocks: int = 2  # residual blocks of the image encoder.
+    keypoints: int = 24  # keypoints of the image encoder.
+    value_width: int = 16  # features read at each keypoint.
+    hidden: int = 256  # width of the head's hidden layer.
+    # a convolutional model of timm (extra ``timm``) as encoder, for example ``resnet50``; empty takes worldrl's own
+    # convolutions.
     backbone: str = ""
-    backbone_stride: int = 8
+    backbone_stride: int = 8  # pixels per cell of its finest level that is read; coarser ones are added to it.
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if self.window not in OFFSETS:
             raise SettingError(f"model.window must be one of {sorted(OFFSETS)}, got {self.window}")
         require_at_least_one(
@@ -46,36 +32,23 @@ class IdmConfig:
 
 @dataclass
 class IdmTraining:
-    """Settings of :func:`fit_idm`.
+    """Settings of :func:`fit_idm`."""
 
-    Attributes:
-        steps: gradient steps.
-        batch: windows per step.
-        learning_rate: peak, warm-up cosine.
-        weight_decay: AdamW.
-        beta: of the β-NLL, in [0, 1].
-        jitter: strength of the colour jitter, since imagined colours are inexact.
-        codec_share: share of the windows decoded by the codec of ``world_model``; needs one.
-        checkpoint_every: steps between checkpoints.
-        backbone_weights: ``.safetensors`` file of timm's for ``model.backbone``; empty begins at random. Nothing is
-            downloaded.
-        dtype: number type of the encoder's convolutions in training: ``float32``, ``bfloat16``, or ``auto``: bfloat16
-            where the device has units for it. Reading is float32.
-    """
-
-    steps: int = 3000
-    batch: int = 64
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.01
-    beta: float = 0.5
-    jitter: float = 0.05
-    codec_share: float = 0.5
-    checkpoint_every: int = 500
+    steps: int = 3000  # gradient steps.
+    batch: int = 64  # windows per step.
+    learning_rate: float = 1e-3  # peak, warm-up cosine.
+    weight_decay: float = 0.01  # AdamW.
+    beta: float = 0.5  # of the β-NLL, in [0, 1].
+    jitter: float = 0.05  # strength of the colour jitter, since imagined colours are inexact.
+    codec_share: float = 0.5  # share of the windows decoded by the codec of ``world_model``; needs one.
+    checkpoint_every: int = 500  # steps between checkpoints.
+    # ``.safetensors`` file of timm's for ``model.backbone``; empty begins at random. Nothing is downloaded.
     backbone_weights: str = ""
+    # number type of the encoder's convolutions in training: ``float32``, ``bfloat16``, or ``auto``: bfloat16 where the
+    # device has units for it. Reading is float32.
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require_at_least_one(self, ("steps", "batch"), of="training")
         for name in ("beta", "codec_share"):
             if not 0 <= getattr(self, name) <= 1:
@@ -86,40 +59,25 @@ class IdmTraining:
 
 @dataclass
 class GraspConfig:
-    """Sizes and training of a :class:`GraspDynamics`.
+    """Sizes and training of a :class:`GraspDynamics`."""
 
-    Attributes:
-        width: channels of the image encoder.
-        blocks: residual blocks of the image encoder.
-        keypoints: keypoints of the image encoder.
-        text_width: size of the instruction vector.
-        hidden: width of the head's hidden layer.
-        steps: training steps; 0 trains none in ``train-idm``.
-        batch: frames per step.
-        learning_rate: peak, warm-up cosine.
-        weight_decay: AdamW.
-        jitter: strength of the colour jitter.
-        first_share: share of the frames that are their episode's first; the others are any before the closing.
-        ema_decay: of the averaged weights that training ends with; recorded closings are noisy and would be overfitted.
-        checkpoint_every: steps between checkpoints.
-    """
-
-    width: int = 32
-    blocks: int = 2
-    keypoints: int = 16
-    text_width: int = 32
-    hidden: int = 128
-    steps: int = 0
-    batch: int = 48
-    learning_rate: float = 2e-3
-    weight_decay: float = 0.01
-    jitter: float = 0.05
+    width: int = 32  # channels of the image encoder.
+    blocks: int = 2  # residual blocks of the image encoder.
+    keypoints: int = 16  # keypoints of the image encoder.
+    text_width: int = 32  # size of the instruction vector.
+    hidden: int = 128  # width of the head's hidden layer.
+    steps: int = 0  # training steps; 0 trains none in ``train-idm``.
+    batch: int = 48  # frames per step.
+    learning_rate: float = 2e-3  # peak, warm-up cosine.
+    weight_decay: float = 0.01  # AdamW.
+    jitter: float = 0.05  # strength of the colour jitter.
+    # share of the frames that are their episode's first; the others are any before the closing.
     first_share: float = 0.5
+    # of the averaged weights that training ends with; recorded closings are noisy and would be overfitted.
     ema_decay: float = 0.995
-    checkpoint_every: int = 500
+    checkpoint_every: int = 500  # steps between checkpoints.
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         counts = ("width", "blocks", "keypoints", "text_width", "hidden", "batch", "checkpoint_every")
         require_at_least_one(self, counts, of="grasp")
         if self.steps < 0:

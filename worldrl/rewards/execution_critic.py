@@ -2,87 +2,64 @@
 
 EVA's executability measures smoothness and joint limits. A smooth motion may still close the fingers beside the
 handle. Here a small ensemble reads the targets q_1..q_T that an inverse dynamics decodes from a video's frames, and
-the instruction. It is trained on the outcomes of executed plans::
+the instruction::
 
     x = (q - mean) / deviation,     p_k = sigmoid(f_k(x, instruction))
     R = mean_k p_k - std_k p_k - distance_penalty min((d/reach - 1)+, 1)
 
-The members learn from resamples of the plans and share the instruction encoder and the optimiser. They therefore
-differ by less than separately trained members. Their deviation is subtracted, which limits alignment where they differ.
-Far from all executed plans the members may agree and be wrong. The distance d covers that case: it is Mahalanobis's,
-of x to the executed plans of all instructions. ``reach`` is the 99 % quantile of d over plans left out of its fit.
-With ``distance_penalty`` = 1 a plan at twice the reach earns at most 0; within the reach nothing changes.
-
-A video shorter than the executed plans holds its last targets, as its execution does.
+The members learn from resamples of the plans and share the instruction encoder, so they differ by less than separate
+ones. Far from all executed plans they may agree and be wrong, which Mahalanobis's distance d of x to these plans
+covers; ``reach`` is the 99 % quantile of d over plans left out of its fit. A shorter video holds its last targets.
 
 Shapes legend: ``N`` videos, ``T`` imagined frames, ``D`` targets, ``P`` = T D, ``K`` members, ``H`` hidden width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.rng import initial_weights, stream
-from worldrl.core.storage.artefact import read_artefact, write_artefact
-from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.storage.typed import from_plain
-from worldrl.core.storage.weights import fitting, load_weights
 from worldrl.core.training.fit import FitReport, fit_module
 from worldrl.core.training.optimizer import adamw
 from worldrl.core.types import ImaginedVideos
 from worldrl.nn.stacked import StackedLinear, fan_in_uniform
+from worldrl.nn.stored import StoredModule
 from worldrl.nn.text import InstructionEncoder
 from worldrl.rewards.motion.basis import check_frame_time, check_terms
 from worldrl.rewards.motion.inverse_dynamics import IDM_FOLDER, InverseDynamics, read_once
 
-KIND, TERM = "execution-critic", "execution"
-CRITIC = "critic"
-"""Folder of the critic in the reward's folder, beside the inverse dynamics."""
+TERM = "execution"
+CRITIC = "critic"  # folder of the critic in the reward's folder, beside the inverse dynamics
 LEAST_DEVIATION = 0.05
 """Lower bound of a target's deviation (rad, or gripper opening): small motions are not scaled to unit deviation."""
-REACHED = 0.99
-"""Share of executed plans within the reach."""
+REACHED = 0.99  # share of executed plans within the reach
 SHRINKAGE = 0.1
 """Share of the mean variance in every direction's variance: directions without data are not infinitely far."""
 
 
 @dataclass
 class ExecutionConfig:
-    """The critic and its training.
+    """The critic and its training."""
 
-    Attributes:
-        members: size of the ensemble.
-        hidden: width of each member's hidden layer.
-        text_width: size of the instruction vector.
-        dropout: share of a member's hidden numbers that a training step leaves out.
-        steps: training steps.
-        batch: plans per member and step.
-        learning_rate: peak, warm-up cosine.
-        weight_decay: AdamW.
-        distance_penalty: penalty of a plan at twice the reach of the executed plans; 0 disables it.
-    """
-
-    members: int = 5
-    hidden: int = 64
-    text_width: int = 16
-    dropout: float = 0.3
-    steps: int = 900
-    batch: int = 64
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.01
-    distance_penalty: float = 0.0
+    members: int = 5  # size of the ensemble.
+    hidden: int = 64  # width of each member's hidden layer.
+    text_width: int = 16  # size of the instruction vector.
+    dropout: float = 0.3  # share of a member's hidden numbers that a training step leaves out.
+    steps: int = 900  # training steps.
+    batch: int = 64  # plans per member and step.
+    learning_rate: float = 1e-3  # peak, warm-up cosine.
+    weight_decay: float = 0.01  # AdamW.
+    distance_penalty: float = 0.0  # penalty of a plan at twice the reach of the executed plans; 0 disables it.
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if self.members < 2:
             raise SettingError(f"execution.members must be at least 2, to disagree; got {self.members}")
         require_at_least_one(self, ("hidden", "steps", "batch"), of="execution")
@@ -120,10 +97,7 @@ def reached(path: Tensor) -> Tensor:
 
 
 def held_to(read: Tensor, frames: int) -> Tensor:
-    """Hold the last targets of ``[N, T, D]`` until there are ``frames``, ``[N, frames, D]``.
-
-    Raises SettingError (there are more already).
-    """
+    """Hold the last targets of ``[N, T, D]`` until there are ``frames``; SettingError: there are more."""
     missing = frames - read.shape[1]
     if missing < 0:
         raise SettingError(
@@ -133,12 +107,15 @@ def held_to(read: Tensor, frames: int) -> Tensor:
     return torch.cat([read, read[:, -1:].expand(-1, missing, -1)], dim=1)
 
 
-class ExecutionCritic(nn.Module):
+class ExecutionCritic(StoredModule):
     """``K`` small networks from a plan's targets ``[T, D]`` and instruction to the logit of its execution's success."""
+
+    kind = "execution-critic"
 
     def __init__(self, config: ExecutionConfig, frames: int, width: int):
         super().__init__()
         self.config, self.frames, self.width = config, frames, width
+        self.sizes = {"sizes": asdict(config), "frames": frames, "width": width}
         self.instruction = InstructionEncoder(config.text_width)
         self.into = StackedLinear(config.members, frames * width + config.text_width, config.hidden)
         self.out = StackedLinear(config.members, config.hidden, 1)
@@ -190,21 +167,11 @@ class ExecutionCritic(nn.Module):
         value = pessimistic(self(rows.expand(self.config.members, *rows.shape)))
         return value - self.config.distance_penalty * self.beyond(read)
 
-    def save(self, folder: Path, *, parents: Sequence[dict[str, Any]] = (), learned: Learned | None = None) -> None:
-        """Write an artefact folder; ``learned`` None records unknown training data."""
-        config = {"sizes": asdict(self.config), "frames": self.frames, "width": self.width}
-        files = None if learned is None else learned.files()
-        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), files=files, parents=parents)
-
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> ExecutionCritic:
-        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
-        artefact = read_artefact(folder, kind=KIND)
-        with fitting(artefact):
-            sizes = from_plain(ExecutionConfig, artefact.config["sizes"], where="sizes")
-            critic = cls(sizes, artefact.config["frames"], artefact.config["width"])
-            load_weights(critic, artefact)
-        return critic.to(device).eval()
+    def restored(cls, stored: dict[str, Any]) -> Self:
+        """Make it of its folder's config."""
+        config = from_plain(ExecutionConfig, stored["sizes"], where="sizes")
+        return cls(config, stored["frames"], stored["width"])
 
 
 def fit_execution(
@@ -218,20 +185,10 @@ def fit_execution(
     log: MetricLog | None,
     on_step: Callable[[int], None] | None = None,
 ) -> tuple[ExecutionCritic, FitReport]:
-    """Train a critic by cross-entropy on executed plans.
+    """Train a critic by cross-entropy on targets decoded from executed plans, float32 ``[N, T, D]``.
 
-    Args:
-        config: sizes and training.
-        read: targets decoded from each plan's imagined frames, float32 ``[N, T, D]``.
-        instruction: ``N`` texts.
-        success: bool ``[N]``, the execution succeeded.
-        seed: of initial weights and draws.
-        folder: of the checkpoints; None trains without.
-        log: receives the loss.
-        on_step: called with each step's index after it.
-
-    Raises:
-        SettingError: all plans have the same outcome.
+    Without ``folder`` there are no checkpoints. ``on_step`` gets each step's index after it. Raises SettingError: all
+    plans have the same outcome.
     """
     if not 0 < int(success.sum()) < len(success):
         outcome = "succeeded" if success.any() else "failed"
@@ -281,10 +238,7 @@ class ExecutionReward:
 
     @torch.no_grad()
     def score(self, videos: ImaginedVideos) -> Tensor:
-        """R ``[N, 1]`` of the motion after the recorded first frame.
-
-        Raises SettingError (longer videos than the critic's plans, or another time between frames).
-        """
+        """R ``[N, 1]`` after the recorded first frame; SettingError: longer videos or other time steps."""
         check_frame_time(self.idm.basis, videos.frame_s)
         read = read_once(self.idm, videos)[:, 1:]
         return self.critic.reward(read, videos.instruction)[:, None]
@@ -296,8 +250,7 @@ def execution_reward(folder: str, terms: Sequence[str], device: torch.device) ->
     Equation: R = the probability that an executed plan succeeds
     Paper: none
 
-    Raises ArtefactError: the folder holds no inverse dynamics (``idm``) or no critic (``critic``). Raises
-    SettingError (no folder is given, or a term is unknown).
+    Raises ArtefactError: no inverse dynamics or no critic; SettingError: no folder is given, or an unknown term.
     """
     if not folder:
         raise SettingError(

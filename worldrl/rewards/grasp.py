@@ -1,85 +1,62 @@
 """Inverse dynamics of the grasp: the position where the hand must close, from a frame before and the instruction.
 
-A frame shows where the arm is. It does not show whether fingers that closed beside an object could have lifted it.
-The model learns from recorded successes alone, from frames before the last closing::
+A frame does not show whether fingers that closed beside an object could have lifted it. The model learns from
+recorded successes alone, from frames before the last closing, and imagined successes are compared with it::
 
     frame, instruction ─► encoder (keypoints and their features) ─► MLP ─► commanded position at the closing
-
-Imagined successes are compared with it. The imagined frames are not an input: they show the arm as commanded,
-whether or not the object could have followed::
-
     normalised error = mean_d (commanded_d - predicted_d)² / deviation²
 
-An imagined success without a closing is rejected where every recorded success of the instruction had one.
-One deviation serves all columns, because they share a unit (m, or rad).
+Imagined frames are not an input: they show the arm as commanded, whether or not the object could have followed. An
+imagined success without a closing is rejected where every recorded success of the instruction had one.
 
 Shapes legend: ``E`` rollouts, ``R`` frames, ``B`` rows, ``N`` commands, ``A`` numbers of a command, ``D`` columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
 from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import initial_weights, stream
-from worldrl.core.storage.artefact import read_artefact, write_artefact
-from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.storage.typed import from_plain
-from worldrl.core.storage.weights import fitting, load_weights
 from worldrl.core.training.fit import FitReport, fit_module
 from worldrl.core.training.optimizer import adamw
 from worldrl.core.types import Episode
 from worldrl.nn.blocks import Mlp
+from worldrl.nn.stored import StoredModule
 from worldrl.nn.text import InstructionEncoder
 from worldrl.nn.vision import ImageEncoder, colour_jitter
 from worldrl.rewards.config import GraspConfig
 
-KIND = "grasp-dynamics"
-GRASP_FOLDER = "grasp"
-"""Its folder in a run directory of ``worldrl train-idm``."""
-LEAST_DEVIATION = 1e-3
-"""Lower bound of a column's deviation, in its unit."""
+GRASP_FOLDER = "grasp"  # its folder in a run directory of ``worldrl train-idm``
+LEAST_DEVIATION = 1e-3  # lower bound of a column's deviation, in its unit
 ROBUST = 0.1
 """Error (standard deviations of the data) above which the loss is linear: some objects move before the closing."""
-CERTAIN = 10
-"""Number of successes that began with open hands after which "all of them closed a hand" counts as a rule."""
+CERTAIN = 10  # number of successes that began with open hands after which "all of them closed a hand" counts as a rule
 
 
 @dataclass(frozen=True)
 class Closings:
-    """Frames before the closing that led to a success.
+    """Frames before the closing that led to a success."""
 
-    Attributes:
-        frame: uint8 ``[R, Y, X, 3]``.
-        commanded: numbers commanded at the closing, float32 ``[R, D]``.
-        instruction: ``R`` texts.
-        first: bool ``[R]``, the first frame of its episode.
-        closes: instructions that need a closing (:func:`instructions_that_close`).
-    """
-
-    frame: Tensor
-    commanded: Tensor
-    instruction: tuple[str, ...]
-    first: Tensor
+    frame: Tensor  # uint8 ``[R, Y, X, 3]``.
+    commanded: Tensor  # numbers commanded at the closing, float32 ``[R, D]``.
+    instruction: tuple[str, ...]  # ``R`` texts.
+    first: Tensor  # bool ``[R]``, the first frame of its episode.
     actions: ActionSpec
-    closes: tuple[str, ...] = ()
+    closes: tuple[str, ...] = ()  # instructions that need a closing (:func:`instructions_that_close`).
 
     @classmethod
-    def of(cls, episodes: Sequence[Episode], *, camera: str, first_only: bool = False) -> Closings:
-        """Collect them from recorded episodes that close the hand and then succeed.
-
-        Raises SettingError (no episode does).
-        """
+    def of(cls, episodes: Sequence[Episode], *, camera: str, first_only: bool = False) -> "Closings":
+        """Collect them from recorded episodes that close the hand and then succeed; SettingError: no episode does."""
         found = [(episode, step) for episode in episodes if (step := closing_of(episode)) >= 0]
         if not found:
             raise SettingError(
@@ -127,23 +104,18 @@ def positions(actions: ActionSpec, command: np.ndarray | Tensor) -> Tensor:
     return torch.as_tensor(command)[..., places].float()
 
 
-class GraspDynamics(nn.Module):
-    """Network from an image and an instruction to the position where the hand closes.
+class GraspDynamics(StoredModule):
+    """From an image and an instruction to the place where the hand closes; ``closes``: instructions that need it."""
 
-    Attributes:
-        closes: instructions that need a closing if the hands are open.
-        mean: of each column in the training data, ``[D]``.
-        scale: standard deviation of each column there, ``[D]``.
-        deviation: root mean square error over all columns on held-out episodes, a scalar.
-    """
-
-    mean: Tensor
-    scale: Tensor
-    deviation: Tensor
+    kind = "grasp-dynamics"
+    mean: Tensor  # of each column in the training data, ``[D]``.
+    scale: Tensor  # standard deviation of each column there, ``[D]``.
+    deviation: Tensor  # root mean square error over all columns on held-out episodes, a scalar.
 
     def __init__(self, config: GraspConfig, actions: ActionSpec, closes: Sequence[str] = ()):
         super().__init__()
         self.config, self.actions, self.closes = config, actions, frozenset(closes)
+        self.sizes = {"sizes": asdict(config), "actions": actions.to_json(), "closes": sorted(closes)}
         columns = len(position_names(actions))
         sizes = {"width": config.width, "blocks": config.blocks, "keypoints": config.keypoints}
         self.text = InstructionEncoder(config.text_width)
@@ -176,24 +148,11 @@ class GraspDynamics(nn.Module):
         error = positions(self.actions, command).cpu() - self.read(frame, instruction)
         return (error / self.deviation.cpu()).square().mean(dim=-1)
 
-    # -- folder ----------------------------------------------------------------------------------------------
-
-    def save(self, folder: Path, *, parents: Sequence[dict[str, Any]] = (), learned: Learned | None = None) -> None:
-        """Write an artefact folder; ``learned`` None records unknown training data."""
-        config = {"sizes": asdict(self.config), "actions": self.actions.to_json(), "closes": sorted(self.closes)}
-        files = None if learned is None else learned.files()
-        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), files=files, parents=parents)
-
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> GraspDynamics:
-        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
-        artefact = read_artefact(folder, kind=KIND)
-        with fitting(artefact):
-            sizes = from_plain(GraspConfig, artefact.config["sizes"], where="sizes")
-            actions = ActionSpec.from_json(artefact.config["actions"])
-            grasp = cls(sizes, actions, artefact.config.get("closes", ()))  # absent in older folders
-            load_weights(grasp, artefact)
-        return grasp.to(device).eval()
+    def restored(cls, stored: dict[str, Any]) -> Self:
+        """Make it of its folder's config."""
+        sizes = from_plain(GraspConfig, stored["sizes"], where="sizes")
+        return cls(sizes, ActionSpec.from_json(stored["actions"]), stored.get("closes", ()))  # absent in older folders
 
 
 def fit_grasp(

@@ -8,8 +8,6 @@ which a sum of raw rewards would merge. Groups are scattered by id and may have 
 Shapes legend: ``N`` rollouts, ``K`` rewards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -26,10 +24,7 @@ def mix(rewards: Tensor, group: Tensor, *, weights: Sequence[float] | None = Non
     Equation: A = Σ_k w_k (r_k - mean_g) / (std_g + 1e-4), then normalised over the batch
     Paper: GDPO (2601.05242)
 
-    ``group`` int64 ``[N]`` is shared by the rollouts of one start; ``weights`` None weighs all alike.
-    A rollout gets 0 before the last step where no reward differs within its group.
-
-    Raises SettingError (shapes that do not fit).
+    ``group`` int64 ``[N]`` is shared by the rollouts of one start. Raises SettingError: shapes that do not fit.
     """
     if rewards.ndim != 2 or group.shape != rewards.shape[:1]:
         raise SettingError(f"mix: needs rewards [N, K] and group [N], got {rewards.shape} and {group.shape}")
@@ -72,7 +67,6 @@ def _centred(rewards: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _scatter(values: Tensor, group: Tensor) -> Tensor:
-    """Sums ``[G, K]`` of ``values`` ``[N, K]`` by group; groups that do not occur count 0."""
     return values.new_zeros(int(group.max()) + 1, values.shape[1]).index_add_(0, group, values)
 
 

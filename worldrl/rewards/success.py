@@ -2,11 +2,7 @@
 
 Reinforcement learning exploits false positives, so one frame above the threshold is not enough: success needs
 ``debounce`` consecutive frames. The count continues over chunk borders.
-
-Shapes legend: ``B`` rows, ``T`` frames.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 
@@ -27,7 +23,6 @@ class SuccessRule:
     debounce: int
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if not 0 < self.threshold < 1:
             raise SettingError(f"outcome.threshold must be in (0, 1), got {self.threshold}")
         if self.debounce < 1:
@@ -35,11 +30,7 @@ class SuccessRule:
 
 
 def first_success(probability: Tensor, rule: SuccessRule, streak: Tensor) -> tuple[Tensor, Tensor]:
-    """Index of the first frame of ``probability`` ``[B, T]`` at which the streak is long enough, ``[B]``; -1 for none.
-
-    ``streak`` int64 ``[B]`` is the number of consecutive positive frames just before. The second value is the streak
-    after the last frame.
-    """
+    """First frame of ``probability`` ``[B, T]`` with a streak long enough ``[B]``, -1 for none; and the streak."""
     first = torch.full_like(streak, -1)
     for t in range(probability.shape[1]):
         streak = torch.where(probability[:, t] >= rule.threshold, streak + 1, 0)
@@ -76,19 +67,10 @@ HIGHEST_THRESHOLD = 0.999
 def calibrate_threshold(
     score: NDArray[np.float32], actual: NDArray[np.bool_], *, target_precision: float, default: float
 ) -> float:
-    """Choose the lowest threshold that reaches the target precision on calibration rollouts.
+    """Choose the lowest threshold, of at least ``default``, that reaches the target precision on ``[B]`` rollouts.
 
-    If none does, take the threshold with the largest lower end of its precision's Wilson interval. The highest
-    threshold would often leave no positive sample.
-
-    Args:
-        score: ``[B]`` from :func:`debounced_score`.
-        actual: ``[B]`` real outcomes of the same action sequences.
-        target_precision: least share of predicted successes that are real.
-        default: lower bound of the result, so that a few easy rollouts cannot lower it.
-
-    Returns:
-        A threshold in (0, 1); :data:`HIGHEST_THRESHOLD` if no candidate rollout succeeded.
+    If none does, take that with the largest lower end of its precision's Wilson interval; the highest would often
+    leave no positive sample. :data:`HIGHEST_THRESHOLD` if no candidate rollout succeeded.
     """
     score = np.clip(score, 0, HIGHEST_THRESHOLD)
     candidates = [float(t) for t in np.unique(np.clip(score, default, None)) if (score >= t).any()]

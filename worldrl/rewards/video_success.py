@@ -1,19 +1,12 @@
 """Success shown by an imagined video, as a reward that a frozen world model reads off the frames.
 
-Executability measures smoothness alone, so a smooth plan that misses the object loses nothing. Here the outcome
-ensemble of a world model that is not trained reads the finished video (``world_models.video.head_predictions``).
-The reward is the largest threshold under which the plan still counts as success by the model's own rule of ``m``
-consecutive frames (:func:`worldrl.rewards.success.debounced_score`)::
+The outcome ensemble of a world model that is not trained reads the finished video. The reward is the largest
+threshold under which the plan still counts as success by the rule of ``m`` consecutive frames::
 
     p_t = mean_j sigmoid(z_j(frames up to t)),     R = max_t min_{0 <= k < m} p_{t+k}
 
-The world model is a copy from a folder of its own. Heads on the features of the trained network could be fooled by a
-change of these features instead of the image.
-
-Shapes legend: ``N`` videos, ``T`` frames.
+Heads on the features of the trained network could be fooled by a change of these features instead of the image.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,10 +33,7 @@ class SuccessReward:
     names: tuple[str, ...] = (TERM,)
 
     def score(self, videos: ImaginedVideos) -> Tensor:
-        """R ``[N, 1]`` in [0, 1] of every video from its recorded first frame on.
-
-        Raises SettingError (conditioning, time between frames, frame size or length do not fit the world model).
-        """
+        """R ``[N, 1]`` in [0, 1] of every video; SettingError: it does not fit the world model."""
         self._check(videos)
         command = None if videos.command is None else videos.command[:, 0]
         probability = read_success(self.model, videos.frames, videos.instruction, command, videos.action).numpy()
@@ -71,8 +61,7 @@ def success_reward(folder: str, terms: Sequence[str], device: torch.device) -> S
     Equation: R = the largest debounced probability of success
     Paper: World-VLA-Loop
 
-    Raises ArtefactError (there is no world model in the folder). Raises SettingError (no folder is given, or a term
-    is unknown).
+    Raises ArtefactError: no world model in the folder; SettingError: no folder is given, or an unknown term.
     """
     if not folder:
         raise SettingError(

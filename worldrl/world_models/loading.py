@@ -1,7 +1,5 @@
 """World models of any kind, opened by folder: a kind's class is imported when a folder of it is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +18,7 @@ else:
     AnyVideoModel = Any
 
 VIDEO, WAN = "video", "wan"
-BACKBONES = (VIDEO, WAN)
-"""Values of the setting ``backbone``: worldrl's own transformer, or published Wan weights."""
+BACKBONES = (VIDEO, WAN)  # values of the setting ``backbone``: worldrl's own transformer, or published Wan weights
 CLASSES = {
     "video-world-model": "worldrl.world_models.video.model:VideoWorldModel",
     "wan-world-model": "worldrl.world_models.wan.model:WanWorldModel",
@@ -38,10 +35,6 @@ def require_one_view(model: AnyVideoModel, what: str) -> None:
 
 
 def open_world_model(folder: Path | str, device: torch.device | str = "cpu") -> AnyVideoModel:
-    """Load the video world model of an artefact folder, of either kind.
-
-    Raises:
-        ArtefactError: it is missing, damaged, or holds something else.
-    """
+    """Load the video world model of a folder, of either kind; ArtefactError: missing, damaged or another."""
     kind = read_manifest(Path(folder), wanted="video-world-model")["kind"]
     return named(CLASSES.get(kind, CLASSES["video-world-model"])).load(Path(folder), device)

@@ -234,7 +234,7 @@ def test_folder_round_trip(tmp_path: Path) -> None:
     ensemble, data = make(Variant.layer_norm, seed=3), rows(50)
     ensemble.fit_statistics(data)
     ensemble.elites.copy_(torch.tensor([2, 0, 3]))
-    ensemble.save(tmp_path / "ensemble", extra={"env_id": "Hopper-v5"})
+    ensemble.save(tmp_path / "ensemble")
     loaded = Ensemble.load(tmp_path / "ensemble")
     assert loaded.config == ensemble.config
     for name, tensor in ensemble.state_dict().items():

@@ -231,7 +231,7 @@ def test_length_in_epochs(circles: tuple[Transitions, Tensor]) -> None:
 
 def test_folder_round_trip(tmp_path: Path) -> None:
     model = make(seed=4)
-    model.save(tmp_path / "model", extra={"env_id": "Hopper-v5"})
+    model.save(tmp_path / "model")
     loaded = TrajectoryDiffusion.load(tmp_path / "model")
     x, sigma = torch.randn(2, 8, 5, generator=stream(0, "x")), torch.tensor([0.1, 3.0])
     assert torch.equal(loaded.denoise(x, sigma), model.denoise(x, sigma))

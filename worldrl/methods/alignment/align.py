@@ -1,7 +1,5 @@
 """Alignment of a video model: the settings of every method, and the loop that all of RL shares."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,26 +18,22 @@ from worldrl.methods.rl.method import Method
 
 @dataclass
 class MethodConfigs:
-    """Settings of every method; only those of the chosen one have an effect.
+    """Settings of every method; only those of the chosen one have an effect."""
 
-    Attributes:
-        flow_grpo: Flow-GRPO, and EVA's variant of it.
-        dance_grpo: DanceGRPO.
-        branch_grpo: BranchGRPO.
-        diffusion_nft: DiffusionNFT.
-        sol_rl: Sol-RL.
-        step_aware_preference: step-aware preference optimisation.
-    """
-
+    # Flow-GRPO, and EVA's variant of it.
     flow_grpo: FlowGrpoConfig = field(default_factory=FlowGrpoConfig, metadata={"only_with": ".method=flow_grpo"})
+    # DanceGRPO.
     dance_grpo: DanceGrpoConfig = field(default_factory=DanceGrpoConfig, metadata={"only_with": ".method=dance_grpo"})
+    # BranchGRPO.
     branch_grpo: BranchGrpoConfig = field(
         default_factory=BranchGrpoConfig, metadata={"only_with": ".method=branch_grpo"}
     )
+    # DiffusionNFT.
     diffusion_nft: DiffusionNftConfig = field(
         default_factory=DiffusionNftConfig, metadata={"only_with": ".method=diffusion_nft"}
     )
-    sol_rl: SolRlConfig = field(default_factory=SolRlConfig, metadata={"only_with": ".method=sol_rl"})
+    sol_rl: SolRlConfig = field(default_factory=SolRlConfig, metadata={"only_with": ".method=sol_rl"})  # Sol-RL.
+    # step-aware preference optimisation.
     step_aware_preference: StepAwarePreferenceConfig = field(
         default_factory=StepAwarePreferenceConfig, metadata={"only_with": ".method=step_aware_preference"}
     )
@@ -53,20 +47,10 @@ def align(
     log: MetricLog | None,
     series: str = "align",
 ) -> list[dict[str, float]]:
-    """Align the task's model in place.
+    """Align the task's model in place; ``method`` was made for this task while its weights were the starting ones.
 
-    Args:
-        task: model, starts, reward and shared settings.
-        method: made for this task while its weights are those that training starts with.
-        folder: checkpoints; None trains without.
-        log: receives each iteration's numbers, and how long it took.
-        series: name in the log.
-
-    Returns:
-        Each iteration's numbers, without times.
-
-    Raises:
-        NonFiniteError: a loss, gradient or reward is not finite; the weights are those before that step.
+    Without ``folder`` no checkpoint is kept. Returns each iteration's numbers, without times. Raises NonFiniteError
+    where a loss, gradient or reward is not finite; the weights are those before that step.
     """
     config = task.config
     learner = Learner(

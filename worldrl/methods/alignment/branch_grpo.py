@@ -1,29 +1,23 @@
 """BranchGRPO (2509.06040): videos of a group share their first denoising steps, as a tree.
 
-At some steps every row splits; the children share one network evaluation and differ by their noise. Rewards of the leaves
-are fused upward, and every edge gets the advantage of the node it leads to, normalised over the nodes of its depth::
+At some steps every row splits; the children share one network evaluation and differ by their noise. Rewards of the
+leaves are fused upward, and every edge gets the advantage of the node it leads to, normalised over the nodes of its
+depth::
 
     V(node) = Σ_leaf w_leaf R_leaf,    w ∝ exp(α Σ log p of the edges from the node to the leaf)      (α = 0: the mean)
     A(node) = (V - mean of its depth) / std of its depth
+    J = 1/B Σ_leaf 1/T Σ_t min(ρ_t A(node_t), clip(ρ_t) A(node_t))
 
-One terminal reward so becomes a dense credit: an early edge is judged by all that followed from it. Over a video of several
-chunks the tree spans denoising steps and chunks alike; a split at the beginning of chunk ``u`` is at step ``u S``.
+A split at the beginning of chunk ``u`` is at step ``u S``. In J an edge counts once for each leaf below it; the mean
+over edges would count the first chunk of three, from which all follows, a quarter as much as the last.
 
-The objective is GRPO's over the leaves' videos, each with all of its steps; that they share early edges saves evaluations and
-changes no weight. An edge therefore counts once for each leaf below it, and every layer as much as any other::
-
-    J = 1/B Σ_leaf 1/T Σ_t min(ρ_t A(node_t), clip(ρ_t) A(node_t)) = 1/T Σ_t Σ_{node of t} (leaves below / B) min(...)
-
-The mean over edges would count the first chunk of three, from which all follows, a quarter as much as the last.
-
-Pruning leaves nodes out of the backward pass only. In width: the best child of each last split (``parent_best``), or each
-prompt's best and worst leaves (``extremes``). In depth: a window of layers that slides down as training goes on.
-The published code multiplies the noise at splits by 4 and keeps the log-probability of the plain noise; here both agree.
+Pruning leaves nodes out of the backward pass only: in width the best child of each last split (``parent_best``), or
+each prompt's best and worst leaves (``extremes``); in depth a window of layers that slides down as training goes on.
+The published code multiplies the noise at splits by 4 and keeps the log-probability of the plain noise; here both
+agree.
 
 Shapes legend: ``R`` nodes of a layer, ``B`` leaves.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -52,35 +46,23 @@ def _ratio() -> RatioRule:
 
 @dataclass
 class BranchGrpoConfig:
-    """Settings of BranchGRPO.
+    """Settings of BranchGRPO."""
 
-    Attributes:
-        denoising: steps and noise.
-        ratio: reduction of the log-probability and the range that goes with it.
-        splits: noisy denoising steps at which every row splits, counted through all chunks; by default the first of each of
-            three chunks.
-        children: of each row at a split; the group has ``children`` to the power of the number of splits.
-        fusion: α, how much more the likelier leaves count in their ancestors' values.
-        prune_width: ``none``, ``parent_best`` or ``extremes``.
-        extremes_share: of a prompt's leaves that ``extremes`` keeps, best and worst together.
-        prune_depth: layers in the sliding window of layers without gradient; 0 keeps all.
-        prune_interval: iterations after which the window moves one layer down, beginning at the root.
-        prune_stop: layer at which the window stops.
-    """
-
-    denoising: Denoising = field(default_factory=Denoising)
+    denoising: Denoising = field(default_factory=Denoising)  # steps and noise.
+    # reduction of the log-probability and the range that goes with it.
     ratio: RatioRule = field(default_factory=_ratio)
+    # noisy denoising steps at which every row splits, counted through all chunks; by default the first of each of three
+    # chunks.
     splits: list[int] = field(default_factory=lambda: [0, 4, 8])
-    children: int = 2
-    fusion: float = 0.0
-    prune_width: str = "none"
-    extremes_share: float = 0.5
-    prune_depth: int = 0
-    prune_interval: int = 30
-    prune_stop: int = 9
+    children: int = 2  # of each row at a split; the group has ``children`` to the power of the number of splits.
+    fusion: float = 0.0  # α, how much more the likelier leaves count in their ancestors' values.
+    prune_width: str = "none"  # ``none``, ``parent_best`` or ``extremes``.
+    extremes_share: float = 0.5  # of a prompt's leaves that ``extremes`` keeps, best and worst together.
+    prune_depth: int = 0  # layers in the sliding window of layers without gradient; 0 keeps all.
+    prune_interval: int = 30  # iterations after which the window moves one layer down, beginning at the root.
+    prune_stop: int = 9  # layer at which the window stops.
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if self.prune_width not in WIDTHS:
             raise SettingError(
                 f"branch_grpo.prune_width: unknown {self.prune_width!r}{nearest(self.prune_width, WIDTHS)}"
@@ -94,10 +76,7 @@ class BranchGrpoConfig:
 
 
 def fused_values(tree: Sequence[Node], value: Tensor, alpha: float) -> list[Tensor]:
-    """Fuse the leaves' rewards ``[B]`` upward: by time the value of the node that each edge leads to, ``[R]``.
-
-    Goes from the leaves to the root with the logarithm of each node's weight Z = Σ_leaf exp(α Σ log p).
-    """
+    """Fuse the leaves' rewards ``[B]`` upward: by time the value of the node that each edge leads to, ``[R]``."""
     weight, values = torch.zeros_like(value), [value]
     for above, below in zip(reversed(tree[:-1]), reversed(tree[1:]), strict=True):
         rows = len(above.group)
@@ -149,7 +128,6 @@ def parent_best(advantage: Tensor, value: Tensor, trace: Trace, generator: torch
 
 
 def _last_split_parent(tree: Sequence[Node]) -> Tensor:
-    """Return the node before the last split that each leaf descends from, int64 ``[B]``."""
     origin = torch.arange(len(tree[-1].group))
     for layer in reversed(tree):
         origin = layer.parent[origin]

@@ -4,8 +4,6 @@ That all videos of a group begin with the same noise leaves the noisy steps alon
 There is no KL term; a share of each video's noisy steps, drawn anew for every video, carries its gradient.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from worldrl.core.errors import SettingError
@@ -23,20 +21,14 @@ def _denoising() -> Denoising:
 
 @dataclass
 class DanceGrpoConfig:
-    """Settings of DanceGRPO.
+    """Settings of DanceGRPO."""
 
-    Attributes:
-        denoising: steps and noise.
-        ratio: reduction of the log-probability and the range that goes with it.
-        trained_share: of each video's noisy steps; at least one.
-    """
-
-    denoising: Denoising = field(default_factory=_denoising)
+    denoising: Denoising = field(default_factory=_denoising)  # steps and noise.
+    # reduction of the log-probability and the range that goes with it.
     ratio: RatioRule = field(default_factory=RatioRule)
-    trained_share: float = 0.6
+    trained_share: float = 0.6  # of each video's noisy steps; at least one.
 
     def __post_init__(self) -> None:
-        """Check the range."""
         if not 0 < self.trained_share <= 1:
             raise SettingError(f"dance_grpo.trained_share must be in (0, 1], got {self.trained_share}")
 

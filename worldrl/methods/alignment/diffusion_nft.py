@@ -13,8 +13,6 @@ Any sampler serves; here it is the ODE's. The levels are those that the sampler 
 Shapes legend: ``M`` finished chunks.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,26 +44,17 @@ def _denoising() -> Denoising:
 
 @dataclass
 class DiffusionNftConfig:
-    """Settings of DiffusionNFT.
+    """Settings of DiffusionNFT."""
 
-    Attributes:
-        denoising: steps of the sampler; without noise.
-        beta: β, how far the two targets lie from the old prediction; 0.1 where several rewards are mixed.
-        advantage_max: A_max.
-        kl: λ, weight of the distance to the starting weights' velocity.
-        old_decay: ``rising`` (min(0.001 k, 0.5) in iteration k) or ``late`` (0 until 75, then 0.0075 (k - 75) up to 0.999).
-        levels: fresh noisings of each chunk.
-    """
-
-    denoising: Denoising = field(default_factory=_denoising)
-    beta: float = 1.0
-    advantage_max: float = 5.0
-    kl: float = 1e-4
+    denoising: Denoising = field(default_factory=_denoising)  # steps of the sampler; without noise.
+    beta: float = 1.0  # β, how far the two targets lie from the old prediction; 0.1 where several rewards are mixed.
+    advantage_max: float = 5.0  # A_max.
+    kl: float = 1e-4  # λ, weight of the distance to the starting weights' velocity.
+    # ``rising`` (min(0.001 k, 0.5) in iteration k) or ``late`` (0 until 75, then 0.0075 (k - 75) up to 0.999).
     old_decay: str = "rising"
-    levels: int = 2
+    levels: int = 2  # fresh noisings of each chunk.
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if self.old_decay not in DECAYS:
             raise SettingError(f"diffusion_nft.old_decay: unknown {self.old_decay!r}{nearest(self.old_decay, DECAYS)}")
         for name in ("beta", "advantage_max", "levels"):
@@ -82,25 +71,17 @@ def old_weight_decay(iteration: int, kind: str) -> float:
 
 @dataclass(frozen=True)
 class FinishedChunks:
-    """Finished chunks of videos, with their advantages.
+    """Finished chunks of videos, with their advantages."""
 
-    Attributes:
-        latent: ``[M, F, c, h, w]``.
-        advantage: ``[M]``.
-        around: what the network saw.
-        levels: fresh noisings of each.
-    """
-
-    latent: Tensor
-    advantage: Tensor
-    around: Surroundings
-    levels: int
+    latent: Tensor  # ``[M, F, c, h, w]``.
+    advantage: Tensor  # ``[M]``.
+    around: Surroundings  # what the network saw.
+    levels: int  # fresh noisings of each.
 
     def __len__(self) -> int:
-        """Return how many noisings there are."""
         return len(self.latent) * self.levels
 
-    def select(self, index: Tensor) -> FinishedChunks:
+    def select(self, index: Tensor) -> "FinishedChunks":
         """Take the chunks of ``index``, which counts noisings."""
         index = (index % len(self.latent)).to(self.latent.device)
         return FinishedChunks(self.latent[index], self.advantage[index], self.around.select(index), 1)
@@ -108,13 +89,9 @@ class FinishedChunks:
 
 @dataclass(frozen=True)
 class FinishedVideos(VideoImagination):
-    """Videos whose finished chunks are learned from.
+    """Videos whose finished chunks are learned from."""
 
-    Attributes:
-        levels: fresh noisings of each chunk.
-    """
-
-    levels: int = 1
+    levels: int = 1  # fresh noisings of each chunk.
 
     def learnable(self, layer: Layer) -> bool:
         """Whether a denoising step finishes a chunk."""
@@ -139,18 +116,12 @@ class ForwardProcess:
 
     Equation: ẑ = x - σ v
     Paper: DiffusionNFT (2509.16117)
-
-    Attributes:
-        dynamics: with gradient.
-        old: what predicted before.
-        schedule: its levels are those of the noisings.
-        reference: the network of the KL term; None: there is none.
     """
 
-    dynamics: FlowTransformer
-    old: FlowTransformer
-    schedule: Schedule
-    reference: FlowTransformer | None = None
+    dynamics: FlowTransformer  # with gradient.
+    old: FlowTransformer  # what predicted before.
+    schedule: Schedule  # its levels are those of the noisings.
+    reference: FlowTransformer | None = None  # the network of the KL term; None: there is none.
 
     def __call__(self, decisions: FinishedChunks, generator: torch.Generator) -> Evaluated:
         """Noise finished chunks afresh and let all networks predict them."""

@@ -1,12 +1,8 @@
 """Flow-GRPO (Liu et al. 2025, 2505.05470): GRPO on the noisy denoising steps of whole videos.
 
-Every video of a group begins with noise of its own; its one reward, normalised within the group, is the advantage of all
-of its steps. EVA's alignment is this with ``denoising.noise=linear`` and a clip of 1e-5.
-
+Every video has its own first noise. EVA's alignment is this with ``denoising.noise=linear`` and a clip of 1e-5.
 Flow-GRPO's code normalises by the deviation of the whole batch (``global_std``), EVA's by the group's.
 """
-
-from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
@@ -21,19 +17,13 @@ from worldrl.methods.rl.method import Method
 
 @dataclass
 class FlowGrpoConfig:
-    """Settings of Flow-GRPO.
+    """Settings of Flow-GRPO."""
 
-    Attributes:
-        denoising: steps and noise.
-        ratio: reduction of the log-probability and the range that goes with it.
-        kl: β, weight of the KL to the starting weights; 0 switches it off.
-        global_std: divide advantages by the deviation over all groups instead of each one's own.
-    """
-
-    denoising: Denoising = field(default_factory=Denoising)
+    denoising: Denoising = field(default_factory=Denoising)  # steps and noise.
+    # reduction of the log-probability and the range that goes with it.
     ratio: RatioRule = field(default_factory=RatioRule)
-    kl: float = 0.004
-    global_std: bool = False
+    kl: float = 0.004  # β, weight of the KL to the starting weights; 0 switches it off.
+    global_std: bool = False  # divide advantages by the deviation over all groups instead of each one's own.
 
 
 def flow_grpo(task: AlignmentTask, config: FlowGrpoConfig, parts: Parts | None = None) -> Method:

@@ -3,8 +3,6 @@
 Shapes legend: ``B`` videos, ``N`` prompts, ``T`` denoising steps of a video, ``K`` reward terms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,23 +48,14 @@ def paths(tree: Sequence[Node]) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class VideoImagination:
-    """Videos of an alignment task.
+    """Videos of an alignment task."""
 
-    Attributes:
-        task: model, starts, reward.
-        schedule: of the denoising steps.
-        reduce: how log-probabilities are reduced.
-        splits: denoising step to the number of children that each row then has.
-        shared_noise: all rows of a prompt begin with the same noise.
-        dynamics: imagines in place of the task's own.
-    """
-
-    task: AlignmentTask
-    schedule: Schedule
-    reduce: str = "mean"
-    splits: Mapping[int, int] | None = None
-    shared_noise: bool = False
-    dynamics: FlowTransformer | None = None
+    task: AlignmentTask  # model, starts, reward.
+    schedule: Schedule  # of the denoising steps.
+    reduce: str = "mean"  # how log-probabilities are reduced.
+    splits: Mapping[int, int] | None = None  # denoising step to the number of children that each row then has.
+    shared_noise: bool = False  # all rows of a prompt begin with the same noise.
+    dynamics: FlowTransformer | None = None  # imagines in place of the task's own.
 
     @cached_property
     def records(self) -> StartRecords:
@@ -136,17 +125,8 @@ def video_method(
 ) -> Method:
     """Make an alignment method of its parts and the task's shared settings.
 
-    Args:
-        source: imagines videos.
-        log_prob: shows its decisions to the network again.
-        loss: of each gradient step.
-        parts: others than the method's own.
-        kl: β.
-        rows: per iteration; None takes the group size for each prompt.
-        advantage: the method's own; None takes what fits the task's mix.
-        selection: the method's own; None takes everything.
-        control: the method's own.
-        modules: what a checkpoint must hold besides the trained weights.
+    ``rows`` per iteration default to the group size for each prompt, ``advantage`` to what fits the task's mix,
+    ``selection`` to everything. ``kl`` is β; a checkpoint also holds ``modules``.
     """
     task: AlignmentTask = source.task
     config = task.config

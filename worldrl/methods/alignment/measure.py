@@ -3,8 +3,6 @@
 Shapes legend: ``E`` starts, ``V`` videos per start, ``T`` frames.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,27 +19,17 @@ MOTION = "pixel_motion"
 
 @dataclass(frozen=True)
 class Measured:
-    """Terms of videos from every start.
+    """Terms of videos from every start."""
 
-    Attributes:
-        terms: name to float64 ``[E, V]``; the reward's own, and ``pixel_motion``.
-        pictures: uint8 ``[P, T, Y, X, 3]``, the first video of the first starts.
-        instruction: of the pictures.
-    """
-
-    terms: dict[str, NDArray[np.float64]]
-    pictures: NDArray[np.uint8]
-    instruction: tuple[str, ...]
+    terms: dict[str, NDArray[np.float64]]  # name to float64 ``[E, V]``; the reward's own, and ``pixel_motion``.
+    pictures: NDArray[np.uint8]  # uint8 ``[P, T, Y, X, 3]``, the first video of the first starts.
+    instruction: tuple[str, ...]  # of the pictures.
 
 
 def measure(task: AlignmentTask, videos: int, *, pictures: int, batch: int = 64) -> Measured:
-    """Imagine ``videos`` videos from each of the task's starts, without training, and judge them.
+    """Imagine ``videos`` videos from each start, ``batch`` rows at once, without training, and judge them.
 
-    Args:
-        task: its starts are measured, ``batch`` videos at a time.
-        videos: per start ``V``; the noise of each depends on start and number alone.
-        pictures: how many starts' first videos to keep.
-        batch: rows at once.
+    The noise of each depends on start and number alone; the first videos of ``pictures`` starts are kept.
     """
     schedule = make_schedule(
         Denoising(task.model.config.dynamics.sampling_steps, "none"), task.model.config.dynamics.shift

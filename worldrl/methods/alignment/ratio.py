@@ -1,16 +1,11 @@
 """Noisy denoising steps as decisions, shared by Flow-GRPO, DanceGRPO and BranchGRPO.
 
-A noisy step from x to x' is an action of a Gaussian policy (``diffusion.sde``), so its ratio is exact::
-
-    ρ = exp(log p_θ(x' | x) - log p_old(x' | x))
-
-with the log-probability reduced as the ratio's range expects (:class:`~worldrl.diffusion.sde.RatioRule`). A step that several
-videos share is one decision, and counts as often as it is shared.
+A noisy step from x to x' is an action of a Gaussian policy (``diffusion.sde``) with the exact ratio ρ = exp(log
+p_θ(x' | x) - log p_old(x' | x)), its log-probability reduced as the ratio's range expects
+(:class:`~worldrl.diffusion.sde.RatioRule`). A step that several videos share is one decision, and counts as often.
 
 Shapes legend: ``M`` noisy steps, of any row, chunk and level; ``B`` videos; ``T`` denoising steps of a video.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import partial
@@ -31,31 +26,20 @@ from worldrl.world_models.video.flow_transformer import FlowTransformer
 
 @dataclass(frozen=True)
 class NoisySteps:
-    """Noisy denoising steps with their advantages.
+    """Noisy denoising steps with their advantages."""
 
-    Attributes:
-        step: int64 ``[M]``.
-        x: before ``[M, F, c, h, w]``.
-        x_next: after.
-        logp: ``[M]`` when it was drawn.
-        advantage: ``[M]``.
-        weight: how often each counts, of mean 1, ``[M]``.
-        around: what the network saw.
-    """
-
-    step: Tensor
-    x: Tensor
-    x_next: Tensor
-    logp: Tensor
-    advantage: Tensor
-    weight: Tensor
-    around: Surroundings
+    step: Tensor  # int64 ``[M]``.
+    x: Tensor  # before ``[M, F, c, h, w]``.
+    x_next: Tensor  # after.
+    logp: Tensor  # ``[M]`` when it was drawn.
+    advantage: Tensor  # ``[M]``.
+    weight: Tensor  # how often each counts, of mean 1, ``[M]``.
+    around: Surroundings  # what the network saw.
 
     def __len__(self) -> int:
-        """Return ``M``."""
         return len(self.step)
 
-    def select(self, index: Tensor) -> NoisySteps:
+    def select(self, index: Tensor) -> "NoisySteps":
         """Take the steps of ``index``."""
         index = index.to(self.x.device)
         values = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -63,13 +47,10 @@ class NoisySteps:
 
 
 def noisy_steps(tree: VideoTree, schedule: Schedule, advantage: Tensor, weight: Tensor) -> NoisySteps | None:
-    """Collect the noisy steps of a tree that count; None where there are none.
+    """Collect the noisy steps of a tree of videos that count; None where there are none.
 
-    Args:
-        tree: of videos.
-        schedule: says which steps are noisy.
-        advantage: ``[T, B]``, the same for all videos that share a step.
-        weight: ``[T, B]``, how often each video's step counts; what never does is not shown to the network again.
+    ``advantage`` ``[T, B]`` is the same for all videos that share a step. What has weight 0 ``[T, B]`` in all of them
+    is not shown to the network again.
     """
     counted, credit = list[Tensor](), list[Tensor]()
     for layer, path, often, gain in zip(tree.layers, paths(tree.layers), weight, advantage, strict=True):
@@ -98,18 +79,12 @@ class DenoisingLogProb:
 
     Equation: log N(x'; mean(x, v_θ), std²), reduced by a mean or a sum
     Paper: Flow-GRPO (2505.05470)
-
-    Attributes:
-        dynamics: with gradient.
-        schedule: of the steps.
-        reduce: over a step's numbers, ``mean`` or ``sum``.
-        reference: the network of the KL term; None: there is none.
     """
 
-    dynamics: FlowTransformer
-    schedule: Schedule
-    reduce: str
-    reference: FlowTransformer | None = None
+    dynamics: FlowTransformer  # with gradient.
+    schedule: Schedule  # of the steps.
+    reduce: str  # over a step's numbers, ``mean`` or ``sum``.
+    reference: FlowTransformer | None = None  # the network of the KL term; None: there is none.
 
     def __call__(self, decisions: NoisySteps, generator: torch.Generator) -> Evaluated:
         """Show noisy steps to the network again, and to the reference."""

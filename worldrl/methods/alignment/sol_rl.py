@@ -1,18 +1,14 @@
 """Sol-RL (2604.06916): explore cheaply, train on what is made again in full.
 
-1. Many videos per prompt with few denoising steps in a small number type; of these only the *keys* of the best and the
-   worst are kept.
-2. The kept keys are imagined again with all steps in full precision and judged again. The sampler is deterministic, so a
-   key's noise fixes what is seen, and the ranking mostly stands.
+1. Many videos per prompt with few denoising steps in a small number type; the keys of the best and the worst are kept.
+2. These are imagined with all steps in full precision and judged again. The sampler is deterministic, so a key's noise
+   fixes what is seen, and the ranking mostly stands.
 3. DiffusionNFT trains on the second videos and rewards alone: training on the cheap ones collapses.
 
-Advantages are normalised over the videos that were made again, as published (``normalise_on: kept``), or over everything
-that was explored.
+Advantages are normalised over the videos made again, as published (``normalise_on: kept``), or over all explored ones.
 
 Shapes legend: ``N`` prompts, ``W`` explored videos per prompt, ``B`` videos made again.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,27 +36,20 @@ NORMALISERS = ("kept", "explored")
 
 @dataclass
 class SolRlConfig:
-    """Settings of Sol-RL; how many videos are made again in full is ``alignment.group_size``, half best and half worst.
+    """Settings of Sol-RL; how many videos are made again in full is ``alignment.group_size``, half best and half worst."""
 
-    Attributes:
-        explored: videos per prompt in the first stage.
-        explore_steps: denoising steps in the first stage.
-        explore_dtype: its number type: ``auto`` (bfloat16 where the device has units for it), ``float32`` or ``bfloat16``.
-        resample: imagine the kept videos again in full; false trains on the explored videos, which is Sol-RL's own
-            baseline where these are made in full (as many steps, the same number type).
-        normalise_on: over which videos advantages are normalised: ``kept`` or ``explored``.
-        nft: DiffusionNFT's settings, with the steps of the second stage.
-    """
-
-    explored: int = 24
-    explore_steps: int = 2
+    explored: int = 24  # videos per prompt in the first stage.
+    explore_steps: int = 2  # denoising steps in the first stage.
+    # its number type: ``auto`` (bfloat16 where the device has units for it), ``float32`` or ``bfloat16``.
     explore_dtype: str = "auto"
+    # imagine the kept videos again in full; false trains on the explored videos, which is Sol-RL's own baseline where
+    # these are made in full (as many steps, the same number type).
     resample: bool = True
-    normalise_on: str = "kept"
+    normalise_on: str = "kept"  # over which videos advantages are normalised: ``kept`` or ``explored``.
+    # DiffusionNFT's settings, with the steps of the second stage.
     nft: DiffusionNftConfig = field(default_factory=DiffusionNftConfig)
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if self.normalise_on not in NORMALISERS:
             raise SettingError(
                 f"sol_rl.normalise_on: unknown {self.normalise_on!r}{nearest(self.normalise_on, NORMALISERS)}"
@@ -98,18 +87,12 @@ class TwoStages:
 
     Equation: the G/2 best and G/2 worst of W by R
     Paper: Sol-RL (2604.06916)
-
-    Attributes:
-        cheap: imagines with few steps.
-        dtype: its number type.
-        keep: videos per prompt that are made again.
-        config: whether they are, and what advantages are normalised over.
     """
 
-    cheap: VideoImagination
-    dtype: torch.dtype
-    keep: int
-    config: SolRlConfig
+    cheap: VideoImagination  # imagines with few steps.
+    dtype: torch.dtype  # its number type.
+    keep: int  # videos per prompt that are made again.
+    config: SolRlConfig  # whether they are, and what advantages are normalised over.
 
     def __call__(self, source: VideoImagination, request: Request, mix: RewardMix, logs: Logs) -> Collected[VideoTree]:
         """Return the videos that are learned from."""

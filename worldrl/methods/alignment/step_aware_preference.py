@@ -12,8 +12,6 @@ it, after the finished chunks of its video: one more evaluation per candidate, a
 Shapes legend: ``R`` rows, ``k`` candidates of each, ``M`` pairs.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field, fields
 
@@ -41,26 +39,18 @@ def _ratio() -> RatioRule:
 
 @dataclass
 class StepAwarePreferenceConfig:
-    """Settings of step-aware preference optimisation.
+    """Settings of step-aware preference optimisation."""
 
-    Attributes:
-        denoising: steps and noise.
-        ratio: reduction of the log-probability and the range that goes with it.
-        candidates: ``k`` per row and noisy step.
-        gap: smallest difference between the best and the worst candidate's share in a softmax over the ``k`` rewards.
-        beta: β.
-        first_step: noisy steps before this one (within a chunk) draw no candidates.
-    """
-
-    denoising: Denoising = field(default_factory=Denoising)
+    denoising: Denoising = field(default_factory=Denoising)  # steps and noise.
+    # reduction of the log-probability and the range that goes with it.
     ratio: RatioRule = field(default_factory=_ratio)
-    candidates: int = 4
+    candidates: int = 4  # ``k`` per row and noisy step.
+    # smallest difference between the best and the worst candidate's share in a softmax over the ``k`` rewards.
     gap: float = 0.3
-    beta: float = 10.0
-    first_step: int = 0
+    beta: float = 10.0  # β.
+    first_step: int = 0  # noisy steps before this one (within a chunk) draw no candidates.
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if self.candidates < 2:
             raise SettingError(f"step_aware_preference.candidates must be at least 2, got {self.candidates}")
         if not 0 <= self.gap < 1:
@@ -68,10 +58,9 @@ class StepAwarePreferenceConfig:
 
 
 def candidate_values(mix: RewardMix, terms: Tensor, group: Tensor, count: int) -> Tensor:
-    """Mix the terms ``[R k, K]`` of ``count`` candidates of each row to values ``[R, k]``.
+    """Mix the terms ``[R k, K]`` of ``count`` candidates of each row to values ``[R, k]``, among all of its prompt.
 
-    They are mixed among all candidates of a prompt, ``group`` ``[R]``. Mixed row by row they would be scaled to the row's own
-    deviation, and every row would have a clear best and worst one, however alike its candidates are.
+    Mixed row by row, every row would have a clear best and worst one, however alike its candidates are.
     """
     return mix(terms, group.repeat_interleave(count)).view(-1, count)
 
@@ -85,27 +74,18 @@ def preferred(value: Tensor, gap: float) -> tuple[Tensor, Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Preferred pairs of next samples.
+    """Preferred pairs of next samples."""
 
-    Attributes:
-        step: int64 ``[M]``.
-        x: before ``[M, F, c, h, w]``.
-        best: the next sample that is preferred.
-        worst: the one that is not.
-        around: what the network saw.
-    """
-
-    step: Tensor
-    x: Tensor
-    best: Tensor
-    worst: Tensor
-    around: Surroundings
+    step: Tensor  # int64 ``[M]``.
+    x: Tensor  # before ``[M, F, c, h, w]``.
+    best: Tensor  # the next sample that is preferred.
+    worst: Tensor  # the one that is not.
+    around: Surroundings  # what the network saw.
 
     def __len__(self) -> int:
-        """Return ``M``."""
         return len(self.step)
 
-    def select(self, index: Tensor) -> Pairs:
+    def select(self, index: Tensor) -> "Pairs":
         """Take the pairs of ``index``."""
         index = index.to(self.x.device)
         values = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -133,12 +113,9 @@ class Drawing:
 
 @dataclass(frozen=True)
 class CandidateVideos(VideoImagination):
-    """Videos that draw candidates at every noisy step; the clear pairs among these are learned from.
+    """Videos that draw candidates at every noisy step; the clear pairs among these are learned from."""
 
-    Attributes:
-        config: how many candidates, and how clear.
-    """
-
+    # how many candidates, and how clear.
     config: StepAwarePreferenceConfig = field(default_factory=StepAwarePreferenceConfig)
 
     @torch.no_grad()
@@ -199,7 +176,6 @@ class CandidateVideos(VideoImagination):
         return [pairs.select(clear.nonzero()[:, 0])]
 
     def _candidates(self, mean: Tensor, std: Tensor, keys: list[Key], where: tuple[int, int], count: int) -> Tensor:
-        """Draw ``[R, k, F, c, h, w]``."""
         noise = [
             key_noise(self.task.seed, keys, ("step", *where, n), mean.shape[1:], mean.device) for n in range(count)
         ]
@@ -217,7 +193,6 @@ class CandidateVideos(VideoImagination):
         return candidate_values(self.task.mix, terms, drawing.group, count)
 
     def _go_on(self, drawn: Tensor, iteration: int, chunk: int, step: int) -> Tensor:
-        """Choose a random candidate of each row: ``[R, F, c, h, w]``."""
         generator = stream(self.task.seed, "candidates", iteration, chunk, step)
         which = torch.randint(drawn.shape[1], (len(drawn),), generator=generator).to(drawn.device)
         return drawn[torch.arange(len(drawn), device=drawn.device), which]
@@ -229,18 +204,12 @@ class PairLogProb:
 
     Equation: log N(x'; mean(x, v_θ), std²) of the best and the worst candidate
     Paper: SPO (2406.04314)
-
-    Attributes:
-        dynamics: with gradient.
-        reference: the starting weights.
-        schedule: of the steps.
-        reduce: over a step's numbers, ``mean`` or ``sum``.
     """
 
-    dynamics: FlowTransformer
-    reference: FlowTransformer
-    schedule: Schedule
-    reduce: str
+    dynamics: FlowTransformer  # with gradient.
+    reference: FlowTransformer  # the starting weights.
+    schedule: Schedule  # of the steps.
+    reduce: str  # over a step's numbers, ``mean`` or ``sum``.
 
     def __call__(self, decisions: Pairs, generator: torch.Generator) -> Evaluated:
         """Show pairs to both networks."""

@@ -4,8 +4,6 @@ Shapes legend: ``E`` starts, ``N`` prompts of an iteration, ``G`` videos per pro
 ``T`` imagined frames of a video, ``U`` chunks, ``L`` control steps per chunk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -25,38 +23,23 @@ from worldrl.world_models.video.model import VideoWorldModel
 
 @dataclass
 class AlignmentConfig:
-    """Settings that all methods share.
+    """Settings that all methods share."""
 
-    Attributes:
-        iterations: batches of videos.
-        prompts: starts ``N`` per iteration.
-        group_size: videos ``G`` per start; BranchGRPO has as many as its tree has leaves.
-        chunks: length of a video ``U``.
-        learning_rate: AdamW.
-        weight_decay: AdamW.
-        clip_norm: largest gradient norm.
-        epochs: passes over each batch.
-        minibatch: denoising steps (or finished chunks) per gradient step at most; those of an iteration have about as many.
-        advantage_clip: advantages are clipped to ± this.
-        checkpoint_every: iterations between checkpoints.
-        parts: other parts than the method's own, by name.
-    """
-
-    iterations: int = 60
-    prompts: int = 8
-    group_size: int = 8
-    chunks: int = 4
-    learning_rate: float = 3e-5
-    weight_decay: float = 0.0
-    clip_norm: float = 1.0
-    epochs: int = 1
+    iterations: int = 60  # batches of videos.
+    prompts: int = 8  # starts ``N`` per iteration.
+    group_size: int = 8  # videos ``G`` per start; BranchGRPO has as many as its tree has leaves.
+    chunks: int = 4  # length of a video ``U``.
+    learning_rate: float = 3e-5  # AdamW.
+    weight_decay: float = 0.0  # AdamW.
+    clip_norm: float = 1.0  # largest gradient norm.
+    epochs: int = 1  # passes over each batch.
+    # denoising steps (or finished chunks) per gradient step at most; those of an iteration have about as many.
     minibatch: int = 64
-    advantage_clip: float = 5.0
-    checkpoint_every: int = 5
-    parts: PartNames = field(default_factory=PartNames)
+    advantage_clip: float = 5.0  # advantages are clipped to ± this.
+    checkpoint_every: int = 5  # iterations between checkpoints.
+    parts: PartNames = field(default_factory=PartNames)  # other parts than the method's own, by name.
 
     def __post_init__(self) -> None:
-        """Reject settings under which nothing could be learned."""
         require_at_least_one(
             self, ("iterations", "prompts", "chunks", "epochs", "minibatch", "checkpoint_every"), of="alignment"
         )
@@ -68,48 +51,32 @@ class AlignmentConfig:
 
 @dataclass(frozen=True)
 class Starts:
-    """Where videos begin.
+    """Where videos begin."""
 
-    Attributes:
-        records: ``E`` start states.
-        action: float32 ``[E, U L, A]``, what the model is told to do; None lets it plan from the instruction.
-    """
-
-    records: Sequence[ResetRecord]
+    records: Sequence[ResetRecord]  # ``E`` start states.
+    # float32 ``[E, U L, A]``, what the model is told to do; None lets it plan from the instruction.
     action: Tensor | None = None
 
     def __len__(self) -> int:
-        """Return ``E``."""
         return len(self.records)
 
 
 @dataclass(frozen=True)
 class AlignmentTask:
-    """A video model, its starts, and the reward it is aligned with.
+    """A video model, its starts, and the reward it is aligned with."""
 
-    Attributes:
-        model: its dynamics are trained in place.
-        starts: where videos begin.
-        reward: frozen.
-        mix: makes one number of the reward's terms.
-        batch_scale: that number is scaled already (GDPO): advantages are divided by the deviation over the whole batch, so that
-            a group whose terms cancel stays small, and not by each group's own.
-        frame_s: seconds between imagined frames.
-        config: shared settings.
-        seed: root of every draw.
-    """
-
-    model: VideoWorldModel
-    starts: Starts
-    reward: VideoReward
-    mix: RewardMix
-    frame_s: float
-    config: AlignmentConfig
-    seed: int
+    model: VideoWorldModel  # its dynamics are trained in place.
+    starts: Starts  # where videos begin.
+    reward: VideoReward  # frozen.
+    mix: RewardMix  # makes one number of the reward's terms.
+    frame_s: float  # seconds between imagined frames.
+    config: AlignmentConfig  # shared settings.
+    seed: int  # root of every draw.
+    # that number is scaled already (GDPO): advantages are divided by the deviation over the whole batch, so that a
+    # group whose terms cancel stays small, and not by each group's own.
     batch_scale: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse models whose denoising is not a plain rectified flow, and tasks without a start."""
         if not isinstance(self.model.dynamics, FlowTransformer) or self.model.config.dynamics.refinement_steps:
             raise SettingError("alignment needs a flow transformer without refinement (dynamics.refinement_steps=0)")
         if not len(self.starts):
@@ -147,11 +114,7 @@ def commanded(task: AlignmentTask, start: Tensor, action: Tensor) -> Tensor:
 
 
 def judge(task: AlignmentTask, latent: Tensor, start: Tensor) -> Tensor:
-    """Score videos ``[B, T, c, h, w]``: terms ``[B, K]``.
-
-    Raises SettingError (the reward answers in another shape than it names). Raises NonFiniteError (a term is not
-    finite).
-    """
+    """Score videos ``[B, T, c, h, w]``: terms ``[B, K]``. Raises SettingError (other shape) and NonFiniteError."""
     terms = task.reward.score(imagined_videos(task, latent, start)).float().cpu()
     names = task.reward.names
     if terms.shape != (len(latent), len(names)):

@@ -1,16 +1,12 @@
 """Videos as trees of denoising steps: rows share what they have in common, and branch where a step adds noise.
 
-A video of ``U`` chunks takes ``U S`` denoising steps, one after the other. At some of them every row may split into
-several, which go on from one network evaluation with noise of their own (BranchGRPO). A plain group of videos is a
-forest without splits.
+A video of ``U`` chunks takes ``U S`` steps. At some of them every row may split into several, which go on from one
+network evaluation with noise of their own (BranchGRPO). Every row has a *key*, a path of names: its noise is a
+function of seed, key and step alone, under any number of steps, in any precision (Sol-RL), and beside any rows.
 
-Every row has a *key*, a path of names: its noise is a function of seed, key and step alone. The same key therefore
-begins with the same noise under another number of steps or in another precision (Sol-RL), and beside other rows.
-
-Shapes legend: ``R`` rows of a layer, ``F`` frames per chunk, ``c h w`` latent, ``K`` memory frames, ``L`` control steps.
+Shapes legend: ``R`` rows of a layer, ``F`` frames per chunk, ``c h w`` latent, ``K`` memory frames, ``L`` control
+steps.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -30,24 +26,18 @@ Key = tuple[Name, ...]
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the network sees of a chunk besides the chunk itself, in each row.
+    """What the network sees of a chunk besides the chunk itself, in each row."""
 
-    Attributes:
-        reference: ``[R, c, h, w]``.
-        memory: ``[R, K, c, h, w]``.
-        condition: ``[R, L, C]``.
-    """
-
-    reference: Tensor
-    memory: Tensor
-    condition: Tensor
+    reference: Tensor  # ``[R, c, h, w]``.
+    memory: Tensor  # ``[R, K, c, h, w]``.
+    condition: Tensor  # ``[R, L, C]``.
 
     @classmethod
-    def join(cls, parts: Sequence[Surroundings]) -> Surroundings:
+    def join(cls, parts: "Sequence[Surroundings]") -> "Surroundings":
         """Put rows one after the other."""
         return cls(*[torch.cat([getattr(part, f.name) for part in parts]) for f in fields(cls)])
 
-    def select(self, index: Tensor) -> Surroundings:
+    def select(self, index: Tensor) -> "Surroundings":
         """Take the rows of ``index``."""
         return Surroundings(self.reference[index], self.memory[index], self.condition[index])
 
@@ -58,50 +48,31 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Layer:
-    """One denoising step of all rows.
+    """One denoising step of all rows."""
 
-    Attributes:
-        step: within its chunk.
-        parent: int64 ``[R]``, the row of the layer before that each row goes on from; of the first layer, the root.
-        group: int64 ``[R]``, the prompt of each row.
-        x: before the step ``[R, F, c, h, w]``.
-        x_next: after it.
-        logp: ``[R]`` of the step's noise; 0 where the step is the ODE's.
-        around: what the network saw.
-        last: this step finishes its chunk.
-    """
-
-    step: int
+    step: int  # within its chunk.
+    # int64 ``[R]``, the row of the layer before that each row goes on from; of the first layer, the root.
     parent: Tensor
-    group: Tensor
-    x: Tensor
-    x_next: Tensor
-    logp: Tensor
-    around: Surroundings
-    last: bool
+    group: Tensor  # int64 ``[R]``, the prompt of each row.
+    x: Tensor  # before the step ``[R, F, c, h, w]``.
+    x_next: Tensor  # after it.
+    logp: Tensor  # ``[R]`` of the step's noise; 0 where the step is the ODE's.
+    around: Surroundings  # what the network saw.
+    last: bool  # this step finishes its chunk.
 
 
 @dataclass(frozen=True)
 class VideoTree:
-    """Videos that share their beginnings.
+    """Videos that share their beginnings."""
 
-    Attributes:
-        layers: ``U S`` of them, in time.
-        latent: the leaves' videos ``[B, U F, c, h, w]``.
-        group: int64 ``[B]``, the prompt of each leaf, 0..N-1.
-        start: int64 ``[B]``, the start of each leaf.
-        keys: of the leaves.
-        evaluations: rows that the network was asked about, in all.
-    """
+    layers: list[Layer] = field(repr=False)  # ``U S`` of them, in time.
+    latent: Tensor  # the leaves' videos ``[B, U F, c, h, w]``.
+    group: Tensor  # int64 ``[B]``, the prompt of each leaf, 0..N-1.
+    start: Tensor  # int64 ``[B]``, the start of each leaf.
+    keys: list[Key]  # of the leaves.
+    evaluations: int  # rows that the network was asked about, in all.
 
-    layers: list[Layer] = field(repr=False)
-    latent: Tensor
-    group: Tensor
-    start: Tensor
-    keys: list[Key]
-    evaluations: int
-
-    def select(self, index: Tensor) -> VideoTree:
+    def select(self, index: Tensor) -> "VideoTree":
         """Take some leaves of a tree without splits."""
         rows = torch.arange(len(index))
         there = index.to(self.latent.device)
@@ -137,21 +108,11 @@ def grow(
     shared_noise: bool = False,
     dynamics: FlowTransformer | None = None,
 ) -> VideoTree:
-    """Imagine videos.
+    """Imagine a tree of videos; log-probabilities, reduced by ``reduce``, are those of the weights as they are now.
 
-    Args:
-        task: the model, its starts and the length of videos.
-        schedule: of the denoising steps.
-        start: int64 ``[N]``, each prompt's start.
-        keys: of the roots, one row each.
-        group: int64, the prompt of each root.
-        reduce: how log-probabilities are reduced.
-        splits: denoising step (counted through all chunks) to the number of children each row then has.
-        shared_noise: chunks begin with the same noise in all rows of a prompt, that of its first row (DanceGRPO).
-        dynamics: imagines in place of the task's own.
-
-    Returns:
-        The tree; log-probabilities are those of the weights as they are now.
+    ``start``: int64 ``[N]``, each prompt's start; ``keys`` and ``group``: key and prompt of each root; ``splits``:
+    denoising step, counted through all chunks, to children per row; ``shared_noise``: chunks begin with the noise of
+    their prompt's first row (DanceGRPO); ``dynamics``: imagines in place of the task's own.
     """
     growing = _Growing.begin(task, start, list(keys), group, shared_noise, dynamics or task.dynamics)
     for chunk in range(task.config.chunks):
@@ -190,7 +151,7 @@ class _Growing:
         group: Tensor,
         shared_noise: bool,
         dynamics: FlowTransformer,
-    ) -> _Growing:
+    ) -> "_Growing":
         model, which = task.model, start.tolist()
         state = model.start([task.starts.records[i] for i in which]).select(group)
         action = None if task.starts.action is None else task.starts.action[start][group].to(model.device)
@@ -208,7 +169,6 @@ class _Growing:
         self.x = self._noise(self._chunk_keys(), "chunk", chunk)
 
     def _chunk_keys(self) -> list[Key]:
-        """Keys that the chunk's first noise is drawn from."""
         if not self.shared_noise:
             return self.keys
         first: dict[int, Key] = {}

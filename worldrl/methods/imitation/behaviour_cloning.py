@@ -6,8 +6,6 @@ uninterrupted one.
 Shapes legend: ``M`` samples, ``B`` rows, ``L`` chunk, ``A`` action, ``Y X`` pixels.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,15 +31,7 @@ from worldrl.policies.token.tokens import encode, soft_target, still_dimensions
 
 
 def token_loss(policy: TokenPolicy, logp: Tensor, chunk: Tensor, *, label_width: float, weights: Tensor) -> Tensor:
-    """Weighted cross-entropy of the (soft) labels, a scalar in nats per token.
-
-    Args:
-        policy: gives the tokens' scale.
-        logp: ``[B, L, A, bins]`` log-probabilities.
-        chunk: float ``[B, L, A]``, the demonstrated actions.
-        label_width: see :class:`BehaviourCloning`.
-        weights: ``[A]``; dimensions that never move do not count.
-    """
+    """Weighted cross-entropy of the soft labels of ``chunk [B, L, A]`` under ``logp [B, L, A, bins]``, in nats."""
     low, high = policy.action_low, policy.action_high
     target = soft_target(chunk, low, high, bins=policy.config.bins, width=label_width)
     entropy = -(target * logp).sum(dim=-1).mean(dim=(0, 1))  # [A]
@@ -62,21 +52,9 @@ def train_policy(
 ) -> ImitationReport:
     """Train a policy, built with the statistics of these episodes, in place; resumes from ``folder``.
 
-    Args:
-        policy: stays on ``device`` afterwards.
-        episodes: demonstrations; failed ones are left out and counted.
-        config: the settings.
-        seed: root of every stream.
-        folder: for the resumable checkpoint.
-        log: receives every step's scalars; None logs nothing.
-        device: where to train.
-        paraphrases: task to training instructions, one drawn per sample; other tasks keep the recorded instruction.
-
-    Returns:
-        The report, with :func:`measure`'s numbers of up to 1,024 training samples and of the held-out ones.
-
-    Raises:
-        SettingError: no successful episode, or an empty list of paraphrases.
+    Failed episodes are left out and counted. ``paraphrases``: task to training instructions, one drawn per sample;
+    other tasks keep the recorded one. Returns the report, with :func:`measure`'s numbers of up to 1,024 training
+    samples and of the held-out ones. Raises SettingError: no successful episode, or an empty list of paraphrases.
     """
     split = config.held_out_fraction, policy.chunk_length
     demonstrations = Demonstrations.split(episodes, *split, seed=seed, more=policy.more)
@@ -90,16 +68,11 @@ def train_policy(
 
 @dataclass(frozen=True)
 class Source:
-    """Samples, and how many of each batch's rows come from them.
-
-    Attributes:
-        rows: number of rows in each batch.
-        weight: float ``[M]``, relative frequency of each sample; None draws all alike.
-    """
+    """Samples, and how many of each batch's rows come from them."""
 
     samples: Samples
-    rows: int
-    weight: Tensor | None = None
+    rows: int  # number of rows in each batch.
+    weight: Tensor | None = None  # float ``[M]``, relative frequency of each sample; None draws all alike.
 
     def draw(self, generator: torch.Generator) -> Samples:
         """Draw a batch's rows, with replacement."""
@@ -159,8 +132,8 @@ def measure(
 ) -> dict[str, float]:
     """Measure without augmentation, on at most ``limit`` evenly spaced samples.
 
-    Returns:
-        ``loss`` (nats per token), ``token_accuracy`` (moving dimensions) and ``action_error`` (greedy, mean absolute).
+    Returns ``loss`` (nats per token), ``token_accuracy`` (of moving dimensions), ``action_error`` (greedy, mean
+    absolute).
     """
     stride = 1 if limit is None else max(1, math.ceil(len(samples) / limit))
     parts: list[Tensor] = []
@@ -210,7 +183,6 @@ class _Batches:
         return PolicyObs(image, samples.command, instructions, more), samples.chunk, seen
 
     def _augmented(self, image: Tensor, generator: torch.Generator) -> Tensor:
-        """Shift and recolour images, each camera's on its own."""
         if self.config.shift_pixels:
             image = random_shift(image, pixels=self.config.shift_pixels, generator=generator)
         if self.config.jitter:

@@ -1,7 +1,5 @@
 """Settings of behaviour cloning."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -13,27 +11,16 @@ from worldrl.core.errors import SettingError, require_at_least_one
 
 @dataclass
 class Imitation:
-    """How any policy is trained on demonstrations; the defaults are those of behaviour cloning.
+    """How any policy is trained on demonstrations; the defaults are those of behaviour cloning."""
 
-    Attributes:
-        steps: optimiser steps.
-        batch_size: samples per step.
-        learning_rate: peak of the warm-up cosine schedule.
-        warmup_steps: steps of linear warm-up.
-        weight_decay: of AdamW.
-        clip_norm: largest gradient norm.
-        held_out_fraction: share of the episodes kept for the held-out loss.
-        checkpoint_every: steps between checkpoints; each holds the trained weights and two moments of each.
-    """
-
-    steps: int = 1500
-    batch_size: int = 128
-    learning_rate: float = 1e-3
-    warmup_steps: int = 50
-    weight_decay: float = 1e-3
-    clip_norm: float = 1.0
-    held_out_fraction: float = 0.1
-    checkpoint_every: int = 250
+    steps: int = 1500  # optimiser steps.
+    batch_size: int = 128  # samples per step.
+    learning_rate: float = 1e-3  # peak of the warm-up cosine schedule.
+    warmup_steps: int = 50  # steps of linear warm-up.
+    weight_decay: float = 1e-3  # of AdamW.
+    clip_norm: float = 1.0  # largest gradient norm.
+    held_out_fraction: float = 0.1  # share of the episodes kept for the held-out loss.
+    checkpoint_every: int = 250  # steps between checkpoints; each holds the trained weights and two moments of each.
 
     def __post_init__(self) -> None:
         require_at_least_one(self, ("steps", "batch_size", "checkpoint_every"))
@@ -47,25 +34,16 @@ class Imitation:
 
 @dataclass
 class BehaviourCloning(Imitation):
-    """Settings of :func:`train_policy`.
+    """Settings of :func:`train_policy`."""
 
-    Attributes:
-        label_width: standard deviation, in bins, of the soft labels; 0 is one-hot.
-        dimension_weights: weight of each action dimension in the loss; empty weighs all alike.
-        command_dropout: probability that a sample's commanded pose is hidden.
-        shift_pixels: largest random shift of the image.
-        jitter: strength of the brightness and colour jitter.
-        ema_decay: decay of the averaged weights that are returned; 0 returns the last weights.
-        dtype: number type of the image encoder's convolutions in training: ``float32``, ``bfloat16``, or ``auto``:
-            bfloat16 where the device has units for it. The policy acts in float32.
-    """
-
-    label_width: float = 1.0
-    dimension_weights: tuple[float, ...] = ()
-    command_dropout: float = 0.1
-    shift_pixels: int = 3
-    jitter: float = 0.1
-    ema_decay: float = 0.0
+    label_width: float = 1.0  # standard deviation, in bins, of the soft labels; 0 is one-hot.
+    dimension_weights: tuple[float, ...] = ()  # weight of each action dimension in the loss; empty weighs all alike.
+    command_dropout: float = 0.1  # probability that a sample's commanded pose is hidden.
+    shift_pixels: int = 3  # largest random shift of the image.
+    jitter: float = 0.1  # strength of the brightness and colour jitter.
+    ema_decay: float = 0.0  # decay of the averaged weights that are returned; 0 returns the last weights.
+    # number type of the image encoder's convolutions in training: ``float32``, ``bfloat16``, or ``auto``: bfloat16
+    # where the device has units for it. The policy acts in float32.
     dtype: str = "auto"
 
     def __post_init__(self) -> None:

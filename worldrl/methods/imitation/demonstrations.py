@@ -1,7 +1,5 @@
 """Demonstrations as samples, and the report of a supervised training."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,23 +12,14 @@ from worldrl.rollout.real.motions import shuffled_motions
 
 @dataclass(frozen=True)
 class ImitationReport:
-    """Result of a training.
+    """Result of a training."""
 
-    Attributes:
-        episodes: number trained on.
-        held_out_episodes: number held out.
-        skipped_failures: number left out because they did not succeed.
-        samples: number trained on.
-        train: measurement on training samples.
-        held_out: measurement on held-out samples.
-    """
-
-    episodes: int
-    held_out_episodes: int
-    skipped_failures: int
-    samples: int
-    train: Any
-    held_out: Any
+    episodes: int  # number trained on.
+    held_out_episodes: int  # number held out.
+    skipped_failures: int  # number left out because they did not succeed.
+    samples: int  # number trained on.
+    train: Any  # measurement on training samples.
+    held_out: Any  # measurement on held-out samples.
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -48,13 +37,10 @@ class Demonstrations:
     @classmethod
     def split(
         cls, episodes: Sequence[Episode], fraction: float, chunk_length: int, *, seed: int, more: Sequence[str] = ()
-    ) -> Demonstrations:
-        """Leave failures out, hold a share of the episodes out, and cut both parts into samples of ``chunk_length`` steps.
+    ) -> "Demonstrations":
+        """Leave failures out, hold some episodes out, and cut both parts into samples of ``chunk_length`` steps.
 
-        ``more`` names what is observed besides image, command and instruction.
-
-        Raises:
-            SettingError: no episode succeeded.
+        ``more`` names further observations. Raises SettingError: no episode succeeded.
         """
         successful = [episode for episode in episodes if episode.success]
         if not successful:
@@ -76,10 +62,9 @@ class Demonstrations:
 
 
 def split_episodes(episodes: Sequence[Episode], fraction: float, *, seed: int) -> tuple[list[Episode], list[Episode]]:
-    """Split into training and held-out episodes by motion, never by frame.
+    """Hold a ``fraction`` of the motions out, rounded; at least one stays for training.
 
-    Neighbouring frames are nearly equal, and so are copies in other visual styles. ``fraction`` is the share of held-out
-    motions, rounded; at least one motion stays for training.
+    Frames of one motion are nearly equal, and so are its copies in other visual styles: none may stand on both sides.
     """
     motions = shuffled_motions(episodes, seed=seed, name="split-episodes")
     held_out = min(round(fraction * len(motions)), len(motions) - 1)

@@ -1,12 +1,8 @@
 """Supervised fine-tuning of a lerobot policy on worldrl's demonstrations, with the policy's own loss and processors.
 
-The loop is ``core.training.fit``: resumable bit for bit, step ``k`` draws from a stream named by ``k``. The policy's
-``forward`` computes the loss of a batch of observations and chunks, normalised by its saved preprocessor. As in lerobot's
-own training, nothing is augmented. A policy of several observations also reads earlier frames, and its chunk begins at
-the oldest one's step; before an episode its first frame and action are repeated.
+As in lerobot's own training, nothing is augmented. A policy of several observations also reads earlier frames, and
+its chunk begins at the oldest one's step; before an episode its first frame and action are repeated.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -53,13 +49,8 @@ def fine_tune(
 ) -> ImitationReport:
     """Train a policy in place, resuming from ``folder``; its processors' statistics do not change.
 
-    Failed demonstrations are left out and counted. ``log`` receives every step's scalars.
-
-    Returns:
-        The report, with the mean loss of training and held-out samples (None where there are none).
-
-    Raises:
-        SettingError: no successful episode, or observations that do not fit the policy.
+    Failed demonstrations are left out and counted. Returns the report, with the mean loss of training and held-out
+    samples. Raises SettingError: no successful episode, or observations that do not fit the policy.
     """
     demonstrations = Demonstrations.split(
         episodes, config.held_out_fraction, policy.folder.chunk_size, seed=seed, more=policy.more

@@ -1,9 +1,7 @@
 """Base of all offline agents: facts of the data, named modules and optimizers, and a state that is restored bit for bit.
 
-Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics.
+Shapes legend of all offline methods: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -26,10 +24,8 @@ from worldrl.core.storage.weights import fitting, load_weights
 from worldrl.core.transitions import Transitions
 from worldrl.rollout.agents.vector_agent import KIND
 
-STD_FLOOR = 1e-3
-"""Added to standard deviations (TD3+BC), so that a number that never changes stays finite."""
-EPISODE_STEPS = 1000
-"""Time limit of D4RL's locomotion tasks, for which IQL's reward scale was made."""
+STD_FLOOR = 1e-3  # added to standard deviations (TD3+BC), so that a number that never changes stays finite
+EPISODE_STEPS = 1000  # time limit of D4RL's locomotion tasks, for which IQL's reward scale was made
 
 
 def require(ok: bool, name: str, rule: str, value: object) -> None:
@@ -58,24 +54,15 @@ def require_rules(settings: object, group: str, names_by_rule: Mapping[str, str]
 
 @dataclass(frozen=True)
 class Facts:
-    """Statistics of the data, and the length of the training.
+    """Statistics of the data, and the length of the training."""
 
-    Attributes:
-        obs_mean: float32 ``[S]``.
-        obs_std: float32 ``[S]``, positive.
-        return_min: smallest return of a recorded episode.
-        return_max: largest return of a recorded episode.
-        episode_steps: steps after which an episode is cut.
-        updates: gradient steps planned, over which learning rates decay.
-    """
-
-    obs_mean: Tensor
-    obs_std: Tensor
+    obs_mean: Tensor  # float32 ``[S]``.
+    obs_std: Tensor  # float32 ``[S]``, positive.
     action_size: int
-    return_min: float = 0.0
-    return_max: float = float(EPISODE_STEPS)
-    updates: int = 1
-    episode_steps: int = EPISODE_STEPS
+    return_min: float = 0.0  # smallest return of a recorded episode.
+    return_max: float = float(EPISODE_STEPS)  # largest return of a recorded episode.
+    updates: int = 1  # gradient steps planned, over which learning rates decay.
+    episode_steps: int = EPISODE_STEPS  # steps after which an episode is cut.
 
     @property
     def obs_size(self) -> int:
@@ -84,11 +71,7 @@ class Facts:
 
     @property
     def reward_scale(self) -> float:
-        """Episode steps over the range of recorded returns (IQL, Appendix B); 1 where all returns are equal.
-
-        β multiplies advantages in these units. The published 1000 is the time limit of IQL's tasks; in a task of 200
-        steps it would make β five times as large.
-        """
+        """Episode steps over the range of recorded returns (IQL, Appendix B, where it is 1000); 1 if all are equal."""
         span = self.return_max - self.return_min
         return self.episode_steps / span if span > 0 else 1.0
 
@@ -175,27 +158,16 @@ def set_rate(optimizer: Optimizer, rate: float) -> None:
 
 
 class Agent:
-    """Named modules and optimizers, and what all algorithms do with them.
+    """Named modules (targets included) and optimizers, and what all algorithms do with them.
 
-    Args:
-        config: the algorithm's settings.
-        facts: of the data.
-        modules: all that is saved, targets included.
-        optimizers: by name.
-
-    Attributes:
-        name: under which the registry knows the algorithm.
-        config_class: type of ``config``.
-        imagining: default :class:`~worldrl.methods.offline.imagining.Imagining` of a model-based method, or None.
-        needs: further arguments of the constructor: ``"world"``, ``"data"``.
-        updates: gradient steps taken.
-        real: rows of the present batch that are recorded, not imagined; they come first.
+    ``updates`` counts gradient steps; the first ``real`` rows of the present batch are recorded, the others imagined.
     """
 
-    name: ClassVar[str]
-    config_class: ClassVar[type[Any]]
+    name: ClassVar[str]  # under which the registry knows the algorithm.
+    config_class: ClassVar[type[Any]]  # type of ``config``.
+    # default :class:`~worldrl.methods.offline.imagining.Imagining` of a model-based method, or None.
     imagining: ClassVar[Any] = None
-    needs: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[tuple[str, ...]] = ()  # further arguments of the constructor: ``"world"``, ``"data"``.
 
     def __init__(
         self, config: Any, facts: Facts, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]
@@ -287,10 +259,8 @@ class Agent:
     ) -> str:
         """Write an artefact with every module, without the optimizers; return its hash.
 
-        Args:
-            folder: to write.
-            parents: artefacts that it was made of.
-            space: ``trained_on``, ``low`` and ``high``: the training's suite and its action bounds; None: no suite can play it.
+        ``space``: ``trained_on``, ``low`` and ``high``, the suite and its action bounds; without it no suite can play
+        it.
         """
         tensors = {
             f"{name}.{key}": value

@@ -1,9 +1,4 @@
-"""Behaviour cloning: min_π E_{(s, a)~D} ‖π(s) − a‖².
-
-Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
-"""
-
-from __future__ import annotations
+"""Behaviour cloning: min_π E_{(s, a)~D} ‖π(s) − a‖²."""
 
 import math
 from dataclasses import dataclass
@@ -20,15 +15,10 @@ from worldrl.methods.offline.networks import DeterministicActor
 
 @dataclass(frozen=True)
 class BcConfig:
-    """Settings of :class:`Bc`; defaults as CORL's.
+    """Settings of :class:`Bc`; defaults as CORL's."""
 
-    Attributes:
-        hidden: widths of the actor's hidden layers.
-        learning_rate: of Adam.
-    """
-
-    hidden: tuple[int, ...] = (256, 256)
-    learning_rate: float = 3e-4
+    hidden: tuple[int, ...] = (256, 256)  # widths of the actor's hidden layers.
+    learning_rate: float = 3e-4  # of Adam.
 
     def __post_init__(self) -> None:
         require_rules(self, "agent", {"positive": "learning_rate"})

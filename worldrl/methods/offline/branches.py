@@ -1,15 +1,10 @@
 """Imagination by branched rollouts: a few steps of the present policy in a world, from states of the dataset.
 
-MBPO's scheme (Janner et al. 2019), the base of MOPO, MOBILE, COMBO, RAMBO and RAVL. Rollouts that terminated drop out.
-Two options serve methods that build on it:
-
-- ``penalty`` λ: r̃ = r - λ·U(s, a) (MOPO, with U = max_i ‖σ_i‖);
-- ``truncate_above``: a rollout ends after a step whose U exceeds this (NEUBAY, with the dataset's largest U).
+MBPO's scheme (Janner et al. 2019), the base of MOPO, MOBILE, COMBO, RAMBO and RAVL. ``penalty`` λ: r̃ = r - λ·U(s, a)
+(MOPO); ``truncate_above``: a rollout ends after a step whose U exceeds this (NEUBAY, with the dataset's largest U).
 
 Shapes legend: ``B`` rollouts, ``S`` observation, ``A`` action, ``N`` rows of the dataset.
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import dataclass
@@ -25,19 +20,12 @@ from worldrl.core.transitions import Outcome, Transitions, concat
 
 @dataclass
 class BranchConfig:
-    """Settings of branched rollouts.
+    """Settings of branched rollouts."""
 
-    Attributes:
-        starts: rollouts per generation.
-        horizon: steps ``k`` after which a rollout is truncated.
-        penalty: λ, 0 for none.
-        truncate_above: largest uncertainty after which a rollout continues.
-    """
-
-    starts: int = 50_000
-    horizon: int = 5
-    penalty: float = 0.0
-    truncate_above: float = math.inf
+    starts: int = 50_000  # rollouts per generation.
+    horizon: int = 5  # steps ``k`` after which a rollout is truncated.
+    penalty: float = 0.0  # λ, 0 for none.
+    truncate_above: float = math.inf  # largest uncertainty after which a rollout continues.
 
     def __post_init__(self) -> None:
         require_at_least_one(self, ("starts", "horizon"), of="branches")
@@ -54,11 +42,7 @@ def penalised(outcome: Outcome, penalty: float) -> Tensor:
 def branch(
     world: StateWorld, agent: OfflineAgent, index: Tensor, config: BranchConfig, *, generator: torch.Generator
 ) -> tuple[list[Transitions], list[Outcome]]:
-    """Roll the agent out from the rows ``index``, int64 ``[B]``, of the world's dataset.
-
-    Returns:
-        The rows of each step, of rollouts still running, and the world's outcome of each step.
-    """
+    """Roll the agent out from rows ``index`` ``[B]`` of the world's data; by step the running rows and outcomes."""
     state, obs = world.start(index, generator=generator)
     rows: list[Transitions] = []
     outcomes: list[Outcome] = []
@@ -80,15 +64,9 @@ def branch(
 
 
 class Branches:
-    """An :class:`~worldrl.core.interfaces.Imagination`: one call makes one generation of branched rollouts.
+    """An :class:`~worldrl.core.interfaces.Imagination` of rollouts from the world's first ``rows`` rows.
 
-    Args:
-        world: where rollouts run.
-        rows: rows ``N`` of the world's dataset; starts are drawn from all of them.
-        config: settings of the rollouts.
-
-    Raises:
-        SettingError: the config needs an uncertainty and the world measures none.
+    Raises SettingError: the config needs an uncertainty and the world measures none.
     """
 
     def __init__(self, world: StateWorld, rows: int, config: BranchConfig):

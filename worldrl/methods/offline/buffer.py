@@ -5,8 +5,6 @@ Unifloral's buffer differs: it keeps its first rows and overwrites the same tail
 Shapes legend: ``B`` rows, ``N`` capacity, ``S`` observation, ``A`` action.
 """
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any
 

@@ -4,11 +4,7 @@
 
 Where only success is rewarded, a random policy earns nothing, neither recorded nor imagined, and learns nothing. The
 critics learn by their own equations meanwhile, so they value the clone's failures before the actor follows them.
-
-Shapes legend: ``B`` rows, ``A`` action.
 """
-
-from __future__ import annotations
 
 from typing import Any
 
@@ -17,10 +13,8 @@ from torch import Tensor
 from worldrl.methods.offline.agent import Facts, require
 from worldrl.methods.offline.networks import Gaussian, squashed_log_prob
 
-CLONED_MOST = 0.999
-"""Largest number of an action that is cloned; 3.8 before tanh."""
-CLONING, LEARNING = range(2)
-"""Phases of an actor."""
+CLONED_MOST = 0.999  # largest number of an action that is cloned; 3.8 before tanh
+CLONING, LEARNING = range(2)  # phases of an actor
 
 
 def cloning_loss(gaussian: Gaussian, action: Tensor) -> Tensor:

@@ -8,8 +8,6 @@
 Shapes legend: ``B`` rows, the first ``real`` of them recorded.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,15 +24,10 @@ from worldrl.methods.offline.imagining import Imagining
 
 @dataclass(frozen=True)
 class ComboConfig(CqlConfig):
-    """Settings of :class:`Combo`; w is 0.5 or 5 by dataset in OfflineRL-Kit, k 5 or 1.
+    """Settings of :class:`Combo`; w is 0.5 or 5 by dataset in OfflineRL-Kit, k 5 or 1."""
 
-    Attributes:
-        conservatism: weight w.
-        pushed_states: ρ: ``mix`` for the whole batch, ``model`` for its imagined rows.
-    """
-
-    conservatism: float = 0.5
-    pushed_states: str = "mix"
+    conservatism: float = 0.5  # weight w.
+    pushed_states: str = "mix"  # ρ: ``mix`` for the whole batch, ``model`` for its imagined rows.
 
     def __post_init__(self) -> None:
         super().__post_init__()

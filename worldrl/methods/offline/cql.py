@@ -9,8 +9,6 @@ has no effect, so its log-sum-exp covers 3 values; here it covers all 3 n.
 Shapes legend: ``B`` rows, ``A`` action, ``N`` critics, ``n`` actions of each kind.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -27,21 +25,15 @@ from worldrl.methods.offline.sac import Sac, SacConfig
 
 @dataclass(frozen=True)
 class CqlConfig(SacConfig):
-    """Settings of :class:`Cql`; defaults are OfflineRL-Kit's for D4RL locomotion.
-
-    Attributes:
-        conservatism: weight w.
-        softmax_temperature: T.
-        actions: n, actions of each kind.
-    """
+    """Settings of :class:`Cql`; defaults are OfflineRL-Kit's for D4RL locomotion."""
 
     hidden: tuple[int, ...] = (256, 256, 256)
     entropy_backup: bool = False
     largest_temperature: float | None = None
     actor_cosine: bool = False
-    conservatism: float = 5.0
-    softmax_temperature: float = 1.0
-    actions: int = 10
+    conservatism: float = 5.0  # weight w.
+    softmax_temperature: float = 1.0  # T.
+    actions: int = 10  # n, actions of each kind.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,14 +42,7 @@ class CqlConfig(SacConfig):
 
 
 def conservative_gap(q_asked: Tensor, logq_asked: Tensor, q_data: Tensor, temperature: float) -> Tensor:
-    """Σ_i [T mean log Σ_K exp((Q − log q)/T) − mean Q_data], a scalar.
-
-    Args:
-        q_asked: values of the sampled actions, ``[N, K, B]``.
-        logq_asked: log-densities of their draws, ``[K, B]``.
-        q_data: values of the recorded actions, ``[N, B]``; its rows may differ from those of ``q_asked``.
-        temperature: T.
-    """
+    """Σ_i [T mean log Σ_K exp((Q − log q)/T) − mean Q_data]: of ``[N, K, B]``, ``[K, B]`` and ``[N, any]`` a scalar."""
     soft = temperature * torch.logsumexp((q_asked - logq_asked) / temperature, dim=1)  # [N, B]
     return soft.mean(dim=1).sum() - q_data.mean(dim=1).sum()
 

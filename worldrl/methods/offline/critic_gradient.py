@@ -13,8 +13,6 @@ The β_l of g also carry the TD error back, and both terms share the product wit
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics, ``H`` hidden width.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
@@ -22,8 +20,7 @@ from worldrl.core.interfaces import Logs
 from worldrl.methods.offline.networks import StackedCritic
 from worldrl.methods.offline.targets import td_loss
 
-NORM_FLOOR = 1e-10
-"""Added to ‖∇_a Q‖, so that a flat critic divides by something."""
+NORM_FLOOR = 1e-10  # added to ‖∇_a Q‖, so that a flat critic divides by something
 
 
 def diversity_loss(gradient: Tensor) -> Tensor:
@@ -51,15 +48,7 @@ def diversity_slope(gradient: Tensor) -> Tensor:
 def diverse_td_gradients(
     critic: StackedCritic, obs: Tensor, action: Tensor, target: Tensor, diversity: float
 ) -> tuple[dict[nn.Parameter, Tensor], Logs]:
-    """Gradient of the critics' loss with respect to every weight and bias.
-
-    Args:
-        critic: without layer normalisation.
-        obs: ``[B, S]``.
-        action: ``[B, A]``.
-        target: y, ``[B]``.
-        diversity: η; 0 leaves the term out.
-    """
+    """Gradient of the loss with η = ``diversity`` by every weight and bias of a critic without layer normalisation."""
     layers = [(linear.weight, linear.bias) for linear in critic.linears]
     inputs = activations(layers, obs, action)
     q = torch.baddbmm(layers[-1][1], inputs[-1], layers[-1][0]).squeeze(-1)  # [N, B]

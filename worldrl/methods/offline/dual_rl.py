@@ -24,11 +24,7 @@ without a discriminator and without rewards. With y = γ (1 − terminated) V(s'
 
 For χ² this makes Q = γV(s') + 2 β d^E/(β d^E + (1 − β) d^S): a pseudo-reward in [0, 2]. These equations are the standard
 form of the dual; the authors' code of ReCOIL was not available, so details may differ.
-
-Shapes legend: ``B`` rows, ``N`` critics.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -75,21 +71,14 @@ CUT: Mapping[str, Callable[[Tensor], Tensor]] = {"chi_square": chi_square_cut, "
 
 @dataclass(frozen=True)
 class FDvlConfig(WeightedCloningConfig):
-    """Settings of :class:`FDvl`.
+    """Settings of :class:`FDvl`."""
 
-    Attributes:
-        scale_reward: multiply rewards by the time limit over the range of recorded returns, as IQL does.
-        divergence: chi_square or total_variation.
-        weight: λ in [½, 1]; V approaches a maximum over the actions as λ approaches 1, the authors' value for locomotion.
-        random_actions: uniform actions per row that V learns from besides the recorded one; the authors take 1.
-        divergence_scale: τ, in units of (scaled) value.
-    """
-
-    scale_reward: bool = True
-    divergence: str = "chi_square"
+    scale_reward: bool = True  # multiply rewards by the time limit over the range of recorded returns, as IQL does.
+    divergence: str = "chi_square"  # chi_square or total_variation.
+    # λ in [½, 1]; V approaches a maximum over the actions as λ approaches 1, the authors' value for locomotion.
     weight: float = 0.7
-    random_actions: int = 0
-    divergence_scale: float = 1.0
+    random_actions: int = 0  # uniform actions per row that V learns from besides the recorded one; the authors take 1.
+    divergence_scale: float = 1.0  # τ, in units of (scaled) value.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -133,19 +122,12 @@ class FDvl(Iql):
 
 @dataclass(frozen=True)
 class RecoilConfig(WeightedCloningConfig):
-    """Settings of :class:`Recoil`; rewards are never read.
+    """Settings of :class:`Recoil`; rewards are never read."""
 
-    Attributes:
-        expectile: τ of V.
-        expert_fraction: share of the dataset's episodes, best returns first, that count as the expert's.
-        mixing: β, share of expert rows in the mixture.
-        divergence: chi_square or total_variation.
-    """
-
-    expectile: float = 0.7
-    expert_fraction: float = 0.1
-    mixing: float = 0.5
-    divergence: str = "chi_square"
+    expectile: float = 0.7  # τ of V.
+    expert_fraction: float = 0.1  # share of the dataset's episodes, best returns first, that count as the expert's.
+    mixing: float = 0.5  # β, share of expert rows in the mixture.
+    divergence: str = "chi_square"  # chi_square or total_variation.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -163,16 +145,9 @@ def recoil_loss(
     mixing: float,
     discount: float,
 ) -> Tensor:
-    """Return Σ_i β mean_E [V(s) − Q_i] + mean_mix g(γ V(s') − Q_i).
+    """Return Σ_i β mean_E [V(s) − Q_i] + mean_mix g(γ V(s') − Q_i), of ``[N, B_E]``, ``[B_E]``, ``[N, B]`` and ``[B]``.
 
-    Args:
-        q_expert: ``[N, B_E]``.
-        value_expert: V(s), ``[B_E]``, a constant that only keeps the loss near zero.
-        q_mix: ``[N, B]``.
-        next_value_mix: V(s'), 0 where terminated, ``[B]``.
-        conjugate: f*₊.
-        mixing: β.
-        discount: γ.
+    V(s) is a constant that only keeps the loss near zero; V(s') is 0 where terminated.
     """
     y = discount * next_value_mix - q_mix
     return mixing * (value_expert - q_expert).mean(dim=1).sum() + (conjugate(y) - y).mean(dim=1).sum()

@@ -5,11 +5,7 @@
     critic:  Σ_i mean_b (Q_i(s, a) − y)² + η L_div
 
 The second form of L_div needs no N × N Gram matrix.
-
-Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -28,13 +24,9 @@ from worldrl.methods.offline.targets import td_loss
 
 @dataclass(frozen=True)
 class EdacConfig(SacNConfig):
-    """Settings of :class:`Edac`; defaults are the paper's for most D4RL sets (Hopper: 50 critics).
+    """Settings of :class:`Edac`; defaults are the paper's for most D4RL sets (Hopper: 50 critics)."""
 
-    Attributes:
-        diversity: weight η of L_div; 0 leaves SAC-N.
-    """
-
-    diversity: float = 1.0
+    diversity: float = 1.0  # weight η of L_div; 0 leaves SAC-N.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,11 +36,7 @@ class EdacConfig(SacNConfig):
 
 
 class Edac(Sac):
-    """SAC-N with gradient diversity.
-
-    :meth:`critic_loss` is the equation. An update uses its gradient in closed form
-    (:mod:`~worldrl.methods.offline.critic_gradient`), where one forward pass serves both terms.
-    """
+    """SAC-N with gradient diversity; updates use the gradient of :meth:`critic_loss` in closed form."""
 
     name: ClassVar[str] = "edac"
     config_class: ClassVar[type[Any]] = EdacConfig

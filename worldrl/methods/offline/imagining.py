@@ -1,7 +1,5 @@
 """How much a model-based method imagines, how often, and the share of it in a batch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from worldrl.methods.offline.agent import require_rules
@@ -9,23 +7,14 @@ from worldrl.methods.offline.agent import require_rules
 
 @dataclass(frozen=True)
 class Imagining:
-    """Settings of imagined experience; defaults are those that MOPO, MOBILE and RAVL share.
+    """Settings of imagined experience; defaults are those that MOPO, MOBILE and RAVL share."""
 
-    Attributes:
-        horizon: steps k of a rollout.
-        real_ratio: share r of recorded rows in a batch, rounded down.
-        rollouts: rollouts begun at recorded states at each refresh.
-        refresh_every: updates between two refreshes.
-        generations: refreshes whose rows the buffer holds.
-        penalty: λ in r̃ = r − λ u, with the world's uncertainty u.
-    """
-
-    horizon: int = 5
-    real_ratio: float = 0.05
-    rollouts: int = 50_000
-    refresh_every: int = 1000
-    generations: int = 5
-    penalty: float = 0.0
+    horizon: int = 5  # steps k of a rollout.
+    real_ratio: float = 0.05  # share r of recorded rows in a batch, rounded down.
+    rollouts: int = 50_000  # rollouts begun at recorded states at each refresh.
+    refresh_every: int = 1000  # updates between two refreshes.
+    generations: int = 5  # refreshes whose rows the buffer holds.
+    penalty: float = 0.0  # λ in r̃ = r − λ u, with the world's uncertainty u.
 
     def __post_init__(self) -> None:
         rules = {

@@ -1,13 +1,8 @@
 """IQL (Kostrikov et al. 2022): an expectile estimates the best recorded action; no other action is ever valued.
 
-    V:      mean_b L_τ(min_i Q̄_i(s, a) − V(s)),   L_τ(u) = |τ − 1[u < 0]| u²
-    Q:      Σ_i mean_b (Q_i(s, a) − r − γ (1 − terminated) V(s'))²
-    actor:  −mean_b min(exp(β (min_i Q̄_i(s, a) − V(s))), w_max) log π(a|s)
-
-Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics.
+V: mean_b L_τ(min_i Q̄_i(s, a) − V(s)), L_τ(u) = |τ − 1[u < 0]| u² Q: Σ_i mean_b (Q_i(s, a) − r − γ (1 − terminated)
+V(s'))² actor: −mean_b min(exp(β (min_i Q̄_i(s, a) − V(s))), w_max) log π(a|s)
 """
-
-from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
@@ -35,24 +30,15 @@ from worldrl.methods.offline.targets import td_loss, td_target
 
 @dataclass(frozen=True)
 class WeightedCloningConfig:
-    """Settings common to IQL, f-DVL and ReCOIL; defaults are IQL's for locomotion.
+    """Settings common to IQL, f-DVL and ReCOIL; defaults are IQL's for locomotion."""
 
-    Attributes:
-        hidden: widths of hidden layers, all networks.
-        temperature: β, inverse temperature of the advantage weights.
-        largest_weight: w_max.
-        discount: γ.
-        polyak: rate of the target critics.
-        learning_rate: of all Adams.
-        actor_cosine: the actor's rate falls along a cosine to 0 over the offline updates; online it is constant.
-    """
-
-    hidden: tuple[int, ...] = (256, 256)
-    temperature: float = 3.0
-    largest_weight: float = 100.0
-    discount: float = 0.99
-    polyak: float = 0.005
-    learning_rate: float = 3e-4
+    hidden: tuple[int, ...] = (256, 256)  # widths of hidden layers, all networks.
+    temperature: float = 3.0  # β, inverse temperature of the advantage weights.
+    largest_weight: float = 100.0  # w_max.
+    discount: float = 0.99  # γ.
+    polyak: float = 0.005  # rate of the target critics.
+    learning_rate: float = 3e-4  # of all Adams.
+    # the actor's rate falls along a cosine to 0 over the offline updates; online it is constant.
     actor_cosine: bool = True
 
     def __post_init__(self) -> None:
@@ -67,14 +53,10 @@ class WeightedCloningConfig:
 
 @dataclass(frozen=True)
 class IqlConfig(WeightedCloningConfig):
-    """Settings of :class:`Iql`; defaults are the paper's for locomotion.
+    """Settings of :class:`Iql`; defaults are the paper's for locomotion."""
 
-    Attributes:
-        expectile: τ.
-        scale_reward: multiply rewards by the time limit over the range of recorded returns (1000 in the paper's tasks).
-    """
-
-    expectile: float = 0.7
+    expectile: float = 0.7  # τ.
+    # multiply rewards by the time limit over the range of recorded returns (1000 in the paper's tasks).
     scale_reward: bool = True
 
     def __post_init__(self) -> None:

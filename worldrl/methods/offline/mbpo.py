@@ -4,8 +4,6 @@ The base method of MOPO, MOBILE and RAVL. The online method also refits the worl
 values can grow without bound; the other methods correct this. Batches hold ⌊B r⌋ recorded rows and imagined ones.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -9,8 +9,6 @@ that are not negative; ``floor=null`` removes it. A floor above all recorded ret
 Shapes legend: ``B`` rows, the first ``real`` of them recorded, ``S`` observation, ``m`` elites, ``n`` samples.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -28,16 +26,11 @@ from worldrl.methods.offline.targets import bounded
 
 @dataclass(frozen=True)
 class MobileConfig(SacConfig):
-    """Settings of :class:`Mobile`; β is 0.1 to 2 by D4RL set, k 5 or 1.
-
-    Attributes:
-        inconsistency: weight β.
-        samples: n, next observations per elite.
-    """
+    """Settings of :class:`Mobile`; β is 0.1 to 2 by D4RL set, k 5 or 1."""
 
     entropy_backup: bool = False
-    inconsistency: float = 0.5
-    samples: int = 10
+    inconsistency: float = 0.5  # weight β.
+    samples: int = 10  # n, next observations per elite.
     floor: float | None = 0.0
 
     def __post_init__(self) -> None:
@@ -58,16 +51,7 @@ def bellman_inconsistency(next_value: Tensor) -> Tensor:
 
 
 class Mobile(Sac):
-    """SAC on imagined rollouts, with targets less the Bellman inconsistency.
-
-    Args:
-        config: settings.
-        facts: of the data.
-        world: the :class:`~worldrl.world_models.state.ensemble_world.EnsembleWorld`; needed to learn, not to act.
-
-    Raises:
-        SettingError: the floor is above all recorded returns.
-    """
+    """SAC on imagined rollouts, with targets less the Bellman inconsistency; ``world`` is needed to learn only."""
 
     name: ClassVar[str] = "mobile"
     config_class: ClassVar[type[Any]] = MobileConfig

@@ -7,8 +7,6 @@ agent is SAC. λ and k per D4RL set, as OfflineRL-Kit runs them: HalfCheetah-med
 Walker2d-medium 0.5 and 5, medium-replay 0.5, 2.5, 2.5, medium-expert 2.5, 5, 2.5.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -6,8 +6,6 @@ log π(a|s) = log N(u; μ, σ) − Σ log(1 − tanh² u) with a = tanh u (SAC, 
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics, ``H`` hidden width.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -20,14 +18,11 @@ from torch import Tensor, nn
 
 from worldrl.nn.stacked import StackedLayerNorm, StackedLinear, fan_in_uniform
 
-LOG_STD_BOUNDS = (-5.0, 2.0)
-"""Of EDAC and RAVL; SAC's own lower bound is −20."""
+LOG_STD_BOUNDS = (-5.0, 2.0)  # of EDAC and RAVL; SAC's own lower bound is −20
 EDAC_BIAS = 0.1
-EDAC_ACTOR, EDAC_CRITIC = 1e-3, 3e-3
-"""Half-widths of the uniform initial weights of last layers."""
+EDAC_ACTOR, EDAC_CRITIC = 1e-3, 3e-3  # half-widths of the uniform initial weights of last layers
 ATANH_MARGIN = 1e-6
-MANY_MEMBERS = 4
-"""Number of critics from which :func:`least_q` is cheaper than a minimum."""
+MANY_MEMBERS = 4  # number of critics from which :func:`least_q` is cheaper than a minimum
 
 
 # --- plain networks -------------------------------------------------------------------------------------------------
@@ -135,15 +130,7 @@ def log_squash(raw: Tensor) -> Tensor:
 
 
 def squashed_sample(gaussian: Gaussian, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Reparametrised draw.
-
-    Args:
-        gaussian: ``[B, A]``.
-        noise: standard normal ``[..., B, A]``: several draws of each row share its Gaussian.
-
-    Returns:
-        Action ``[..., B, A]`` and its log-density ``[..., B]``.
-    """
+    """Draw with standard normal ``noise [..., B, A]``: action ``[..., B, A]`` and its log-density ``[..., B]``."""
     raw = gaussian.mean + gaussian.log_std.exp() * noise
     logp = (-0.5 * noise.square() - gaussian.log_std - 0.5 * math.log(2 * math.pi) - log_squash(raw)).sum(dim=-1)
     return raw.tanh(), logp
@@ -201,8 +188,8 @@ class StackedCritic(nn.Module):
 def least_q(critic: StackedCritic, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
     """Return min_i Q_i(s, a) ``[B]`` with its gradient, and all members' values ``[N, B]`` without.
 
-    Each row's gradient flows through one member only, so only that member is evaluated again for the row. With ``N``
-    members this costs 1 + 3/N forward passes; a minimum over all of them costs 2.
+    A row's gradient flows through its least member, which alone is evaluated again: 1 + 3/N forward passes instead of
+    2.
     """
     at_once = (
         obs.is_cuda or torch.compiler.is_compiling()

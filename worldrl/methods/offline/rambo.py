@@ -9,8 +9,6 @@ the present policy.
 Shapes legend: ``B`` rows, ``S`` observation, ``m`` elites, ``D = S + 1`` targets (Δs, r).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -33,31 +31,20 @@ from worldrl.world_models.state.ensemble_training import make_optimizer
 
 @dataclass(frozen=True)
 class RamboConfig(SacConfig):
-    """Settings of :class:`Rambo`; λ is 3e-4 or 0 by D4RL set.
+    """Settings of :class:`Rambo`; λ is 3e-4 or 0 by D4RL set."""
 
-    Attributes:
-        adversary: weight λ.
-        world_rate: learning rate of the world.
-        world_every: updates between two blocks of world steps.
-        world_steps: world steps per block.
-        world_batch: rows per world step, imagined and recorded each.
-        world_horizon: steps of the rollouts along which the world is trained.
-        world_decay: weight decay of every layer of the world (OfflineRL-Kit: 2.5e-5 to 1e-4, growing with depth).
-        bound_weight: of Σ(max − min) of the ensemble's log-variance bounds.
-        clone_steps: first updates, which only clone the data into the actor; its critics wait, as published.
-        clone_rate: learning rate of the actor in these updates.
-    """
-
-    adversary: float = 3e-4
-    world_rate: float = 3e-4
-    world_every: int = 1000
-    world_steps: int = 1000
-    world_batch: int = 256
-    world_horizon: int = 5
+    adversary: float = 3e-4  # weight λ.
+    world_rate: float = 3e-4  # learning rate of the world.
+    world_every: int = 1000  # updates between two blocks of world steps.
+    world_steps: int = 1000  # world steps per block.
+    world_batch: int = 256  # rows per world step, imagined and recorded each.
+    world_horizon: int = 5  # steps of the rollouts along which the world is trained.
+    # weight decay of every layer of the world (OfflineRL-Kit: 2.5e-5 to 1e-4, growing with depth).
     world_decay: float = 7.5e-5
-    bound_weight: float = 1e-3
+    bound_weight: float = 1e-3  # of Σ(max − min) of the ensemble's log-variance bounds.
+    # first updates, which only clone the data into the actor; its critics wait, as published.
     clone_steps: int = 10_000
-    clone_rate: float = 1e-4
+    clone_rate: float = 1e-4  # learning rate of the actor in these updates.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,14 +74,7 @@ def adversarial_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:
 
 
 class Rambo(Sac):
-    """SAC in a world that learns against it.
-
-    Args:
-        config: settings.
-        facts: of the data.
-        world: the :class:`~worldrl.world_models.state.ensemble_world.EnsembleWorld`, trained in place; None only to act.
-        data: recorded rows, on the world's device.
-    """
+    """SAC in an ensemble that learns against it, in place; world and ``data`` are needed to learn only."""
 
     name: ClassVar[str] = "rambo"
     config_class: ClassVar[type[Any]] = RamboConfig

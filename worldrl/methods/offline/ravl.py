@@ -9,11 +9,7 @@ N critics on the same pessimistic target, kept diverse by EDAC's term, no penalt
 
 Order of an update: temperature, actor, critics, targets. Batches hold a share r of recorded rows.
 :mod:`~worldrl.methods.offline.reach` measures the detection.
-
-Shapes legend: ``B`` rows, ``S`` observation, ``N`` critics.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

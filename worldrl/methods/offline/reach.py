@@ -2,11 +2,7 @@
 
 A state that rollouts reach only at their last step occurs in targets alone and is never corrected. In continuous spaces
 no two states are equal, so the edge is the tenth of final states that is farthest from all states acted from.
-
-Shapes legend: ``B`` rows, ``N`` critics.
 """
-
-from __future__ import annotations
 
 import torch
 from torch import Tensor
@@ -15,8 +11,7 @@ from worldrl.core.statistics.intervals import auroc
 from worldrl.methods.offline.branches import Branches, branch
 from worldrl.methods.offline.sac import Sac, effective_penalty
 
-FAR = 0.1
-"""The share of final states, the farthest ones, that counts as the edge of reach."""
+FAR = 0.1  # the share of final states, the farthest ones, that counts as the edge of reach
 
 
 def nearest(final: Tensor, earlier: Tensor) -> Tensor:
@@ -27,12 +22,10 @@ def nearest(final: Tensor, earlier: Tensor) -> Tensor:
 
 @torch.no_grad()
 def reach_report(agent: Sac, imagination: Branches, *, rollouts: int, generator: torch.Generator) -> dict[str, float]:
-    """Measure the critics' disagreement at the final states of ``rollouts`` new rollouts of the agent's sampled actions.
+    """Measure the critics' disagreement at the final states of new rollouts of the agent's sampled actions.
 
-    Returns:
-        ``penalty_auroc``: AUROC of mean_i Q_i - min_i Q_i between edge and other final states (0.5: no separation);
-        ``penalty_edge``, ``penalty_within``: its means on either side; ``distance_edge``: smallest distance of an edge
-        state, in deviations; ``largest_uncertainty``: of the world.
+    Returns ``penalty_auroc`` of mean_i Q_i - min_i Q_i between edge and other final states, its means ``penalty_edge``
+    and ``penalty_within``, ``distance_edge`` (smallest, in deviations) and the world's ``largest_uncertainty``.
     """
     index = torch.randint(imagination.rows, (rollouts,), generator=generator, device=generator.device)
     parts, outcomes = branch(imagination.world, agent, index, imagination.config, generator=generator)

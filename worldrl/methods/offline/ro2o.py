@@ -12,8 +12,6 @@ equal. As in the published code, all rows of a batch share their n draws of ν.
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics, ``n`` draws of ν.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -30,33 +28,19 @@ from worldrl.methods.offline.sac_n import SacNConfig
 
 @dataclass(frozen=True)
 class Ro2oConfig(SacNConfig):
-    """Settings of :class:`Ro2o`; defaults are the published ones for locomotion. Observations are best standardised.
+    """Settings of :class:`Ro2o`; defaults are the published ones for locomotion. Observations are best standardised."""
 
-    Attributes:
-        noise_q: ε of the critics' smoothness.
-        noise_policy: ε of the policy's smoothness.
-        noise_spread: ε of the states whose values are lowered by their spread.
-        draws: n.
-        weight_q: w_Q.
-        asymmetry: τ of L_τ.
-        weight_policy: β_P.
-        weight_spread: β_o.
-        spread: λ at the beginning.
-        least_spread: λ at the end.
-        spread_decay: by how much λ falls per update.
-    """
-
-    noise_q: float = 0.01
-    noise_policy: float = 0.01
-    noise_spread: float = 0.01
-    draws: int = 20
-    weight_q: float = 1e-4
-    asymmetry: float = 0.2
-    weight_policy: float = 1.0
-    weight_spread: float = 0.1
-    spread: float = 1.0
-    least_spread: float = 0.1
-    spread_decay: float = 5e-7
+    noise_q: float = 0.01  # ε of the critics' smoothness.
+    noise_policy: float = 0.01  # ε of the policy's smoothness.
+    noise_spread: float = 0.01  # ε of the states whose values are lowered by their spread.
+    draws: int = 20  # n.
+    weight_q: float = 1e-4  # w_Q.
+    asymmetry: float = 0.2  # τ of L_τ.
+    weight_policy: float = 1.0  # β_P.
+    weight_spread: float = 0.1  # β_o.
+    spread: float = 1.0  # λ at the beginning.
+    least_spread: float = 0.1  # λ at the end.
+    spread_decay: float = 5e-7  # by how much λ falls per update.
 
     def __post_init__(self) -> None:
         super().__post_init__()

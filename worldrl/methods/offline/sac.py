@@ -7,11 +7,7 @@
 
 Order of an update: temperature, actor, critics, targets, as in EDAC and RAVL (SAC itself begins with the critics).
 One draw of actions serves temperature and actor. The actor may begin as a clone of the data (:mod:`cloning`).
-
-Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics.
 """
-
-from __future__ import annotations
 
 import copy
 import math
@@ -49,49 +45,28 @@ from worldrl.methods.offline.targets import bounded, require_bounds, td_loss, td
 
 @dataclass(frozen=True)
 class SacConfig:
-    """Settings of :class:`Sac`; defaults are those of OfflineRL-Kit's model-based agents.
+    """Settings of :class:`Sac`; defaults are those of OfflineRL-Kit's model-based agents."""
 
-    Attributes:
-        hidden: widths of hidden layers, actor and critics.
-        critics: members N.
-        target_critics: members of which the target takes the minimum, drawn anew at each update; 0 takes all.
-        layer_norm: normalise in the critics' hidden layers.
-        actor_layer_norm: normalise in the actor's (WSRL's agent does both).
-        entropy_backup: the target counts the next action's entropy.
-        discount: γ.
-        polyak: rate τ of the target critics.
-        actor_rate: learning rate of the actor.
-        critic_rate: learning rate of the critics.
-        temperature_rate: learning rate of log α; 0 keeps ``temperature``.
-        temperature: α at the beginning.
-        largest_temperature: bound on α; null for none.
-        target_entropy: H̄ in nats; null takes −dim(a).
-        actor_cosine: the actor's learning rate falls along a cosine to 0 over the offline updates; online it is constant.
-        floor: smallest target; null for none.
-        ceiling: largest target; null for none.
-        clone_steps: first updates, in which the actor clones the recorded rows of a batch.
-        clone_rate: learning rate of the actor in these updates.
-    """
-
-    hidden: tuple[int, ...] = (256, 256)
-    critics: int = 2
-    target_critics: int = 0
-    layer_norm: bool = False
-    actor_layer_norm: bool = False
-    entropy_backup: bool = True
-    discount: float = 0.99
-    polyak: float = 0.005
-    actor_rate: float = 1e-4
-    critic_rate: float = 3e-4
-    temperature_rate: float = 1e-4
-    temperature: float = 1.0
-    largest_temperature: float | None = 1.0
-    target_entropy: float | None = None
+    hidden: tuple[int, ...] = (256, 256)  # widths of hidden layers, actor and critics.
+    critics: int = 2  # members N.
+    target_critics: int = 0  # members of which the target takes the minimum, drawn anew at each update; 0 takes all.
+    layer_norm: bool = False  # normalise in the critics' hidden layers.
+    actor_layer_norm: bool = False  # normalise in the actor's (WSRL's agent does both).
+    entropy_backup: bool = True  # the target counts the next action's entropy.
+    discount: float = 0.99  # γ.
+    polyak: float = 0.005  # rate τ of the target critics.
+    actor_rate: float = 1e-4  # learning rate of the actor.
+    critic_rate: float = 3e-4  # learning rate of the critics.
+    temperature_rate: float = 1e-4  # learning rate of log α; 0 keeps ``temperature``.
+    temperature: float = 1.0  # α at the beginning.
+    largest_temperature: float | None = 1.0  # bound on α; null for none.
+    target_entropy: float | None = None  # H̄ in nats; null takes −dim(a).
+    # the actor's learning rate falls along a cosine to 0 over the offline updates; online it is constant.
     actor_cosine: bool = True
-    floor: float | None = None
-    ceiling: float | None = None
-    clone_steps: int = 0
-    clone_rate: float = 1e-3
+    floor: float | None = None  # smallest target; null for none.
+    ceiling: float | None = None  # largest target; null for none.
+    clone_steps: int = 0  # first updates, in which the actor clones the recorded rows of a batch.
+    clone_rate: float = 1e-3  # learning rate of the actor in these updates.
 
     def __post_init__(self) -> None:
         require(len(self.hidden) > 0, "agent.hidden", "at least one width", self.hidden)
@@ -112,16 +87,7 @@ class SacConfig:
 def soft_target(
     reward: Tensor, terminated: Tensor, next_q: Tensor, next_logp: Tensor, *, alpha: Tensor | float, discount: float
 ) -> Tensor:
-    """Bellman target ``[B]`` of the pessimistic, entropy-regularised value.
-
-    Args:
-        reward: ``[B]``.
-        terminated: bool ``[B]``.
-        next_q: ``[N, B]``, target critics at (s', a').
-        next_logp: ``[B]``, log π(a'|s').
-        alpha: temperature; 0 leaves the entropy out.
-        discount: γ.
-    """
+    """Return r + γ (1 − terminated) [min_i Q̄_i − α log π], ``[B]``, of ``[N, B]``; ``alpha=0`` leaves entropy out."""
     return td_target(reward, terminated, next_q.min(dim=0).values - alpha * next_logp, discount)
 
 

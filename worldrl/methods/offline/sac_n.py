@@ -1,7 +1,5 @@
 """SAC-N (An et al. 2021): :mod:`~worldrl.methods.offline.sac` with many critics, whose minimum is its only pessimism."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,15 +8,10 @@ from worldrl.methods.offline.sac import Sac, SacConfig
 
 @dataclass(frozen=True)
 class SacNConfig(SacConfig):
-    """Settings of :class:`SacN`; defaults as CORL's (N from 10 on HalfCheetah to 500 on Hopper).
+    """Settings of :class:`SacN`; defaults as CORL's (N from 10 on HalfCheetah to 500 on Hopper)."""
 
-    Attributes:
-        hidden: widths of hidden layers, actor and critics.
-        critics: members N.
-    """
-
-    hidden: tuple[int, ...] = (256, 256, 256)
-    critics: int = 10
+    hidden: tuple[int, ...] = (256, 256, 256)  # widths of hidden layers, actor and critics.
+    critics: int = 10  # members N.
     actor_rate: float = 3e-4
     temperature_rate: float = 3e-4
     largest_temperature: float | None = None

@@ -1,9 +1,4 @@
-"""Bellman targets and the losses towards them, shared by all critics.
-
-Shapes legend: ``B`` rows, ``N`` critics.
-"""
-
-from __future__ import annotations
+"""Bellman targets and the losses towards them, shared by all critics."""
 
 import torch
 from torch import Tensor
@@ -22,11 +17,7 @@ def td_loss(q: Tensor, target: Tensor) -> Tensor:
 
 
 def bounded(target: Tensor, floor: float | None, ceiling: float | None) -> Tensor:
-    """Clamp targets ``[B]`` to the range of returns; None bounds nothing on its side.
-
-    Where a success pays 1 and ends the episode, all returns are in [0, 1]; a target outside is an error that later targets
-    would inherit (Andrychowicz et al. 2017, §4.4, for -1 per step).
-    """
+    """Clamp targets ``[B]`` to the range of returns, outside which they are errors that later targets would inherit."""
     return target if floor is None and ceiling is None else target.clamp(floor, ceiling)
 
 

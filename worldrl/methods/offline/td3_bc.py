@@ -1,13 +1,8 @@
 """TD3+BC (Fujimoto & Gu 2021): TD3 whose actor also stays near the data.
 
-    y = r + γ (1 − terminated) min_{i=1,2} Q̄_i(s', ã),   ã = clip(π̄(s') + clip(ε, ±c), ±1),  ε ~ N(0, σ²)
-    critic:  Σ_i mean_b (Q_i(s, a) − y)²
-    actor:   max_π  λ Q_1(s, π(s)) − (π(s) − a)²,   λ = α / mean_b |Q_1(s, π(s))|
-
-Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics.
+y = r + γ (1 − terminated) min_{i=1,2} Q̄_i(s', ã), ã = clip(π̄(s') + clip(ε, ±c), ±1), ε ~ N(0, σ²) critic: Σ_i mean_b
+(Q_i(s, a) − y)² actor: max_π λ Q_1(s, π(s)) − (π(s) − a)², λ = α / mean_b |Q_1(s, π(s))|
 """
-
-from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
@@ -26,29 +21,17 @@ from worldrl.methods.offline.targets import td_loss, td_target
 
 @dataclass(frozen=True)
 class Td3BcConfig:
-    """Settings of :class:`Td3Bc`; defaults are the paper's.
+    """Settings of :class:`Td3Bc`; defaults are the paper's."""
 
-    Attributes:
-        hidden: widths of hidden layers, actor and critics.
-        alpha: weight of the value against cloning.
-        policy_noise: standard deviation σ of the target policy's noise.
-        noise_clip: its bound c.
-        exploration_noise: standard deviation of the noise on actions of online exploration.
-        actor_every: critic updates per actor update.
-        discount: γ.
-        polyak: rate τ of the targets.
-        learning_rate: of both Adams.
-    """
-
-    hidden: tuple[int, ...] = (256, 256)
-    alpha: float = 2.5
-    policy_noise: float = 0.2
-    noise_clip: float = 0.5
-    exploration_noise: float = 0.1
-    actor_every: int = 2
-    discount: float = 0.99
-    polyak: float = 0.005
-    learning_rate: float = 3e-4
+    hidden: tuple[int, ...] = (256, 256)  # widths of hidden layers, actor and critics.
+    alpha: float = 2.5  # weight of the value against cloning.
+    policy_noise: float = 0.2  # standard deviation σ of the target policy's noise.
+    noise_clip: float = 0.5  # its bound c.
+    exploration_noise: float = 0.1  # standard deviation of the noise on actions of online exploration.
+    actor_every: int = 2  # critic updates per actor update.
+    discount: float = 0.99  # γ.
+    polyak: float = 0.005  # rate τ of the targets.
+    learning_rate: float = 3e-4  # of both Adams.
 
     def __post_init__(self) -> None:
         rules = {

@@ -5,8 +5,6 @@ batch, then the agent's own noise. The checkpoint holds the agent's state and th
 bit on the same machine with the same number of threads.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -32,22 +30,14 @@ Evaluate = Callable[[Any, int], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class OfflineTraining:
-    """Settings of :func:`train_offline`.
+    """Settings of :func:`train_offline`."""
 
-    Attributes:
-        steps: gradient steps in all.
-        batch_size: rows per step, recorded and imagined together.
-        evaluate_every: steps between evaluations; one more is made at the end.
-        checkpoint_every: steps between checkpoints; one more is saved at the end.
-        log_every: steps between log lines.
-        updates: eager, compiled (``torch.compile``) or graphed (CUDA graphs); see :mod:`worldrl.methods.offline.updates`.
-    """
-
-    steps: int = 100_000
-    batch_size: int = 256
-    evaluate_every: int = 10_000
-    checkpoint_every: int = 10_000
-    log_every: int = 100
+    steps: int = 100_000  # gradient steps in all.
+    batch_size: int = 256  # rows per step, recorded and imagined together.
+    evaluate_every: int = 10_000  # steps between evaluations; one more is made at the end.
+    checkpoint_every: int = 10_000  # steps between checkpoints; one more is saved at the end.
+    log_every: int = 100  # steps between log lines.
+    # eager, compiled (``torch.compile``) or graphed (CUDA graphs); see :mod:`worldrl.methods.offline.updates`.
     updates: str = EAGER
 
     def __post_init__(self) -> None:
@@ -57,20 +47,13 @@ class OfflineTraining:
 
 @dataclass(frozen=True)
 class OfflineReport:
-    """Result of :func:`train_offline`.
+    """Result of :func:`train_offline`."""
 
-    Attributes:
-        steps: gradient steps in all.
-        resumed_from: first step of this session.
-        wall_s: seconds of this session.
-        evaluations: one entry per evaluation: ``step`` and the callback's numbers.
-        logs: the last logged scalars; an earlier session's where no step was left.
-    """
-
-    steps: int
-    resumed_from: int
-    wall_s: float
-    evaluations: list[dict[str, Any]]
+    steps: int  # gradient steps in all.
+    resumed_from: int  # first step of this session.
+    wall_s: float  # seconds of this session.
+    evaluations: list[dict[str, Any]]  # one entry per evaluation: ``step`` and the callback's numbers.
+    # the last logged scalars; an earlier session's where no step was left.
     logs: dict[str, float] = field(default_factory=dict[str, float])
 
 
@@ -104,25 +87,12 @@ def train_offline(
     folder: Path | None = None,
     log: MetricLog | None = None,
 ) -> OfflineReport:
-    """Train an agent in place until ``training.steps`` steps have been taken, resuming from ``folder``.
+    """Train an agent in place until ``training.steps`` steps are taken, resuming from ``folder`` (None saves nothing).
 
-    Args:
-        name: series in the log, and first name of the random streams.
-        agent: an :class:`~worldrl.core.interfaces.OfflineAgent` before its first update.
-        data: recorded rows, on the agent's device.
-        training: sizes.
-        seed: root of the streams.
-        imagination: source of imagined rows; None trains on recorded ones alone.
-        imagining: how much is imagined; needed with ``imagination``.
-        evaluate: called every ``evaluate_every`` steps and at the end.
-        folder: of the checkpoints; None saves none.
-        log: receives all logs; evaluations in the series ``name/evaluation``.
-
-    Raises:
-        NonFiniteError: a logged scalar is not finite.
-        ArtefactError: the checkpoints are damaged or belong to another agent, or the disk refuses.
-        SettingError: ``imagination`` without ``imagining``, or the reverse; or updates that the agent does not support.
-        KeyboardInterrupt: after Ctrl-C, once the present step is complete and saved.
+    ``name``: of the series in the log and of the random streams; ``evaluate``: called every ``evaluate_every`` steps
+    and at the end, logged as ``name/evaluation``. Raises NonFiniteError: a logged scalar is not finite; ArtefactError:
+    checkpoints are damaged or of another agent, or the disk refuses; SettingError: ``imagination`` without
+    ``imagining``, or the reverse; or updates that the agent does not support. Ctrl-C raises once the step is saved.
     """
     together = (imagination is None) == (imagining is None)
     require(together, "imagining", "given where there is an imagination, and only there", imagining)
@@ -148,8 +118,6 @@ def train_offline(
 
 @dataclass
 class _Step:
-    """One step of the loop as a function of its number."""
-
     name: str
     agent: Any
     data: Transitions
@@ -188,8 +156,6 @@ def _imagines(agent: Any) -> bool:
 
 @dataclass
 class _Run:
-    """Contents of a checkpoint besides the step, and the progress note."""
-
     name: str
     agent: Any
     buffer: TransitionBuffer | None

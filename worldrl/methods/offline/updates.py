@@ -1,15 +1,10 @@
-"""An agent's updates: eager, with compiled mathematics, or recorded as CUDA graphs.
+"""An agent's updates: eager, with compiled mathematics, or recorded as CUDA graphs; equal up to rounding.
 
-``eager`` calls :meth:`~worldrl.methods.offline.agent.Agent.update`. ``compiled`` does too, but ``torch.compile`` compiles
-the computation between random numbers and optimizer steps, each part as one whole graph. ``graphed`` records a whole
-update on the GPU once per :attr:`~worldrl.methods.offline.agent.Agent.phase` and replays it in one launch. The numbers
-are the eager ones, up to rounding where kernels are compiled.
-
-A graph reads and writes fixed memory. So rows are copied into one batch, the generator's state into one generator, and
-learning rates into tensors; counters and schedules stay on the host.
+``compiled``: ``torch.compile`` takes the computation between random numbers and optimizer steps, each part as one
+whole graph. ``graphed`` records a whole update on the GPU once per phase and replays it in one launch. A graph reads
+and writes fixed memory: rows are copied into one batch, the generator's state into one generator, and learning rates
+into tensors; counters and schedules stay on the host.
 """
-
-from __future__ import annotations
 
 import os
 import shutil
@@ -33,8 +28,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "td3_bc": ("critic_terms", "actor_terms"),
 }
 """Algorithm to the methods that hold its update's mathematics; of no other are updates compiled or recorded."""
-WARM_UP = 3
-"""Updates of each phase before it is recorded: they make the optimizers' state and choose the kernels."""
+WARM_UP = 3  # updates of each phase before it is recorded: they make the optimizers' state and choose the kernels
 
 Replay = Callable[[], Logs]
 Update = Callable[..., Logs]
@@ -80,10 +74,7 @@ def cpp_compiler() -> str | None:
 
 
 def updates_of(agent: Any, kind: str) -> Update:
-    """Return the function that takes updates of ``kind``; call it after the agent's state was restored.
-
-    Raises SettingError (see :func:`check_updates`).
-    """
+    """Return the function that takes updates of ``kind``; call it after the agent's state was restored."""
     if kind == EAGER:
         return agent.update
     check_updates(kind, agent.name, agent.config, agent.device)

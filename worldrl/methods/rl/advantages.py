@@ -1,12 +1,9 @@
-"""Advantage estimators: how much better than its group mates a rollout turned out.
+"""Advantage estimators: how much better than its group mates a rollout turned out; groups may have any sizes.
 
-All scatter by group id, so groups may have any sizes. Each returns ``[T, B]``; one that judges whole rollouts repeats itself
-over time.
+Each returns ``[T, B]``; one that judges whole rollouts repeats itself over time.
 
 Shapes legend: ``B`` rollouts, ``N`` groups, ``T`` decisions in time; ``group`` int64 ``[B]`` with ids 0..N-1.
 """
-
-from __future__ import annotations
 
 from torch import Tensor
 
@@ -14,15 +11,11 @@ from worldrl.methods.rl.groups import group_mean, group_sum, mates_mean
 from worldrl.methods.rl.interfaces import Trace
 
 EPS = 1e-6
-BATCH_EPS = 1e-4
-"""Added to the deviation of a whole batch, as Flow-GRPO and GDPO do."""
+BATCH_EPS = 1e-4  # added to the deviation of a whole batch, as Flow-GRPO and GDPO do
 
 
 def group_advantage(value: Tensor, group: Tensor) -> Tensor:
-    """Return the group's z-score ``[B]``: (R - mean_g) / (std_g + eps), with the sample deviation (WoVR's code).
-
-    It is 0 in groups of one and in groups whose values are all equal.
-    """
+    """(R - mean_g) / (std_g + eps), ``[B]``, with the sample deviation (WoVR's code); 0 where all values are equal."""
     return _by_group(value, group, value, group)
 
 

@@ -1,7 +1,5 @@
 """Update controllers: how far the weights may go in a step, and what follows an iteration's steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -14,11 +12,9 @@ class Unchecked:
 
     Equation: lr' = lr
     Paper: none
-
-    Attributes:
-        follow: called once an iteration's steps are taken, for weights that follow the trained ones.
     """
 
+    # called once an iteration's steps are taken, for weights that follow the trained ones.
     follow: Callable[[int], None] | None = None
 
     def before(self, logs: Mapping[str, Tensor]) -> float:
@@ -37,12 +33,9 @@ class KlStop(Unchecked):
 
     Equation: lr' = 0 where the sampled KL of a decision is above the limit, else lr
     Paper: PPO's early stop (1707.06347; Spinning Up)
-
-    Attributes:
-        limit: of the KL, in nats per decision.
     """
 
-    limit: float = 0.02
+    limit: float = 0.02  # of the KL, in nats per decision.
 
     def before(self, logs: Mapping[str, Tensor]) -> float:
         """Take the step where the weights are near."""

@@ -5,18 +5,13 @@
     grow:     policy ──► imagined rollouts ──► those imagined to succeed ──┐
     improve:  policy ◄── token cross-entropy ◄── demonstrations ───────────┘
 
-With success as the only reward, imitating one's own successes is a policy gradient with the baseline 0, taken to
-convergence: each rollout is used for hundreds of gradient steps instead of one or two, which is what a small machine
-needs. With several rollouts from each start the baseline is the mates' rate of success (leave one out, as in RLOO): a
-success counts 1 - that rate, so that what always succeeds anyway is not learned again. A success that is not trusted
-(``methods.rl.filtering``) counts less, too. Failures teach nothing here; a lasting
-exploration (``policies.exploration``) sees to it that there are successes worth imitating. Learning like a demonstration, a
-success is also shown shifted, recoloured and in other words.
+Imitating one's own successes is a policy gradient taken to convergence: each rollout serves hundreds of gradient steps,
+which is what a small machine needs. The baseline is the mates' rate of success (leave one out, as in RLOO), so that
+what always succeeds anyway is not learned again. A success that is not trusted (``methods.rl.filtering``) counts less.
+Failures teach nothing; exploration (``policies.exploration``) sees to it that there are successes worth imitating.
 
 Shapes legend: ``B`` rollouts, ``M`` kept chunks, ``L`` control steps per chunk.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,33 +38,20 @@ from worldrl.rollout.imagined.env import WorldModelVecEnv
 from worldrl.rollout.imagined.rollouts import ImaginedRollouts
 
 KIND = "imagined-successes"
-MORE = "more."
-"""Before the names of what is observed besides image, command and instruction, in a file of tensors."""
+MORE = "more."  # before the names of what is observed besides image, command and instruction, in a file of tensors
 
 
 @dataclass(frozen=True)
 class SelectedSamples:
-    """What one batch of rollouts leaves to learn.
+    """What one batch of rollouts leaves to learn."""
 
-    Attributes:
-        samples: ``M`` chunks of imagined successes.
-        weight: float32 ``[M]``, how much each counts.
-        rate: of imagined success.
-    """
-
-    samples: Samples
-    weight: Tensor
-    rate: float
+    samples: Samples  # ``M`` chunks of imagined successes.
+    weight: Tensor  # float32 ``[M]``, how much each counts.
+    rate: float  # of imagined success.
 
 
 def selected_samples(rollouts: ImaginedRollouts, policy: TokenPolicy, trust: Tensor | None = None) -> SelectedSamples:
-    """Keep the chunks of successful rollouts up to and including the first success.
-
-    Args:
-        rollouts: ``B`` of them.
-        policy: which chose the tokens.
-        trust: ``[B]``, by which each success's weight, 1 - its mates' rate of success, is multiplied; None trusts all.
-    """
+    """Keep successful chunks, weighed by 1 - their mates' rate of success and by ``trust [B]`` (None: all)."""
     chunk, row = (rollouts.valid & rollouts.success).nonzero(as_tuple=True)
     rows = row.tolist()
     samples = Samples(
@@ -106,22 +88,8 @@ def self_train(
     Equation: L = -mean w log π_θ, w = 1 - the mates' rate of success
     Paper: ReST (2308.08998)
 
-    Args:
-        policy: the supervised policy, or an earlier round's.
-        env: imagined, with ``config.rows`` rows.
-        demonstrations: mixed into every gradient step.
-        config: settings.
-        exploration: how actions are drawn in imagination.
-        p_keyframe: probability that a rollout starts at a keyframe.
-        paraphrases: task to training sentences.
-        seed: root of every draw.
-        folder: imagined successes and checkpoints.
-        log: receives each batch's and each gradient step's numbers.
-        series: name in the log.
-        judge: says how far each success counts; None believes all.
-
-    Returns:
-        Imagined success rate of each batch.
+    ``env`` has ``config.rows`` rows; ``demonstrations`` are mixed into every gradient step. Returns imagined success
+    rates.
     """
     source = PolicyImagination(env, policy, exploration, p_keyframe, seed, judge, imagining="grow", judging="grow")
     select_successes: list[SelectedSamples] = []
@@ -149,7 +117,6 @@ def self_train(
 
 
 def _grow(source: PolicyImagination, policy: TokenPolicy, config: FilteredCloning, number: int) -> SelectedSamples:
-    """Imagine one batch."""
     starts = balanced(source.records, config.rows // config.group_size, source.stream(number, "starts"))
     request = Request.make(number, starts, uniform(source.records, starts, config.rows))
     judged = source.imagine(request)

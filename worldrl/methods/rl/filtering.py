@@ -14,8 +14,6 @@ after its end teaches nothing. As a term it is GRPO's alone: A = A(success) + we
 Shapes legend: ``B`` rollouts, ``E`` some of them, ``T`` chunks, ``L`` control steps per chunk, ``F`` frames per chunk.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -47,21 +45,13 @@ from worldrl.rollout.trust.resampled import ResampledRollouts, resample_rollouts
 
 @dataclass(frozen=True)
 class RolloutFilter:
-    """Judges the rollouts of one environment.
+    """Judges the rollouts of one environment; SettingError: the sign needs inverse dynamics, and there is none."""
 
-    Attributes:
-        config: which sign, and what it does; never ``off``.
-        reader: inverse dynamics, for ``motion_agreement`` and ``grasp_agreement``.
-
-    Raises:
-        SettingError: the sign needs inverse dynamics, and there is none.
-    """
-
-    config: Trust
+    config: Trust  # which sign, and what it does; never ``off``.
+    # inverse dynamics, for ``motion_agreement`` and ``grasp_agreement``.
     reader: MotionCheck | GraspCheck | None = None
 
     def __post_init__(self) -> None:
-        """Check that what is to be judged can be."""
         if self.config.confidence_score == OFF or (self.config.confidence_score in READ and self.reader is None):
             raise SettingError(
                 f"improvement.trust.confidence_score={self.config.confidence_score}: needs an inverse dynamics model, and there is none"
@@ -73,13 +63,7 @@ class RolloutFilter:
         return self.config.weight if self.config.use == TERM else 0.0
 
     def judge(self, env: WorldModelVecEnv, rollouts: ImaginedRollouts, *, seed: int) -> FilterResult:
-        """Judge rollouts: trust in their successes, with ``use=term`` their agreement, with ``use=shorten`` what is left of them.
-
-        Args:
-            env: in which they were just imagined: it still knows where its rows began.
-            rollouts: ``B`` of them, with their actions, probabilities and last frames.
-            seed: root of the opinions' noise.
-        """
+        """Judge rollouts just imagined in ``env``; they need their actions, probabilities and last frames."""
         config = self.config
         if config.use == SHORTEN:
             return FilterResult(shortened(rollouts, self._uncertainty(env, rollouts, seed), self._limit(env)))
@@ -101,7 +85,6 @@ class RolloutFilter:
         return env.rule.threshold if self.reader is None else self.reader.bound
 
     def _sign(self, env: WorldModelVecEnv, rollouts: ImaginedRollouts, rows: Tensor, seed: int) -> Tensor:
-        """The sign of trust in some rollouts ``[E]``."""
         if self.config.confidence_score in READ:
             return -self._normalised_error(rollouts)[:, rows].amax(dim=0)
         own = probabilities(rollouts, rows)
@@ -111,7 +94,6 @@ class RolloutFilter:
         return torch.from_numpy(confidence_scores(own, heard, env.rule.debounce)[self.config.confidence_score]).float()
 
     def _uncertainty(self, env: WorldModelVecEnv, rollouts: ImaginedRollouts, seed: int) -> Tensor:
-        """Doubt in every chunk of every rollout ``[T, B]``."""
         if self.config.confidence_score in READ:
             return self._normalised_error(rollouts)
         heard = ask(env, rollouts, torch.arange(len(rollouts.success)), self.config.resampled_rollouts, seed=seed)
@@ -155,15 +137,7 @@ def probabilities(rollouts: ImaginedRollouts, rows: Tensor) -> np.ndarray:
 
 
 def ask(env: WorldModelVecEnv, rollouts: ImaginedRollouts, rows: Tensor, count: int, *, seed: int) -> ResampledRollouts:
-    """Imagine the actions of some rollouts ``count`` times more, standing still after them; no doubt where they were over.
-
-    Args:
-        env: in which the rollouts were just imagined: it still knows where its rows began.
-        rollouts: ``B`` of them.
-        rows: ``E`` of those.
-        count: opinions, at least 2.
-        seed: root of their noise.
-    """
+    """Imagine ``rows [E]`` of the rollouts ``count`` times more, standing still once over, where none doubts."""
     starts = [env.records[row] for row in rows.tolist()]
     heard = resample_rollouts(env.world_model, starts, actions_of(rollouts, rows, env.actions), count, seed=seed)
     valid = rollouts.valid[:, rows].T.numpy()  # [E, T]
@@ -175,10 +149,7 @@ def ask(env: WorldModelVecEnv, rollouts: ImaginedRollouts, rows: Tensor, count: 
 
 
 def actions_of(rollouts: ImaginedRollouts, rows: Tensor, spec: ActionSpec) -> Tensor:
-    """Return the actions of some rollouts ``[E, T L, A]``; after their last chunk they hold what they told last.
-
-    Raises SettingError (the rollouts were kept without them).
-    """
+    """Return actions of rollouts ``rows``, ``[E, T L, A]``, the last one held; SettingError: not kept."""
     if rollouts.action is None:
         raise SettingError("improvement.trust: these rollouts were kept without their actions; imagine them again")
     action = rollouts.action[:, rows]  # [T, E, L, A]

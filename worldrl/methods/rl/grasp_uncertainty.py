@@ -1,13 +1,12 @@
 """The doubt that inverse dynamics of the grasp has in imagined rollouts: does the hand close where the object was?
 
-It is trained on the practice episodes' successes, and judges a rollout by the picture at which it begins and by its commands, never by
-imagined frames. All of the doubt lies in the chunk of the last closing before the imagined success, or in the last one where a closing is
-missing; its bound is what a given share of real successes stays below.
+It judges a rollout by the picture at which it begins and by its commands, never by imagined frames. All of the doubt
+lies in the chunk of the last closing before the imagined success, or in the last one where a closing is missing; its
+bound is what a given share of real successes stays below.
 
-Shapes legend: ``B`` rollouts, ``T`` chunks, ``L`` control steps per chunk, ``F`` frames per chunk, ``A`` numbers of a command.
+Shapes legend: ``B`` rollouts, ``T`` chunks, ``L`` control steps per chunk, ``F`` frames per chunk, ``A`` numbers of a
+command.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,25 +27,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GraspCheck:
-    """Trained inverse dynamics of the grasp.
+    """Trained inverse dynamics of the grasp."""
 
-    Attributes:
-        grasp: reads where the hand must close.
-        embodiment: integrates actions into commands.
-        bound: surprise that real successes stay below.
-        rule: of imagined success.
-    """
+    grasp: GraspDynamics  # reads where the hand must close.
+    embodiment: AnyEmbodiment  # integrates actions into commands.
+    bound: float  # surprise that real successes stay below.
+    rule: "SuccessRule"  # of imagined success.
 
-    grasp: GraspDynamics
-    embodiment: AnyEmbodiment
-    bound: float
-    rule: SuccessRule
-
-    def normalised_error(self, rollouts: ImaginedRollouts) -> Tensor:
-        """Surprise of :func:`~worldrl.rollout.trust.shown_grasp.closings`, in the chunk that it is about ``[T, B]``; 0 elsewhere.
-
-        Raises SettingError (the rollouts were kept without their actions or their probabilities).
-        """
+    def normalised_error(self, rollouts: "ImaginedRollouts") -> Tensor:
+        """Surprise of the closings, in the chunk it is about ``[T, B]``; SettingError: rollouts lack actions."""
         from worldrl.rollout.trust.shown_grasp import closings, commands_from
 
         if rollouts.action is None or rollouts.probability is None:
@@ -63,7 +52,7 @@ class GraspCheck:
         found[torch.from_numpy(about[rows]), torch.from_numpy(rows)] = torch.from_numpy(normalised_error[rows])
         return found
 
-    def _until(self, rollouts: ImaginedRollouts, probability: Tensor, chunk_length: int) -> NDArray[np.int64]:
+    def _until(self, rollouts: "ImaginedRollouts", probability: Tensor, chunk_length: int) -> NDArray[np.int64]:
         """Control steps up to the imagined success, or to the end where there is none, ``[B]``."""
         from worldrl.rewards.success import success_step
         from worldrl.rollout.trust.shown_grasp import counted_steps

@@ -3,8 +3,6 @@
 Shapes legend: ``B`` rows, ``N`` groups; ``group`` int64 ``[B]`` with ids 0..N-1.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

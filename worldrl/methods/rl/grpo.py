@@ -11,8 +11,6 @@ reward those that all succeed or all fail.
 Shapes legend: ``B`` rollouts, ``T`` chunks, ``M`` kept chunks, ``L`` control steps per chunk.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,16 +65,11 @@ class TokenLogProb:
 
     Equation: log π_θ(token | image, command, instruction)
     Paper: none
-
-    Attributes:
-        policy: with gradient.
-        temperature: at which the rollouts were sampled.
-        reference: the policy of the KL term; None: there is none.
     """
 
-    policy: TrainablePolicy
-    temperature: float
-    reference: TrainablePolicy | None = None
+    policy: TrainablePolicy  # with gradient.
+    temperature: float  # at which the rollouts were sampled.
+    reference: TrainablePolicy | None = None  # the policy of the KL term; None: there is none.
 
     def __call__(self, decisions: PolicyChunks, generator: torch.Generator) -> Evaluated:
         """Show chunks to the policy again, and to the reference."""
@@ -151,18 +144,7 @@ def train_grpo(
     Equation: J = mean_i 1/T_i Σ_t mean_k min(ρ A, clip(ρ, 1 - ε_low, 1 + ε_high) A) - β KL
     Paper: GRPO (2402.03300), DAPO (2503.14476), WoVR
 
-    Args:
-        policy: the supervised policy, or an earlier round's.
-        env: imagined, with ``groups × group_size`` rows.
-        config: settings.
-        exploration: how actions are drawn in imagination.
-        p_keyframe: probability that a group starts at a keyframe.
-        seed: root of every draw.
-        folder: checkpoints.
-        log: receives each iteration's numbers.
-        series: name in the log.
-        judge: says how far each rollout counts; None believes all.
-        parts: others than GRPO's own.
+    ``env`` has ``groups × group_size`` rows; ``judge=None`` believes every rollout.
     """
     source = PolicyImagination(env, policy, exploration, p_keyframe, seed, judge, config.length_normalise)
     reference = copy.deepcopy(policy).eval() if config.kl > 0 else None

@@ -3,8 +3,6 @@
 Shapes legend: ``B`` rollouts, ``N`` groups, ``T`` chunks, ``M`` kept chunks, ``L`` control steps per chunk, ``A`` numbers of an action.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -68,27 +66,18 @@ def imagine_batch(
 
 @dataclass(frozen=True)
 class PolicyChunks:
-    """Kept chunks of a batch of rollouts.
+    """Kept chunks of a batch of rollouts."""
 
-    Attributes:
-        obs: ``M`` observations.
-        token: what was drawn, a row per chunk (see :class:`~worldrl.core.types.Chunk`).
-        logp: float32 ``[M, L, A]`` under the acting policy.
-        advantage: ``[M]``.
-        weight: ``[M]``, mean 1: 1/T_i where lengths are normalised.
-    """
-
-    obs: PolicyObs
-    token: Tensor
-    logp: Tensor
-    advantage: Tensor
-    weight: Tensor
+    obs: PolicyObs  # ``M`` observations.
+    token: Tensor  # what was drawn, a row per chunk (see :class:`~worldrl.core.types.Chunk`).
+    logp: Tensor  # float32 ``[M, L, A]`` under the acting policy.
+    advantage: Tensor  # ``[M]``.
+    weight: Tensor  # ``[M]``, mean 1: 1/T_i where lengths are normalised.
 
     def __len__(self) -> int:
-        """Return ``M``."""
         return self.token.shape[0]
 
-    def select(self, index: Tensor) -> PolicyChunks:
+    def select(self, index: Tensor) -> "PolicyChunks":
         """Take the chunks of ``index``."""
         sentences: list[str] = [self.obs.instruction[int(i)] for i in index]
         more = {name: value[index] for name, value in self.obs.more.items()}
@@ -98,29 +87,17 @@ class PolicyChunks:
 
 @dataclass(frozen=True)
 class PolicyImagination:
-    """Imagined rollouts of a policy as experience: their reward is success, as far as it is trusted, and agreement if asked.
+    """Imagined rollouts of a policy as experience: their reward is success, as far as it is trusted, and agreement if asked."""
 
-    Attributes:
-        env: imagined, with a row for each rollout.
-        policy: acts by sampling.
-        exploration: how.
-        p_keyframe: probability that a rollout starts at a keyframe.
-        seed: root of every draw.
-        judge: says how far each rollout counts; None believes all.
-        length_normalise: weigh each rollout, not each chunk, equally.
-        imagining: name of the random streams of starts and rollouts.
-        judging: name of the judge's.
-    """
-
-    env: WorldModelVecEnv
-    policy: Policy
-    exploration: Exploration
-    p_keyframe: float
-    seed: int
-    judge: RolloutFilter | None = None
-    length_normalise: bool = True
-    imagining: str = "improve"
-    judging: str = "judge"
+    env: WorldModelVecEnv  # imagined, with a row for each rollout.
+    policy: Policy  # acts by sampling.
+    exploration: Exploration  # how.
+    p_keyframe: float  # probability that a rollout starts at a keyframe.
+    seed: int  # root of every draw.
+    judge: "RolloutFilter | None" = None  # says how far each rollout counts; None believes all.
+    length_normalise: bool = True  # weigh each rollout, not each chunk, equally.
+    imagining: str = "improve"  # name of the random streams of starts and rollouts.
+    judging: str = "judge"  # name of the judge's.
 
     @cached_property
     def records(self) -> StartRecords:

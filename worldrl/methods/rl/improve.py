@@ -1,7 +1,5 @@
 """Improvement in imagination, by whichever algorithm the settings name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,38 +29,28 @@ SCHEDULES = ("fixed", "hallucination")
 
 @dataclass
 class Improvement:
-    """Settings of :func:`improve`.
+    """Settings of :func:`improve`."""
 
-    Attributes:
-        algorithm: ``self_training`` or ``grpo``.
-        p_keyframe: probability that a rollout or a group starts at a keyframe instead of an initial state.
-        keyframe_schedule: ``fixed``, or ``hallucination``: the fewer false positives from keyframes than from the
-            beginning, the more often, up to ``p_keyframe`` (:func:`keyframe_probability`).
-        keyframe_margin: control steps before the keyframe.
-        stop_at_success: whether what an imagined rollout does after its first success is masked out (off only for
-            ablations).
-        starts_per_task: initial states rendered per task.
-        exploration: how the policy's actions are drawn, in imagination and in practice.
-        self_training: its settings.
-        grpo: its settings.
-        trust: whether and how imagined rollouts are judged before they are learned from.
-    """
-
-    algorithm: str = "self_training"
-    p_keyframe: float = 0.0
+    algorithm: str = "self_training"  # ``self_training`` or ``grpo``.
+    p_keyframe: float = 0.0  # probability that a rollout or a group starts at a keyframe instead of an initial state.
+    # ``fixed``, or ``hallucination``: the fewer false positives from keyframes than from the beginning, the more often,
+    # up to ``p_keyframe`` (:func:`keyframe_probability`).
     keyframe_schedule: str = "fixed"
-    keyframe_margin: int = 8
+    keyframe_margin: int = 8  # control steps before the keyframe.
+    # whether what an imagined rollout does after its first success is masked out (off only for ablations).
     stop_at_success: bool = True
-    starts_per_task: int = 512
+    starts_per_task: int = 512  # initial states rendered per task.
+    # how the policy's actions are drawn, in imagination and in practice.
     exploration: Exploration = field(default_factory=Exploration)
+    # its settings.
     self_training: FilteredCloning = field(
         default_factory=FilteredCloning, metadata={"only_with": "algorithm=self_training"}
     )
-    grpo: GrpoConfig = field(default_factory=GrpoConfig, metadata={"only_with": "algorithm=grpo"})
+    grpo: GrpoConfig = field(default_factory=GrpoConfig, metadata={"only_with": "algorithm=grpo"})  # its settings.
+    # whether and how imagined rollouts are judged before they are learned from.
     trust: Trust = field(default_factory=Trust)
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if self.algorithm not in ALGORITHMS:
             raise SettingError(
                 f"improvement.algorithm: unknown {self.algorithm!r}{nearest(self.algorithm, ALGORITHMS)}"
@@ -92,10 +80,7 @@ class Improvement:
 def keyframe_probability(config: Improvement, beginning: Rate | None, keyframe: Rate | None) -> float:
     """Share the starts out by measured hallucination: h₀ / (h₀ + h₁), at most ``config.p_keyframe``.
 
-    Args:
-        config: settings; a fixed schedule returns ``p_keyframe``.
-        beginning: imagined successes from initial states that came true; see :func:`hallucination` for h₀.
-        keyframe: the same from keyframes, for h₁.
+    h₀ and h₁ follow from the imagined successes from initial states (``beginning``) and from keyframes that came true.
     """
     if config.keyframe_schedule == "fixed":
         return config.p_keyframe
@@ -119,26 +104,12 @@ def improve(
     folder: Path,
     log: MetricLog,
     series: str = "improve",
-    judge: RolloutFilter | None = None,
+    judge: "RolloutFilter | None" = None,
     parts: Parts | None = None,
 ) -> Sequence[float]:
-    """Improve ``policy`` in place; a killed improvement goes on bit for bit.
+    """Improve ``policy`` in place; a killed improvement goes on bit for bit. Returns imagined success rates by batch.
 
-    Args:
-        policy: the supervised policy, or an earlier round's.
-        env: imagined, with ``config.rows`` rows.
-        config: settings.
-        demonstrations: what self-training mixes in.
-        paraphrases: task to training sentences, for self-training.
-        seed: root of every draw.
-        folder: checkpoints.
-        log: receives each batch's numbers.
-        series: name in the log.
-        judge: judges imagined rollouts; None believes all.
-        parts: others than GRPO's own.
-
-    Returns:
-        Imagined success rate of each batch of rollouts.
+    ``env`` has ``config.rows`` rows; demonstrations and paraphrases serve self-training, ``parts`` replace GRPO's own.
     """
     common = {
         "exploration": config.exploration,

@@ -6,14 +6,12 @@ One iteration of :class:`~worldrl.methods.rl.method.Method`::
     terms ─ RewardMix ─► value [B] ─ AdvantageEstimator ─► advantage [T, B] ─ SampleSelector ─► weight [T, B]
     kept decisions ─ LogProb ─► Evaluated ─ PolicyLoss ─► gradient step, scaled by the UpdateController
 
-Implementations are chosen by name through ``worldrl.registry``; other packages add theirs by entry points (``worldrl.<kind>``).
+Implementations are chosen by name (``worldrl.registry``); other packages add theirs by entry points
+(``worldrl.<kind>``).
 
-Shapes legend: ``B`` rollouts or videos, ``N`` groups (one start each), ``T`` decisions of a rollout in time (a policy's chunks, a
-video's denoising steps), ``K`` reward terms, ``M`` kept decisions, ``S`` start records. Group membership is an id per row, so groups
-may have any sizes.
+Shapes legend: ``B`` rollouts or videos, ``N`` groups (one start each, of any size), ``T`` decisions of a rollout in
+time (a policy's chunks, a video's denoising steps), ``K`` reward terms, ``M`` kept decisions, ``S`` start records.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,28 +33,22 @@ D_contra = TypeVar("D_contra", contravariant=True)
 
 @dataclass(frozen=True)
 class Request:
-    """What an iteration asks imagination for.
+    """What an iteration asks imagination for."""
 
-    Attributes:
-        iteration: which one.
-        starts: int64 ``[N]``, the id of each group's start record.
-        group: int64 ``[B]``.
-        mate: int64 ``[B]``, the number of each row within its group: with iteration and group it names the row's noise.
-    """
-
-    iteration: int
-    starts: Tensor
-    group: Tensor
+    iteration: int  # which one.
+    starts: Tensor  # int64 ``[N]``, the id of each group's start record.
+    group: Tensor  # int64 ``[B]``.
+    # int64 ``[B]``, the number of each row within its group: with iteration and group it names the row's noise.
     mate: Tensor
 
     @classmethod
-    def make(cls, iteration: int, starts: Tensor, sizes: Tensor) -> Request:
+    def make(cls, iteration: int, starts: Tensor, sizes: Tensor) -> "Request":
         """Ask for ``sizes`` ``[N]`` rows from each start."""
         group = torch.arange(len(starts)).repeat_interleave(sizes)
         first = sizes.cumsum(0) - sizes
         return cls(iteration, starts, group, torch.arange(len(group)) - first[group])
 
-    def select(self, index: Tensor) -> Request:
+    def select(self, index: Tensor) -> "Request":
         """Ask for the rows of ``index`` alone."""
         return Request(self.iteration, self.starts, self.group[index], self.mate[index])
 
@@ -85,59 +77,39 @@ class Node(Protocol):
 
 @dataclass(frozen=True)
 class Trace:
-    """What estimators and selectors see of ``B`` rollouts.
+    """What estimators and selectors see of ``B`` rollouts."""
 
-    Attributes:
-        iteration: which one.
-        group: int64 ``[B]``.
-        valid: bool ``[T, B]``, the decisions that may be learned from.
-        wins: bool ``[B]``, where a rollout succeeds or fails; None where there is no such thing.
-        tree: nodes by time where rollouts share their beginnings, the last ones are the rollouts; None where none do.
-        explored: values ``[W]`` and groups ``[W]`` of more rollouts that statistics are taken from; None: from these.
-    """
-
-    iteration: int
-    group: Tensor
-    valid: Tensor
-    wins: Tensor | None = None
+    iteration: int  # which one.
+    group: Tensor  # int64 ``[B]``.
+    valid: Tensor  # bool ``[T, B]``, the decisions that may be learned from.
+    wins: Tensor | None = None  # bool ``[B]``, where a rollout succeeds or fails; None where there is no such thing.
+    # nodes by time where rollouts share their beginnings, the last ones are the rollouts; None where none do.
     tree: Sequence[Node] | None = None
+    # values ``[W]`` and groups ``[W]`` of more rollouts that statistics are taken from; None: from these.
     explored: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True)
 class Collected(Generic[E]):
-    """What imagination brings in.
+    """What imagination brings in."""
 
-    Attributes:
-        experience: of ``B`` rollouts, in the imagination's own form.
-        terms: ``[B, K]``.
-        explored: terms ``[W, K]`` and groups ``[W]`` of the rollouts that were tried besides, for statistics; None: none count.
-    """
-
-    experience: E
-    terms: Tensor
+    experience: E  # of ``B`` rollouts, in the imagination's own form.
+    terms: Tensor  # ``[B, K]``.
+    # terms ``[W, K]`` and groups ``[W]`` of the rollouts that were tried besides, for statistics; None: none count.
     explored: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Kept decisions under the weights of this moment.
+    """Kept decisions under the weights of this moment."""
 
-    Attributes:
-        now: with gradient ``[M, ...]``: log-probabilities, or what a loss without them compares (predictions).
-        before: the same under the acting weights.
-        advantage: ``[M]``, or shaped like ``now``.
-        weight: ``[M]``, of mean 1 over the iteration.
-        away: computes the KL divergence to the starting weights, with gradient; None where it has no weight.
-        target: what predictions are compared with ``[M, ...]``; None for log-probabilities.
-    """
-
-    now: Tensor
-    before: Tensor
-    advantage: Tensor
-    weight: Tensor
+    now: Tensor  # with gradient ``[M, ...]``: log-probabilities, or what a loss without them compares (predictions).
+    before: Tensor  # the same under the acting weights.
+    advantage: Tensor  # ``[M]``, or shaped like ``now``.
+    weight: Tensor  # ``[M]``, of mean 1 over the iteration.
+    # computes the KL divergence to the starting weights, with gradient; None where it has no weight.
     away: Callable[[], Tensor] | None = None
-    target: Tensor | None = None
+    target: Tensor | None = None  # what predictions are compared with ``[M, ...]``; None for log-probabilities.
 
 
 class Decisions(Protocol):
@@ -167,10 +139,7 @@ class RewardMix(Protocol):
     """2. Several terms become one number (``worldrl.reward_mixes``)."""
 
     def __call__(self, terms: Tensor, group: Tensor, /) -> Tensor:
-        """Map terms ``[B, K]`` and groups ``[B]`` to values ``[B]``, comparable within a group.
-
-        Registered mixes also take ``weights``: ``K`` numbers, or None to weigh all alike.
-        """
+        """Map terms ``[B, K]`` to values ``[B]``, comparable in a group; registered ones also take ``weights``."""
         ...
 
 
@@ -209,7 +178,7 @@ class BudgetAllocator(Protocol):
 class RolloutScheduler(Protocol):
     """7. How an iteration's rollouts come about: at once, in stages, anew (``worldrl.rollout_schedulers``)."""
 
-    def __call__(self, source: Imagination[Any], request: Request, mix: RewardMix, logs: Logs, /) -> Collected[Any]:
+    def __call__(self, source: "Imagination[Any]", request: Request, mix: RewardMix, logs: Logs, /) -> Collected[Any]:
         """Let the source imagine and score; ``logs`` receives rewards and costs."""
         ...
 
@@ -246,11 +215,7 @@ class UpdateController(Protocol):
 
 
 class Imagination(RewardTransform[E], Protocol[E]):
-    """Where experience comes from: a policy in a world model, or a video model by itself.
-
-    Attributes:
-        records: its start records, a :class:`~worldrl.methods.rl.records.StartRecords`.
-    """
+    """Where experience comes from: a policy in a world model, or a video model. ``records`` are its starts."""
 
     @property
     def records(self) -> Any: ...  # noqa: D102

@@ -4,8 +4,6 @@ Iteration ``k`` draws its starts and every row's noise from streams named by ``k
 newest checkpoint.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -27,49 +25,25 @@ Numbers = dict[str, float]
 
 @dataclass(frozen=True)
 class Learner:
-    """The weights that a method trains, and how.
+    """The weights that a method trains, and how."""
 
-    Attributes:
-        modules: those weights, by their name in checkpoints.
-        optimizer: of them.
-        parameters: what a backward pass leaves gradients in.
-        clip_norm: largest gradient norm.
-        iterations: in all.
-        checkpoint_every: iterations between checkpoints.
-        name: of the group of settings, for messages.
-        kept: what the history keeps of an iteration's numbers.
-        note: the progress bar's words about them.
-        timed: how long each iteration took is logged, too.
-    """
-
-    modules: Mapping[str, nn.Module | Stateful]
-    optimizer: Optimizer
-    parameters: Callable[[], Iterable[nn.Parameter]]
-    clip_norm: float
-    iterations: int
-    checkpoint_every: int
-    name: str
-    note: Callable[[Numbers], str]
-    kept: Callable[[Numbers], Any] = dict
-    timed: bool = False
+    modules: Mapping[str, nn.Module | Stateful]  # those weights, by their name in checkpoints.
+    optimizer: Optimizer  # of them.
+    parameters: Callable[[], Iterable[nn.Parameter]]  # what a backward pass leaves gradients in.
+    clip_norm: float  # largest gradient norm.
+    iterations: int  # in all.
+    checkpoint_every: int  # iterations between checkpoints.
+    name: str  # of the group of settings, for messages.
+    note: Callable[[Numbers], str]  # the progress bar's words about them.
+    kept: Callable[[Numbers], Any] = dict  # what the history keeps of an iteration's numbers.
+    timed: bool = False  # how long each iteration took is logged, too.
 
 
 def train(learner: Learner, method: Method, *, folder: Path | None, log: MetricLog | None, series: str) -> list[Any]:
-    """Train in place.
+    """Train in place and return what is kept of each iteration's numbers; without ``folder`` nothing is saved.
 
-    Args:
-        learner: the weights.
-        method: made for them while they are those that training starts with.
-        folder: checkpoints; None trains without.
-        log: receives each iteration's numbers.
-        series: name in the log.
-
-    Returns:
-        What is kept of each iteration's numbers.
-
-    Raises:
-        NonFiniteError: a loss, gradient or reward is not finite; the weights are those before that step.
-        KeyboardInterrupt: after Ctrl-C, once the running iteration is complete and saved.
+    Raises NonFiniteError where a loss, gradient or reward is not finite; the weights are those before that step.
+    Ctrl-C raises once the running iteration is saved.
     """
     history = _History()
     modules = {**learner.modules, **method.modules}
@@ -89,8 +63,6 @@ def train(learner: Learner, method: Method, *, folder: Path | None, log: MetricL
 
 @dataclass
 class _History:
-    """What is kept of each iteration, for checkpoints."""
-
     kept: list[Any] = field(default_factory=list[Any])
 
     def state_dict(self) -> dict[str, Any]:

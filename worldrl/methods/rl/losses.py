@@ -3,8 +3,6 @@
 Shapes legend: ``M`` kept decisions; a policy's have a log-probability for each of their tokens ``[M, L, A]``.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -13,26 +11,13 @@ from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs
 from worldrl.methods.rl.interfaces import Evaluated
 
-NO_DUAL_CLIP = 1e6
-"""Bound on the ratio of negative advantages: flow methods have none, and their ratios stay near 1."""
+NO_DUAL_CLIP = 1e6  # bound on the ratio of negative advantages: flow methods have none, and their ratios stay near 1
 
 
 def clipped_objective(
     logp: Tensor, logp_old: Tensor, advantage: Tensor, *, clip_low: float, clip_high: float, dual_clip: float
 ) -> Tensor:
-    """Per-token objective min(ρA, clip(ρ)A), bounded below by ``dual_clip``·A where A < 0.
-
-    Args:
-        logp: log-probabilities now, with gradient, ``[M, L, A]``.
-        logp_old: under the acting policy.
-        advantage: ``[M, 1, 1]``.
-        clip_low: ε_low.
-        clip_high: ε_high.
-        dual_clip: bound on ρ for negative advantages.
-
-    Returns:
-        ``[M, L, A]``, to be maximised.
-    """
+    """min(ρA, clip(ρ)A) of each token ``[M, L, A]``, at least ``dual_clip``·A where A ``[M, 1, 1]`` < 0."""
     ratio = torch.exp(logp - logp_old)
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
     objective = torch.minimum(ratio * advantage, clipped * advantage)
@@ -85,16 +70,7 @@ def nft(found: Evaluated, *, beta: float = 1.0, advantage_max: float = 5.0) -> t
 def nft_loss(
     clean: Tensor, old: Tensor, target: Tensor, advantage: Tensor, *, beta: float, advantage_max: float
 ) -> Tensor:
-    """DiffusionNFT's loss without its KL term.
-
-    Args:
-        clean: ẑ_θ ``[M, ...]``, with gradient.
-        old: ẑ_old ``[M, ...]``.
-        target: the finished chunks z ``[M, ...]``.
-        advantage: ``[M]``.
-        beta: β.
-        advantage_max: A_max.
-    """
+    """DiffusionNFT's loss without KL: ẑ_θ, ẑ_old and finished chunks z ``[M, ...]``, advantages ``[M]``."""
     weight = (advantage / advantage_max).clamp(-1, 1) / 2 + 0.5
     good, bad = (
         _self_normalised(made, target) for made in (beta * clean + (1 - beta) * old, (1 + beta) * old - beta * clean)
@@ -139,10 +115,7 @@ def over_tokens(objective: Tensor) -> Tensor:
 
 
 def ratio_logs(found: Evaluated) -> Logs:
-    """How far the weights have come: mean |log ρ|, a sampled KL of each decision, and the effective share of the sample.
-
-    The effective share is (Σ ρ)² / (M Σ ρ²), 1 where all ratios are equal.
-    """
+    """Mean |log ρ|, a sampled KL of each decision, and the effective share of the sample (Σ ρ)² / (M Σ ρ²)."""
     change = (found.now - found.before).detach()
     log_ratio = change.flatten(1) if change.ndim > 1 else change[:, None]
     kl = (log_ratio.exp() - 1 - log_ratio).sum(dim=1).mean()

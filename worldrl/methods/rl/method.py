@@ -1,9 +1,4 @@
-"""One method of RL in imagination, made of parts: the same for policies and for video models.
-
-Shapes legend: ``B`` rollouts, ``N`` groups, ``T`` decisions in time, ``M`` kept decisions.
-"""
-
-from __future__ import annotations
+"""One method of RL in imagination, made of parts: the same for policies and for video models."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -58,53 +53,30 @@ def at_once(source: Imagination[Any], request: Request, mix: RewardMix, logs: Lo
 
 @dataclass(frozen=True)
 class Method:
-    """A method of RL, for one imagination.
+    """A method of RL, for one imagination."""
 
-    Attributes:
-        source: where experience comes from.
-        prompts: starts per iteration ``N``.
-        rows: rollouts per iteration ``B``.
-        mix: terms to values.
-        advantage: values to advantages.
-        selection: advantages to weights.
-        starts: draws start records.
-        log_prob: shows decisions to the network again.
-        loss: of each gradient step.
-        budget: shares the rows out.
-        schedule: lets the source imagine.
-        control: of the steps.
-        prefix: of the names in the log.
-        kl: β, weight of the KL divergence to the starting weights where ``log_prob`` tells it.
-        epochs: passes over each iteration's decisions.
-        minibatch: decisions per gradient step at most; those of a pass have about as many.
-        advantage_clip: advantages are clipped to ± this; None leaves them.
-        modules: what a checkpoint must hold besides the trained weights.
-    """
-
-    source: Imagination[Any]
-    prompts: int
-    rows: int
-    mix: RewardMix
-    advantage: AdvantageEstimator
-    selection: SampleSelector
-    starts: StartSampler
-    log_prob: LogProb[Any]
-    loss: PolicyLoss
-    budget: BudgetAllocator = uniform
-    schedule: RolloutScheduler = at_once
-    control: UpdateController = field(default_factory=Unchecked)
-    prefix: str = "align"
-    kl: float = 0.0
-    epochs: int = 1
-    minibatch: int = 64
-    advantage_clip: float | None = None
+    source: Imagination[Any]  # where experience comes from.
+    prompts: int  # starts per iteration ``N``.
+    rows: int  # rollouts per iteration ``B``.
+    mix: RewardMix  # terms to values.
+    advantage: AdvantageEstimator  # values to advantages.
+    selection: SampleSelector  # advantages to weights.
+    starts: StartSampler  # draws start records.
+    log_prob: LogProb[Any]  # shows decisions to the network again.
+    loss: PolicyLoss  # of each gradient step.
+    budget: BudgetAllocator = uniform  # shares the rows out.
+    schedule: RolloutScheduler = at_once  # lets the source imagine.
+    control: UpdateController = field(default_factory=Unchecked)  # of the steps.
+    prefix: str = "align"  # of the names in the log.
+    kl: float = 0.0  # β, weight of the KL divergence to the starting weights where ``log_prob`` tells it.
+    epochs: int = 1  # passes over each iteration's decisions.
+    minibatch: int = 64  # decisions per gradient step at most; those of a pass have about as many.
+    advantage_clip: float | None = None  # advantages are clipped to ± this; None leaves them.
+    # what a checkpoint must hold besides the trained weights.
     modules: Mapping[str, nn.Module | Stateful] = field(default_factory=dict[str, "nn.Module | Stateful"])
 
     def losses(self, iteration: int, logs: Logs) -> Iterator[Tensor]:
-        """Imagine and judge, then yield one loss per gradient step, computed with the weights of that moment.
-
-        ``logs`` receives rewards, costs and ``<prefix>/<quantity>``, detached; the last step's where there are several.
-        """
+        """Imagine and judge, then yield one loss per gradient step, computed with the weights of that moment."""
         request = self.request(iteration)
         collected = self.schedule(self.source, request, self.mix, logs)
         self.source.learned(request.starts, collected)
@@ -161,8 +133,7 @@ class Method:
     def minibatches(self, rows: int, iteration: int) -> Iterator[Tensor]:
         """Yield ``epochs`` shuffled passes over ``rows`` rows, in parts of about one size and at most ``minibatch``.
 
-        About one size, because Adam's step does not shrink with the rows that its gradient was taken from: a few left over
-        would move the weights as far as a whole part, at random.
+        A few rows left over would move the weights as far as a whole part: Adam's step does not shrink with them.
         """
         for epoch in range(self.epochs if rows else 0):
             order = torch.randperm(rows, generator=self.source.stream(iteration, "minibatches", epoch))

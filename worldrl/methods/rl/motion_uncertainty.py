@@ -1,13 +1,10 @@
 """The doubt that inverse dynamics has in imagined rollouts: do their frames show the commanded motion?
 
-Inverse dynamics, trained on the practice episodes, reads the picture before each chunk and the last one of every imagined
-rollout. A rollout is as doubtful as its worst frame, and the bound of its surprise (``rewards.motion.similarity``) is what a given share of
-real episodes stays below.
+It reads the picture before each chunk and the last one. A rollout is as doubtful as its worst frame, and the bound of
+its surprise (``rewards.motion.similarity``) is what a given share of real episodes stays below.
 
 Shapes legend: ``B`` rollouts, ``T`` chunks, ``N`` frames.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,21 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MotionCheck:
-    """Trained inverse dynamics.
+    """Trained inverse dynamics."""
 
-    Attributes:
-        idm: reads commanded columns of frames a chunk apart.
-        bound: surprise that real episodes stay below.
-    """
+    idm: InverseDynamics  # reads commanded columns of frames a chunk apart.
+    bound: float  # surprise that real episodes stay below.
 
-    idm: InverseDynamics
-    bound: float
-
-    def normalised_error(self, rollouts: ImaginedRollouts) -> Tensor:
-        """Surprise at the frame that each chunk leads to, ``[T, B]``; 0 where a rollout was over.
-
-        Raises SettingError (the rollouts were kept without their last frame).
-        """
+    def normalised_error(self, rollouts: "ImaginedRollouts") -> Tensor:
+        """Surprise at each chunk's last frame ``[T, B]``, 0 once over; SettingError: rollouts without it."""
         from worldrl.rollout.trust.shown_motion import motion_error
 
         if rollouts.end is None:
@@ -63,18 +52,9 @@ def real_bound(
     camera: str = "scene",
     restore: Restore | None = None,
 ) -> float:
-    """Surprise s₀ below which the worst frame of ``share`` of real episodes lies.
+    """Surprise s₀ below which the worst frame of ``share`` of real episodes lies, read every ``chunk_length``-th frame.
 
-    Args:
-        idm: reads commanded columns.
-        episodes: that it has not learned from; every ``chunk_length``-th frame after the first is read.
-        chunk_length: control steps between an imagined rollout's frames.
-        share: in (0, 1].
-        camera: which of their cameras.
-        restore: shows frames as the world model's codec does.
-
-    Raises:
-        SettingError: no episode is as long as a chunk.
+    ``restore`` shows frames as the world model's codec does. Raises SettingError: no episode is as long as a chunk.
     """
     from worldrl.rollout.trust.shown_motion import check_spacing, motion_error
 

@@ -3,8 +3,6 @@
 Shapes legend: ``S`` start records, ``N`` of them in an iteration.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,26 +18,16 @@ FORGETTING = 0.9
 
 @dataclass
 class StartRecords:
-    """Start records of a training: an id each, and the successes and failures that began there.
+    """Start records of a training: an id each, and the successes and failures that began there."""
 
-    Attributes:
-        task: of each.
-        keyframe: whether each begins within an episode.
-        p_keyframe: probability of a keyframe.
-        counts: rollouts from here succeed or fail; without, no start has a rate of success.
-        wins: float64 ``[S]``.
-        losses: float64 ``[S]``.
-    """
-
-    task: Sequence[str]
-    keyframe: Sequence[bool]
-    p_keyframe: float = 0.0
-    counts: bool = False
-    wins: Tensor = field(default_factory=lambda: torch.zeros(0))
-    losses: Tensor = field(default_factory=lambda: torch.zeros(0))
+    task: Sequence[str]  # of each.
+    keyframe: Sequence[bool]  # whether each begins within an episode.
+    p_keyframe: float = 0.0  # probability of a keyframe.
+    counts: bool = False  # rollouts from here succeed or fail; without, no start has a rate of success.
+    wins: Tensor = field(default_factory=lambda: torch.zeros(0))  # float64 ``[S]``.
+    losses: Tensor = field(default_factory=lambda: torch.zeros(0))  # float64 ``[S]``.
 
     def __post_init__(self) -> None:
-        """Begin without knowledge."""
         self.wins, self.losses = (torch.zeros(len(self.task), dtype=torch.float64) for _ in range(2))
 
     def posterior(self, index: Tensor) -> tuple[Tensor, Tensor]:

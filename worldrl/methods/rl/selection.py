@@ -1,9 +1,4 @@
-"""Sample selectors: which decisions are learned from. Each maps advantages ``[T, B]`` to weights ``[T, B]``; 0 leaves out.
-
-Shapes legend: ``B`` rollouts, ``N`` groups, ``T`` decisions in time.
-"""
-
-from __future__ import annotations
+"""Sample selectors: which decisions are learned from. Each maps advantages ``[T, B]`` to weights ``[T, B]``; 0 leaves out."""
 
 import torch
 from torch import Tensor
@@ -11,8 +6,7 @@ from torch import Tensor
 from worldrl.methods.rl.groups import group_mean, group_range, group_sum
 from worldrl.methods.rl.interfaces import Trace
 
-LEAST = 1e-6
-"""Advantages that lie closer together are equal."""
+LEAST = 1e-6  # advantages that lie closer together are equal
 
 
 def everything(advantage: Tensor, value: Tensor, trace: Trace, generator: torch.Generator) -> Tensor:
@@ -50,7 +44,6 @@ def informative(
 
 
 def _apart(advantage: Tensor, group: Tensor) -> Tensor:
-    """Whether rows' groups have different advantages, bool ``[B]``."""
     ends = (advantage.amax(dim=0), advantage.amin(dim=0))
     return torch.stack([group_range(end, group)[group] > LEAST for end in ends]).any(dim=0)
 
@@ -94,7 +87,6 @@ def best_and_worst(value: Tensor, group: Tensor, count: int) -> Tensor:
 
 
 def _by_value(value: Tensor, group: Tensor) -> list[Tensor]:
-    """Rows of every group, the worst first."""
     members = [(group == number).nonzero()[:, 0] for number in group.unique()]
     return [rows[value[rows].argsort(stable=True)] for rows in members]
 

@@ -3,8 +3,6 @@
 Shapes legend: ``S`` start records, ``N`` of them in an iteration.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -47,7 +45,6 @@ def mopps(records: StartRecords, count: int, generator: torch.Generator) -> Tens
 
 
 def _beta(alpha: Tensor, beta: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw from Beta(α, β) ``[S]``."""
     seed = int(torch.randint(2**31, (), generator=generator))
     return torch.from_numpy(numpy_stream(seed, "beta").beta(alpha.numpy(), beta.numpy()))
 

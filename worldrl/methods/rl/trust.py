@@ -1,7 +1,5 @@
 """Settings of the trust in imagined rollouts, and what it leaves of them; ``methods.rl.filtering`` computes it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,8 +12,7 @@ from worldrl.rollout.trust.confidence import CONFIDENCE_SCORES
 
 OFF, SCORE, MEMBERS = "off", "score", "member_agreement"
 MOTION, GRASP = "motion_agreement", "grasp_agreement"
-READ = (MOTION, GRASP)
-"""Signs of inverse dynamics: they need no further imagination, and real episodes set their limit."""
+READ = (MOTION, GRASP)  # signs of inverse dynamics: they need no further imagination, and real episodes set their limit
 AGREEMENTS = tuple(name for name in CONFIDENCE_SCORES if name.endswith("_agreement"))
 WEIGHT, MASK, SHORTEN, TERM = "weight", "mask", "shorten", "term"
 USES = (WEIGHT, MASK, SHORTEN, TERM)
@@ -23,38 +20,27 @@ USES = (WEIGHT, MASK, SHORTEN, TERM)
 
 @dataclass
 class MotionUncertainty:
-    """Inverse dynamics that judges imagined rollouts.
+    """Inverse dynamics that judges imagined rollouts."""
 
-    Attributes:
-        real_share: share of real held-out episodes that must pass.
-        model: sizes of the inverse dynamics.
-        training: of it, in a stage of each round, on the practice episodes.
-    """
-
-    real_share: float = 0.95
-    model: IdmConfig = field(default_factory=IdmConfig)
+    real_share: float = 0.95  # share of real held-out episodes that must pass.
+    model: IdmConfig = field(default_factory=IdmConfig)  # sizes of the inverse dynamics.
+    # of it, in a stage of each round, on the practice episodes.
     training: IdmTraining = field(default_factory=IdmTraining)
 
     def __post_init__(self) -> None:
-        """Check the range."""
         if not 0 < self.real_share <= 1:
             raise SettingError(f"improvement.trust.idm.real_share must be in (0, 1], got {self.real_share}")
 
 
 @dataclass
 class GraspUncertainty:
-    """Inverse dynamics of the grasp that judges imagined rollouts.
+    """Inverse dynamics of the grasp that judges imagined rollouts."""
 
-    Attributes:
-        real_share: share of held-out real successes that must pass.
-        model: its sizes and training, in a stage of each round, on the practice episodes.
-    """
-
-    real_share: float = 0.95
+    real_share: float = 0.95  # share of held-out real successes that must pass.
+    # its sizes and training, in a stage of each round, on the practice episodes.
     model: GraspConfig = field(default_factory=lambda: GraspConfig(steps=1500))
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if not 0 < self.real_share <= 1:
             raise SettingError(f"improvement.trust.grasp.real_share must be in (0, 1], got {self.real_share}")
         if self.model.steps < 1:
@@ -63,35 +49,30 @@ class GraspUncertainty:
 
 @dataclass
 class Trust:
-    """Whether and how imagined rollouts are judged.
+    """Whether and how imagined rollouts are judged."""
 
-    Attributes:
-        confidence_score: ``off``, or ``score``, ``mean_resampled``, ``min_resampled``, ``member_agreement``,
-            ``latent_agreement``, ``motion_agreement``, ``grasp_agreement`` (``docs/reference/metrics.md``).
-        use: ``weight`` (a success of low confidence counts less), ``mask`` (it counts nothing) or ``shorten`` (a rollout ends where
-            its uncertainty passes the limit), or ``term`` (GRPO: agreement is a reward of its own, beside success).
-        weight: with ``use=term``, of that reward; that of success is 1.
-        limit: p₀ or d₀; null takes the success threshold for scores, and for motion and grasp what real episodes stay below. None
-            with ``use=term``.
-        resampled_rollouts: rollouts imagined again with the same actions and other noise, for all scores but ``score``, motion and grasp.
-        idm: the inverse dynamics behind ``motion_agreement``.
-        grasp: the one behind ``grasp_agreement``.
-    """
-
+    # ``off``, or ``score``, ``mean_resampled``, ``min_resampled``, ``member_agreement``, ``latent_agreement``,
+    # ``motion_agreement``, ``grasp_agreement`` (``docs/reference/metrics.md``).
     confidence_score: str = OFF
+    # ``weight`` (a success of low confidence counts less), ``mask`` (it counts nothing) or ``shorten`` (a rollout ends
+    # where its uncertainty passes the limit), or ``term`` (GRPO: agreement is a reward of its own, beside success).
     use: str = WEIGHT
-    weight: float = 0.2
+    weight: float = 0.2  # with ``use=term``, of that reward; that of success is 1.
+    # p₀ or d₀; null takes the success threshold for scores, and for motion and grasp what real episodes stay below.
+    # None with ``use=term``.
     limit: float | None = None
+    # rollouts imagined again with the same actions and other noise, for all scores but ``score``, motion and grasp.
     resampled_rollouts: int = 2
+    # the inverse dynamics behind ``motion_agreement``.
     idm: MotionUncertainty = field(
         default_factory=MotionUncertainty, metadata={"only_with": "confidence_score=motion_agreement"}
     )
+    # the one behind ``grasp_agreement``.
     grasp: GraspUncertainty = field(
         default_factory=GraspUncertainty, metadata={"only_with": "confidence_score=grasp_agreement"}
     )
 
     def __post_init__(self) -> None:
-        """Check the ranges, and that the sign can be used so."""
         if self.confidence_score not in (OFF, *CONFIDENCE_SCORES):
             raise SettingError(
                 f"improvement.trust.confidence_score: unknown {self.confidence_score!r}{nearest(self.confidence_score, (OFF, *CONFIDENCE_SCORES))}"
@@ -132,14 +113,10 @@ class Trust:
 
 
 class FilterResult(NamedTuple):
-    """What judging ``B`` rollouts leaves of them.
+    """What judging ``B`` rollouts leaves of them."""
 
-    Attributes:
-        rollouts: shortened, or as they were.
-        trust: in each rollout's success, ``[B]`` in [0, 1]; None where all that is left is believed.
-        agreement: of each rollout, ``[B]``, at most 0, a reward beside success; None unless ``use=term``.
-    """
-
-    rollouts: ImaginedRollouts
+    rollouts: ImaginedRollouts  # shortened, or as they were.
+    # in each rollout's success, ``[B]`` in [0, 1]; None where all that is left is believed.
     trust: Tensor | None = None
+    # of each rollout, ``[B]``, at most 0, a reward beside success; None unless ``use=term``.
     agreement: Tensor | None = None

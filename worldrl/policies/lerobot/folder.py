@@ -15,8 +15,6 @@ lerobot passes a number through unchanged without its statistics, and starts fro
 look like a bad policy. Here both are errors.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -39,11 +37,9 @@ from worldrl.workers.robotwin import facts as robotwin_facts
 
 CONFIG, WEIGHTS, OURS, HEAD = "config.json", "model.safetensors", "worldrl.json", "worldrl_head.safetensors"
 TYPES = ("act", "diffusion", "pi0", "smolvla")
-WINDOWED = "diffusion"
-"""The kind with several observations as input."""
+WINDOWED = "diffusion"  # the kind with several observations as input
 ACTION, TRAINED_ON = "action", "trained_on"
-EMPTY_CAMERA = "observation.images.empty_camera_"
-"""Prefix of cameras that a policy fills in itself."""
+EMPTY_CAMERA = "observation.images.empty_camera_"  # prefix of cameras that a policy fills in itself
 _STATISTICS = {
     "MEAN_STD": ("mean", "std"),
     "MIN_MAX": ("min", "max"),
@@ -69,33 +65,20 @@ class Feature:
 
 @dataclass(frozen=True)
 class LerobotFolder:
-    """A complete policy folder.
-
-    Attributes:
-        kind: lerobot's type, for example ``"smolvla"``.
-        inputs: features that a suite must show, by name.
-        sources: the suite's names for them, as far as ``worldrl.json`` has them.
-        action_size: numbers of an action.
-        actions: their specification: from ``worldrl.json``, else RoboTwin's joint targets for 14 numbers, else
-            LIBERO's.
-        chunk_size: actions that the network decides at once.
-        chunk_length: number of executed ones (``n_action_steps``), from the newest observation's step on.
-        n_obs_steps: newest observations in a decision; the network's chunk begins at the oldest one's step.
-        hash: identity of every file that determines the policy's actions.
-        trained_on: data of the fine-tuning with worldrl; None if unknown.
-    """
+    """A complete policy folder."""
 
     path: Path
-    kind: str
-    inputs: Mapping[str, Feature]
-    sources: Mapping[str, str]
-    action_size: int
+    kind: str  # lerobot's type, for example ``"smolvla"``.
+    inputs: Mapping[str, Feature]  # features that a suite must show, by name.
+    sources: Mapping[str, str]  # the suite's names for them, as far as ``worldrl.json`` has them.
+    action_size: int  # numbers of an action.
+    # their specification: from ``worldrl.json``, else RoboTwin's joint targets for 14 numbers, else LIBERO's.
     actions: ActionSpec
-    chunk_size: int
-    chunk_length: int
-    hash: str = field(repr=False)
-    trained_on: Mapping[str, Any] | None = None
-    n_obs_steps: int = 1
+    chunk_size: int  # actions that the network decides at once.
+    chunk_length: int  # number of executed ones (``n_action_steps``), from the newest observation's step on.
+    hash: str = field(repr=False)  # identity of every file that determines the policy's actions.
+    trained_on: Mapping[str, Any] | None = None  # data of the fine-tuning with worldrl; None if unknown.
+    n_obs_steps: int = 1  # newest observations in a decision; the network's chunk begins at the oldest one's step.
 
     @property
     def windowed(self) -> bool:
@@ -127,8 +110,8 @@ def is_lerobot_folder(folder: Path) -> bool:
 def read_lerobot_folder(folder: Path) -> LerobotFolder:
     """Read a folder and check that it is complete.
 
-    Raises ArtefactError: a file, a processor or its statistics are missing; the message gives a source. Raises
-    SettingError (an unsupported kind of policy, or an unsupported setting of it).
+    Raises ArtefactError: a file, a processor or its statistics are missing; SettingError: an unsupported kind or
+    setting.
     """
     config = read_json(_present(folder, CONFIG, "the policy's config"), error=ArtefactError)
     kind = str(config.get("type"))
@@ -259,7 +242,6 @@ def _statistics(folder: Path, mode: str) -> tuple[str, ...]:
 
 
 def _held_statistics(folder: Path, file: str, step: str) -> set[str]:
-    """Names of the statistics of a processor's (un)normalising steps."""
     held: set[str] = set()
     _present(folder, file, "the saved processor")
     for entry in processor_steps(folder, file):
@@ -269,7 +251,6 @@ def _held_statistics(folder: Path, file: str, step: str) -> set[str]:
 
 
 def _identity(folder: Path) -> str:
-    """SHA-256 over config, weights, processors and worldrl's files."""
     files = sorted(p for p in folder.iterdir() if p.suffix in (".json", ".safetensors") and p.is_file())
     sums: dict[str, str] = {}
     for path in files:

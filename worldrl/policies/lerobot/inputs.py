@@ -7,8 +7,6 @@ of two arms, an ``observation.state`` of 8 numbers or of as many as there are jo
 For the others ``worldrl.json`` in the folder is required, because a wrong guess looks like a bad policy.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 
@@ -20,10 +18,8 @@ from worldrl.policies.lerobot.folder import OURS, Feature, LerobotFolder
 IMAGE, WRIST, COMMAND, STATE = "image", "wrist_image", "command", "state"
 LEFT, RIGHT = "left_wrist_image", "right_wrist_image"
 IMAGES = (IMAGE, WRIST, LEFT, RIGHT)
-SHOWN = (IMAGE, COMMAND)
-"""Observations of every suite, and of imagination."""
-LIBERO_STATE = 8
-"""Numbers of LIBERO's state."""
+SHOWN = (IMAGE, COMMAND)  # observations of every suite, and of imagination
+LIBERO_STATE = 8  # numbers of LIBERO's state
 TWO_ARMED = {
     LEFT: ("left_wrist", "wrist_left", "left_hand", "left_camera"),
     RIGHT: ("right_wrist", "wrist_right", "right_hand", "right_camera"),
@@ -35,14 +31,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def guess_source(name: str, feature: Feature, cameras: int, measured: int) -> str | None:
-    """Unambiguous source of a feature, or None.
-
-    Args:
-        name: of the feature.
-        feature: its kind and shape.
-        cameras: number of the policy's cameras.
-        measured: numbers of the measured state (:func:`measured_size`).
-    """
+    """Unambiguous source of a feature, or None; ``cameras`` counts the policy's, ``measured`` the state's numbers."""
     last = name.rpartition(".")[2]
     if feature.kind == "VISUAL":
         if cameras == len(TWO_ARMED):
@@ -60,10 +49,7 @@ def measured_size(actions: ActionSpec) -> int:
 
 
 def match_inputs(folder: LerobotFolder) -> dict[str, str]:
-    """Name each feature's source.
-
-    Raises SettingError: a feature has no source, or two share one; the message shows the ``worldrl.json`` to write.
-    """
+    """Name each feature's source; SettingError shows the ``worldrl.json`` to write where one is missing or shared."""
     cameras = sum(feature.kind == "VISUAL" for feature in folder.inputs.values())
     found = {
         name: folder.sources.get(name) or guess_source(name, feature, cameras, measured_size(folder.actions))
@@ -81,18 +67,7 @@ def further(sources: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def require_fit(folder: LerobotFolder, sources: Mapping[str, str], shown: Shapes, action_size: int, where: str) -> None:
-    """Refuse a policy that does not fit a suite.
-
-    Args:
-        folder: the policy.
-        sources: of :func:`match_inputs`.
-        shown: shapes of the suite's observations, images ``(Y, X, 3)``.
-        action_size: numbers of the suite's actions.
-        where: name of the suite in the message.
-
-    Raises:
-        SettingError: an input is missing or has another shape, or actions have another size.
-    """
+    """Refuse a policy whose inputs or actions do not fit a suite, with a SettingError that names ``where``."""
     fits = all(shown.get(source) == _suite_shape(folder.inputs[name]) for name, source in sources.items())
     if not fits or folder.action_size != action_size:
         table = side_by_side(folder, {**shown, "action": (action_size,)}, sources)
@@ -100,7 +75,6 @@ def require_fit(folder: LerobotFolder, sources: Mapping[str, str], shown: Shapes
 
 
 def _suite_shape(feature: Feature) -> tuple[int, ...]:
-    """Shape of a feature in a suite: images have their channels last."""
     return (*feature.shape[1:], feature.shape[0]) if feature.kind == "VISUAL" else feature.shape
 
 

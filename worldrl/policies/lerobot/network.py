@@ -4,8 +4,6 @@ lerobot is imported inside functions. It imports torchvision, whose wheel brings
 CPU torch. Declaring the two operators of its import is enough, since none of these policies calls them.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -50,10 +48,7 @@ _OPERATORS: list[Any] = []  # keeps the declared operators alive
 
 
 def import_lerobot() -> Release:
-    """Import lerobot's policies, with or without a torchvision whose kernels load; returns the release's line.
-
-    Raises WorkerEnvironmentError (this lerobot is of an unsupported release).
-    """
+    """Import lerobot's policies, with or without a torchvision whose kernels load; returns the release's line."""
     release = installed_release()
     try:
         importlib.import_module("torchvision")
@@ -80,11 +75,7 @@ def installed() -> dict[str, str]:
 
 
 class LerobotNetwork:
-    """A policy with its own processors, from a published ``folder`` on ``device``.
-
-    Raises:
-        ArtefactError: the folder is incomplete, or its weights do not fill the network.
-    """
+    """A policy with its processors; ArtefactError: an incomplete folder, or weights that do not fill the network."""
 
     def __init__(self, folder: Path, device: str) -> None:
         self.release = import_lerobot()
@@ -211,10 +202,7 @@ class LerobotNetwork:
 
 
 def read_config(base: Any, folder: LerobotFolder, release: Release) -> Any:
-    """Read ``config.json`` of any supported release for the installed one; ``base`` is lerobot's ``PreTrainedConfig``.
-
-    Raises ArtefactError (a key that this release does not know).
-    """
+    """Read ``config.json`` of any supported release for the installed one; ArtefactError: a key unknown to it."""
     saved = read_json(folder.path / CONFIG, error=ArtefactError)
     known = {"type", *(field.name for field in fields(base.get_choice_class(folder.kind)))}
     with TemporaryDirectory() as temp:
@@ -223,10 +211,7 @@ def read_config(base: Any, folder: LerobotFolder, release: Release) -> Any:
 
 
 def check_weights(policy: nn.Module, folder: Path) -> None:
-    """Refuse weights that do not fill the network: lerobot only warns about tensors that it could not load.
-
-    Raises ArtefactError (a tensor of the network is neither in the file nor tied to one that is, or differs from it).
-    """
+    """Refuse weights that do not fill the network (ArtefactError); lerobot only warns about missing tensors."""
     stored = load_tensors(folder / WEIGHTS)
     state = policy.state_dict()
     given = {name: name if name in state else f"model.{name}" for name in stored}

@@ -1,21 +1,16 @@
 """Chunks drawn with one stochastic step, whose log-probability is exact, for flow, diffusion and regression policies.
 
 A sampler turns noise into a chunk in ``S`` steps. One step, drawn uniformly among those that may be noisy, adds
-Gaussian noise; the others are deterministic (πRL's Flow-SDE, arXiv:2510.25889, which collapses the inner chain to one
-decision). Given that step and the sample before it, the chunk's log-probability is a Gaussian's, number by number::
+Gaussian noise; the others are deterministic (πRL's Flow-SDE, arXiv:2510.25889). Given that step and the sample before
+it, the chunk's log-probability is a Gaussian's, number by number, at the cost of one evaluation::
 
     log π = log N(x_{k+1}; μ_θ(x_k, k, obs), s_k²)
 
-Recomputing it costs one evaluation of the network, not ``S``. A policy that regresses its chunk is the case ``S = 1``.
+A policy that regresses its chunk is the case ``S = 1``. The *trace* of a draw is one float row per chunk: the step's
+number, the sample before it, the sample after it.
 
-The *trace* of a draw is one float row per chunk: the step's number, the sample before it, the sample after it.
-
-Shapes legend: ``B`` rows, ``S`` steps, ``H × D`` numbers of a sample (control steps times numbers of an action, both as
-the
-network pads them).
+Shapes legend: ``B`` rows, ``S`` steps, ``H × D`` numbers of a sample, as the network pads them.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -50,14 +45,7 @@ class StepSampler(Protocol):
         ...
 
     def transition(self, seen: Any, x: Tensor, step: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean ``[B, H, D]`` of the sample after a step, and its standard deviation, which broadcasts to that.
-
-        Args:
-            seen: :meth:`encode`'s value.
-            x: samples before the step ``[B, H, D]``.
-            step: int64 ``[B]``, number of each row's step.
-            temperature: ``[B]``, factor on the step's noise scale; 0 is the deterministic step.
-        """
+        """Mean ``[B, H, D]`` after ``step [B]``, and its deviation; ``temperature [B]`` scales the noise."""
         ...
 
 
@@ -67,10 +55,7 @@ def pack_trace(own: Tensor, before: Tensor, after: Tensor) -> Tensor:
 
 
 def unpack_trace(trace: Tensor, shape: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Split a trace: step int64 ``[B]``, samples before and after it ``[B, H, D]``.
-
-    Raises SettingError (rows of another length).
-    """
+    """Step int64 ``[B]``, samples before and after it ``[B, H, D]``; SettingError: rows of another length."""
     size = shape[0] * shape[1]
     if trace.ndim != 2 or trace.shape[1] != 1 + 2 * size:
         raise SettingError(f"token: a chunk's trace has {1 + 2 * size} numbers, got {list(trace.shape)}")
@@ -81,18 +66,10 @@ def unpack_trace(trace: Tensor, shape: tuple[int, int]) -> tuple[Tensor, Tensor,
 def draw_chunk(
     sampler: StepSampler, seen: Any, start: Tensor, fresh: Tensor, own: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Sample chunks.
+    """Sample chunks ``[B, H, D]``, traces, and log-densities ``[B, H, D]`` (0 at temperature 0).
 
-    Args:
-        sampler: the policy's.
-        seen: of :meth:`StepSampler.encode`.
-        start: standard normal draws ``[B, H, D]`` at which sampling starts.
-        fresh: standard normal draws ``[B, H, D]`` of the stochastic step.
-        own: int64 ``[B]``, number of the stochastic step.
-        temperature: factor on its noise scale; 0 makes every step deterministic.
-
-    Returns:
-        Chunks ``[B, H, D]``, traces, and log-densities ``[B, H, D]`` (0 at temperature 0).
+    ``seen`` is :meth:`StepSampler.encode`'s, ``own`` int64 ``[B]`` the stochastic step; ``start`` and ``fresh`` are
+    standard normal ``[B, H, D]``, of the beginning and of that step.
     """
     x, before, landed, logp = start, start, start, torch.zeros_like(start)
     for k in range(sampler.steps):

@@ -11,8 +11,6 @@ For the core's training loops the policy is a module with one parameter, the anc
 Shapes legend: ``B`` rows, ``L`` executed steps of a chunk, ``H × D`` numbers of a sample, ``A`` numbers of an action.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,17 +31,10 @@ from worldrl.workers.link.wire import Arrays
 
 
 class LerobotPolicy(nn.Module):
-    """A lerobot policy (:class:`worldrl.core.interfaces.TrainablePolicy`) of a complete folder, with its worker.
+    """A lerobot policy (:class:`worldrl.core.interfaces.TrainablePolicy`) of a complete folder, with its worker."""
 
-    Raises:
-        WorkerError: the worker cannot be started, or cannot serve.
-        SettingError: an input has no source.
-    """
-
-    needs_noise = True
-    """Even greedy chunks start from noise, so acting always takes generators."""
-    device = torch.device("cpu")
-    """Device of what crosses the pipe; the network's device is the worker's."""
+    needs_noise = True  # even greedy chunks start from noise, so acting always takes generators
+    device = torch.device("cpu")  # device of what crosses the pipe; the network's device is the worker's
 
     def __init__(self, folder: LerobotFolder, launch: Launch) -> None:
         super().__init__()
@@ -56,13 +47,11 @@ class LerobotPolicy(nn.Module):
         self._noisy = torch.tensor(self.worker.facts["noisy"])
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str) -> LerobotPolicy:
+    def load(cls, folder: Path, device: torch.device | str) -> "LerobotPolicy":
         """Read a folder in lerobot's published layout and start its worker.
 
-        Raises:
-            ArtefactError: the folder is incomplete; the message names the file and its source.
-            WorkerEnvironmentError: there is no lerobot.
-            WorkerError: the worker cannot serve.
+        Raises ArtefactError: it is incomplete; WorkerEnvironmentError: there is no lerobot; WorkerError: it cannot
+        serve.
         """
         return cls(read_lerobot_folder(folder), lerobot_launch(folder, str(device)))
 
@@ -88,15 +77,9 @@ class LerobotPolicy(nn.Module):
     ) -> Chunk:
         """Choose a chunk for each row; ``token`` is the draw's trace, float32, an input of :meth:`log_prob`.
 
-        Args:
-            obs: ``B`` observations.
-            generators: one CPU stream per row.
-            temperature: factor on the stochastic step's noise scale; 0 leaves the policy's own deterministic sampler,
-                started from noise.
-            correlated_noise: the constant part of the stochastic step's noise.
-
-        Raises:
-            SettingError: no generators, a negative temperature, or an observation that does not fit.
+        ``generators``: one CPU stream per row, required; ``temperature``: factor on the stochastic step's noise
+        scale; 0 leaves the policy's own deterministic sampler, started from noise; ``correlated_noise``: its constant
+        part. Raises SettingError: no generators, a negative temperature, or an observation that does not fit.
         """
         rows = len(obs.instruction)
         if generators is None or len(generators) != rows:
@@ -130,17 +113,13 @@ class LerobotPolicy(nn.Module):
         return Likelihood(self.log_prob(obs, token, temperature=temperature))
 
     def imitation_loss(self, obs: PolicyObs, action: Tensor, *, seed: int) -> Tensor:
-        """The policy's own supervised loss of demonstrated chunks ``[B, H, A]``; its noise comes from ``seed``.
-
-        A chunk begins at the step of the oldest observation.
-        """
+        """The policy's own supervised loss of chunks ``[B, H, A]`` from the oldest observation's step on."""
         keep = torch.is_grad_enabled()
         arrays = {**self._features(obs), "action": action.numpy()}
         _, found = self.worker.ask("loss", arrays, instruction=list(obs.instruction), seed=seed, keep=keep)
         return self.worker.with_gradient(torch.from_numpy(found["loss"]), keep)
 
     def _within(self, action: Tensor) -> Tensor:
-        """Actions clipped to the robot's range, as in lerobot's environments."""
         low, high = (torch.from_numpy(bound) for bound in self.actions.bounds)
         return torch.maximum(torch.minimum(action, high), low)
 
@@ -166,7 +145,6 @@ class LerobotPolicy(nn.Module):
         return {name: np.stack([step[name] for step in steps], axis=1) for name in self.sources}
 
     def _shown(self, obs: PolicyObs) -> Arrays:
-        """One observation under the names of the policy's features."""
         shown = {IMAGE: obs.image, COMMAND: obs.command, **obs.more}
         shapes = {name: tuple(value.shape[1:]) for name, value in shown.items()}
         require_fit(self.folder, self.sources, shapes, obs.command.shape[1], "what it is shown")
@@ -188,8 +166,7 @@ class LerobotPolicy(nn.Module):
         """Restore :meth:`state_dict`'s value."""
         self.worker.write("weights", state_dict)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> LerobotPolicy:
-        """Another worker with the present weights."""
+    def __deepcopy__(self, memo: dict[int, Any]) -> "LerobotPolicy":
         twin = LerobotPolicy(self.folder, self.launch)
         twin.load_state_dict(self.state_dict())
         return twin

@@ -4,8 +4,6 @@ A release line is one :class:`Release`. Each call that differs is a function her
 :func:`installed_release`. Other differences are described in ``docs/guide/lerobot.md``.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -52,21 +50,14 @@ def shared_mask(model: Any, attention: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Release:
-    """A line of releases.
+    """A line of releases."""
 
-    Attributes:
-        first: oldest release of the line that has these methods.
-        tried: the release of the tests.
-        left_out: keys of ``config.json`` that it does not know and that do not matter.
-        fill_prefix: keys and values of SmolVLA's prefix, from ``vlm_with_expert`` and arguments of its ``forward``.
-        mask_4d: π0's additive attention mask, from its network and the attention.
-    """
-
-    first: tuple[int, int, int]
-    tried: str
-    left_out: tuple[str, ...]
+    first: tuple[int, int, int]  # oldest release of the line that has these methods.
+    tried: str  # the release of the tests.
+    left_out: tuple[str, ...]  # keys of ``config.json`` that it does not know and that do not matter.
+    # keys and values of SmolVLA's prefix, from ``vlm_with_expert`` and arguments of its ``forward``.
     fill_prefix: Callable[..., Any]
-    mask_4d: Callable[[Any, Tensor], Tensor]
+    mask_4d: Callable[[Any, Tensor], Tensor]  # π0's additive attention mask, from its network and the attention.
 
     @property
     def name(self) -> str:
@@ -74,7 +65,6 @@ class Release:
         return f"{self.first[0]}.{self.first[1]}"
 
     def __str__(self) -> str:
-        """Name, oldest supported release, and the tested release."""
         since = f" from {'.'.join(map(str, self.first))} on" if self.first[2] else ""
         return f"{self.name}{since} (tried with {self.tried})"
 
@@ -113,10 +103,7 @@ def installed_refusal() -> str | None:
 
 
 def installed_release() -> Release:
-    """The line of this interpreter's lerobot.
-
-    Raises WorkerEnvironmentError: it is not supported; the message names it and a way to get one that is.
-    """
+    """The line of this interpreter's lerobot; WorkerEnvironmentError: it is not supported."""
     release = version("lerobot")
     line = served_release(release)
     if line is None:
@@ -127,12 +114,7 @@ def installed_release() -> Release:
 
 
 def served_config(config: Mapping[str, Any], known: Collection[str], folder: Path, line: Release) -> dict[str, Any]:
-    """Remove keys of other releases from a ``config.json`` that do not change what the policy does.
-
-    ``known`` are the keys of the installed release ``line``, ``type`` among them.
-
-    Raises ArtefactError (another key that the installed release does not know).
-    """
+    """Remove keys of other releases that do not change what the policy does; ArtefactError: any other unknown key."""
     if unknown := sorted(set(config) - set(known) - set(line.left_out)):
         raise ArtefactError(
             f"{folder / 'config.json'}: lerobot {line.name} does not know {', '.join(unknown)}: another release saved it, and "

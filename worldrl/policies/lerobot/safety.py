@@ -6,8 +6,6 @@ code from their folders. Here a folder may name the steps that the supported pol
 it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,8 +15,7 @@ from worldrl.core.errors import ArtefactError
 from worldrl.core.storage.jsonfile import read_json
 
 PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
-VLM = "vlm"
-"""Folder in a policy's folder with the language model's config and tokenizer."""
+VLM = "vlm"  # folder in a policy's folder with the language model's config and tokenizer
 STEPS = frozenset(
     {
         "absolute_actions_processor",
@@ -47,11 +44,7 @@ LANGUAGE_FILES = frozenset({".json", ".txt", ".model", ".jinja", ".safetensors",
 
 
 def processor_steps(folder: Path, file: str) -> list[dict[str, Any]]:
-    """Read a saved processor's steps (``file`` of ``folder``); refuse all that could run other code than a known step.
-
-    Raises:
-        ArtefactError: no list of steps, a class or an unknown step, a state file elsewhere, a name that is no hub id.
-    """
+    """Read a saved processor's steps; ArtefactError: any that could run other code than a known step."""
     path = folder / file
     steps = read_json(path, error=ArtefactError).get("steps")
     if not isinstance(steps, list):
@@ -85,12 +78,7 @@ def _check_step(where: str, entry: Any, *, overridden: bool) -> None:
 
 
 def check_hub_names(where: str, config: Mapping[str, Any], *, replaced: bool) -> None:
-    """Refuse names of code, and language models named by a path: transformers would read code from there.
-
-    ``replaced`` is true if the folder's own language model replaces the named one.
-
-    Raises ArtefactError (a name that is no hub id).
-    """
+    """Refuse names of code, and models named by a path unless ``replaced`` by the folder's own (ArtefactError)."""
     if key := _code_key(config):
         raise ArtefactError(f"{where}: key {key!r} names code, which is not run; use a policy without it")
     for key in () if replaced else HUB_NAMES:
@@ -103,10 +91,7 @@ def check_hub_names(where: str, config: Mapping[str, Any], *, replaced: bool) ->
 
 
 def check_language_model(folder: Path) -> None:
-    """Refuse a language model's folder, if there is one, that holds or names code.
-
-    Raises ArtefactError (a file of another kind, a link, or a config that names classes of its own).
-    """
+    """Refuse a language model's folder, if there is one, that holds or names code (ArtefactError)."""
     for path in _files(folder / VLM):
         if path.suffix.lower() not in LANGUAGE_FILES or path.is_symlink() or not path.is_file():
             raise ArtefactError(

@@ -7,8 +7,6 @@ by methods that all supported releases have, or by those of ``policies.lerobot.r
 Shapes legend: ``B`` rows, ``S`` steps, ``H × D`` numbers of a sample.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -20,11 +18,9 @@ from worldrl.diffusion.flow import sigma_grid
 from worldrl.diffusion.sde import flow_grpo_scale, sde_mean, sde_std
 from worldrl.policies.lerobot.release import Release
 
-FLOW_ETA = 0.5
-"""η of the flow policies' stochastic step, s(σ) = η√(σ/(1-σ)): πRL's value."""
+FLOW_ETA = 0.5  # η of the flow policies' stochastic step, s(σ) = η√(σ/(1-σ)): πRL's value
 LOG_STD = "log_std"
-START_LOG_STD = -2.0
-"""A new Gaussian head explores with e⁻² ≈ 0.14 standard deviations of the data's actions."""
+START_LOG_STD = -2.0  # a new Gaussian head explores with e⁻² ≈ 0.14 standard deviations of the data's actions
 LANGUAGE = ("observation.language.tokens", "observation.language.attention_mask")
 
 
@@ -32,10 +28,7 @@ class FlowSampler:
     """SmolVLA and π0: a rectified flow from noise (σ = 1) to the chunk, ``S`` Euler steps of an action expert.
 
     ``steps`` is at least 2, since the last step, to σ = 0, stays the ODE's. ``encode`` maps policy and batch to the
-    arguments of ``denoise_step`` besides ``x_t`` and ``timestep``.
-
-    Raises:
-        SettingError: fewer steps.
+    arguments of ``denoise_step`` besides ``x_t`` and ``timestep``. Raises SettingError: fewer steps.
     """
 
     def __init__(self, policy: Any, steps: int, encode: Callable[[Any, Any], dict[str, Any]]) -> None:
@@ -96,10 +89,7 @@ def encode_pi0(policy: Any, batch: Any, release: Release) -> dict[str, Any]:
 
 
 def attention_2d(pad: Tensor, causal: Tensor) -> Tensor:
-    """Attention mask, bool ``[B, N, N]``: a token attends to real tokens (``pad``) of its own and of earlier blocks.
-
-    ``causal`` bool ``[B, N]`` is true at the start of a new block.
-    """
+    """Attention mask, bool ``[B, N, N]``: a token attends to real ones of its block (``causal``) and before."""
     block = torch.cumsum(causal, dim=1)
     return (block[:, None, :] <= block[:, :, None]) & pad[:, None, :] & pad[:, :, None]
 
@@ -112,9 +102,7 @@ class DiffusionSampler:
         s = η √((1-ᾱ')/(1-ᾱ)) √(1-ᾱ/ᾱ')        mean = √ᾱ' x̂₀ + √(1-ᾱ'-s²) ε̂
 
     lerobot samples this policy by DDPM, with fresh noise in all steps; deterministic steps have the same marginals.
-
-    Raises:
-        SettingError: fewer than two inference steps, or an unknown kind of prediction.
+    Raises SettingError: fewer than two inference steps, or an unknown kind of prediction.
     """
 
     def __init__(self, policy: Any) -> None:
@@ -162,10 +150,7 @@ def ddim_std(alpha: Tensor, after: Tensor, eta: Tensor) -> Tensor:
 
 
 class RegressionSampler(nn.Module):
-    """ACT: its decoder's chunk is the mean of a Gaussian with a learned standard deviation per number of the action.
-
-    ``log_std`` ``[D]`` is in normalised actions; None starts at :data:`START_LOG_STD`.
-    """
+    """ACT: its chunk is the mean of a Gaussian with a learned log-deviation ``[D]`` in normalised actions."""
 
     def __init__(self, policy: Any, log_std: Tensor | None = None) -> None:
         super().__init__()

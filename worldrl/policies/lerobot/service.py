@@ -17,8 +17,6 @@ Weights, gradients and the optimiser's moments stay here. Training sends a batch
 gradient through the pipe.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -58,7 +56,7 @@ class Lerobot:
             "packages": installed(),
         }
 
-    def serve(self, pulse: Pulse) -> Service:
+    def serve(self, pulse: Pulse) -> "Service":
         """Return the object that answers requests."""
         return Service(self.network, pulse)
 

@@ -4,8 +4,6 @@ The loops have one parameter, the *anchor*. After a backward pass its gradient i
 that clipping it by its norm clips the network's. :class:`WorkerAdamW` sends the clipped scale with its step.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import weakref
@@ -24,17 +22,13 @@ from worldrl.workers.link.wire import Arrays
 
 ENVIRONMENT = "lerobot"
 TARGET = "worldrl.policies.lerobot.service:Lerobot"
-TIMEOUT_S = 1800.0
-"""Longest silence: a VLA of billions of weights on a CPU is slow, and its loading slower."""
+TIMEOUT_S = 1800.0  # longest silence: a VLA of billions of weights on a CPU is slow, and its loading slower
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 """A policy is its folder: no download at run time."""
 
 
 def lerobot_python() -> str:
-    """Interpreter with a supported lerobot: this one, or that of the environment of ``worldrl setup lerobot``.
-
-    Raises WorkerEnvironmentError (neither has it).
-    """
+    """Interpreter with a supported lerobot: this or ``worldrl setup lerobot``'s; WorkerEnvironmentError."""
     found = importlib.util.find_spec(ENVIRONMENT)
     here = found is not None and found.origin is not None  # without origin it is a folder that happens to have the name
     reason = installed_refusal() if here else "lerobot is not installed"
@@ -54,14 +48,9 @@ def lerobot_launch(folder: Path, device: str) -> Launch:
 
 
 class LerobotWorker:
-    """A policy's worker process.
+    """A policy's worker process, with the ``facts`` of its network; WorkerError: it cannot be started or serve.
 
-    Attributes:
-        facts: description of its network: ``shape`` of a sample, ``noisy`` steps, versions.
-        anchor: represents the network's trained weights.
-
-    Raises:
-        WorkerError: it cannot be started, or cannot serve.
+    ``anchor`` is the parameter that represents the network's trained weights.
     """
 
     def __init__(self, launch: Launch) -> None:

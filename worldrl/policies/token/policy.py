@@ -1,18 +1,14 @@
 """``TokenPolicy``: image, instruction and commanded pose to a chunk of action tokens in one forward pass.
 
 Parallel decoding after OpenVLA-OFT ("Fine-Tuning Vision-Language-Action Models: Optimizing Speed and Success"): the
-``L × A`` tokens of a chunk are independent given the observation. A chunk costs one pass, and its log-probability
-is exact::
+``L × A`` tokens of a chunk are independent given the observation, so its log-probability is exact::
 
     log π(token | obs) = Σ_{l,a} log softmax(logits[l, a] / temperature)[token[l, a]]
 
-A policy is of one robot: the specification of its ``A`` numbers (``actions``) comes from the demonstrations and is
-stored in the folder.
+A policy is of one robot: the specification of its ``A`` numbers (``actions``) comes from the demonstrations.
 
 Shapes legend: ``B`` rows, ``L`` chunk, ``A`` numbers of an action and of a command, ``Y X`` pixels.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -48,42 +44,27 @@ from worldrl.policies.observation import check_obs
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.tokens import allowed_bins, decode
 
-FORBIDDEN = -1e9
-"""Logit of a forbidden bin: probability exactly 0, and unlike -inf no NaN in 0 × log 0."""
+FORBIDDEN = -1e9  # logit of a forbidden bin: probability exactly 0, and unlike -inf no NaN in 0 × log 0
 
 
 @dataclass
 class TokenPolicyConfig:
-    """Size of a :class:`TokenPolicy`.
+    """Size of a :class:`TokenPolicy`."""
 
-    Attributes:
-        image_size: pixels per side, a multiple of 8.
-        fit: how recorded images of another size get this one; refuse is an error.
-        chunk_length: control steps per chunk.
-        bins: values per action dimension.
-        width: channels of the image encoder.
-        blocks: residual blocks of the image encoder.
-        keypoints: keypoints of the image encoder.
-        text_width: size of the instruction vector.
-        hidden: width of the decoder.
-        cameras: images that it observes, ``image`` (the main camera's) first, then for example ``wrist_image``.
-        state: ``measured`` also observes the measured state; ``none`` does not.
-    """
-
-    image_size: int = 64
-    fit: Fit = Fit.refuse
-    chunk_length: int = 8
-    bins: int = 33
-    width: int = 48
-    blocks: int = 2
-    keypoints: int = 16
-    text_width: int = 64
-    hidden: int = 256
+    image_size: int = 64  # pixels per side, a multiple of 8.
+    fit: Fit = Fit.refuse  # how recorded images of another size get this one; refuse is an error.
+    chunk_length: int = 8  # control steps per chunk.
+    bins: int = 33  # values per action dimension.
+    width: int = 48  # channels of the image encoder.
+    blocks: int = 2  # residual blocks of the image encoder.
+    keypoints: int = 16  # keypoints of the image encoder.
+    text_width: int = 64  # size of the instruction vector.
+    hidden: int = 256  # width of the decoder.
+    # images that it observes, ``image`` (the main camera's) first, then for example ``wrist_image``.
     cameras: list[str] = field(default_factory=lambda: [IMAGE])
-    state: str = NOT_OBSERVED
+    state: str = NOT_OBSERVED  # ``measured`` also observes the measured state; ``none`` does not.
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         check_inputs(self.cameras, self.state, "policy.")
         for name, least in (
             ("chunk_length", 1),
@@ -105,10 +86,8 @@ class TokenPolicyConfig:
         return ImageFit(self.image_size, self.fit)
 
 
-ACTIONS = "actions"
-"""Key of a policy's :class:`ActionSpec` in its ``config.json``."""
-TRAINED_ON = "trained_on"
-"""Key of what it learned from."""
+ACTIONS = "actions"  # key of a policy's :class:`ActionSpec` in its ``config.json``
+TRAINED_ON = "trained_on"  # key of what it learned from
 
 
 def stored_actions(config: Mapping[str, Any]) -> ActionSpec:
@@ -117,10 +96,7 @@ def stored_actions(config: Mapping[str, Any]) -> ActionSpec:
 
 
 def inverse_cdf(probability: Tensor, uniform: Tensor) -> Tensor:
-    """Sample bins int64 ``[...]`` from ``probability`` ``[..., bins]`` by inversion at ``uniform`` ``[...]`` in [0, 1).
-
-    A bin of probability 0 is never chosen.
-    """
+    """Sample bins ``[...]`` of ``probability`` ``[..., bins]`` by inversion at ``uniform``; never one of 0."""
     cdf = probability.double().cumsum(dim=-1)  # in float64 the CPU and a GPU, which add in other orders, agree
     cdf = cdf / cdf[..., -1:]  # ends at exactly 1, above every uniform draw
     return (cdf <= uniform.double()[..., None]).sum(dim=-1)
@@ -129,11 +105,7 @@ def inverse_cdf(probability: Tensor, uniform: Tensor) -> Tensor:
 class TokenPolicy(nn.Module):
     """A chunked, language-conditioned image policy (:class:`worldrl.core.interfaces.TrainablePolicy`).
 
-    Attributes:
-        trained_on: its training data in plain JSON values, saved with it; None if unknown.
-
-    Raises:
-        SettingError: ``statistics`` is missing.
+    ``trained_on`` is its training data in plain JSON values, None if unknown. SettingError: ``statistics`` is missing.
     """
 
     action_low: Tensor
@@ -189,13 +161,7 @@ class TokenPolicy(nn.Module):
         return [self.image_encoder, *cast("list[ImageEncoder]", list(self.further_encoders))]
 
     def logits(self, obs: PolicyObs, *, command_seen: Tensor | None = None) -> Tensor:
-        """Logits ``[B, L, A, bins]`` of the tokens, forbidden bins masked.
-
-        ``command_seen`` bool ``[B]`` is false where training hides the commanded pose.
-
-        Raises:
-            ObservationError: an observation breaks a rule.
-        """
+        """Logits ``[B, L, A, bins]``, forbidden bins masked; without ``command_seen`` the command is hidden."""
         state = STATE in self.more
         size = len(self.state_mean) if state else 0
         check_obs(obs, self.config.image_size, self.actions.size, more=self.more, state_size=size)
@@ -223,17 +189,11 @@ class TokenPolicy(nn.Module):
         temperature: float = 1.0,
         correlated_noise: CorrelatedNoise | None = None,
     ) -> Chunk:
-        """Choose a chunk for each row, on the policy's device.
+        """Choose a chunk for each row, on the policy's device; without ``generators`` (CPU streams) greedily.
 
-        Args:
-            obs: ``B`` observations.
-            generators: one CPU stream per row, each giving ``L × A`` uniform draws; None is greedy.
-            temperature: divides the logits; ``logp`` is that of the divided ones.
-            correlated_noise: the rows' constant part of the exploration; None makes draws independent.
-
-        Raises:
-            ObservationError: an observation breaks a rule.
-            SettingError: the number of generators is not ``B``, or the temperature is not above 0.
+        ``logp`` is that of the logits divided by ``temperature``. ``correlated_noise``: the rows' constant part of
+        the exploration; None makes draws independent. Raises ObservationError: an observation breaks a rule;
+        SettingError: not ``B`` generators, or a temperature of 0 or less.
         """
         logp = self.log_softmax(obs, temperature=temperature)
         token = logp.argmax(dim=-1) if generators is None else self._sample(logp, generators, correlated_noise)
@@ -241,12 +201,7 @@ class TokenPolicy(nn.Module):
         return Chunk(action=self.decode(token), token=token, logp=chosen)
 
     def log_prob(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Tensor:
-        """Log-probability ``[B, L, A]`` of tokens int64 ``[B, L, A]``, with gradient; equals :meth:`act`'s.
-
-        Raises:
-            ObservationError: an observation breaks a rule.
-            SettingError: tokens of another shape, dtype or range.
-        """
+        """Log-probability ``[B, L, A]`` of tokens, with gradient; SettingError: other shape, type or range."""
         return self.likelihood(obs, token, temperature=temperature).logp
 
     def likelihood(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Likelihood:
@@ -271,10 +226,7 @@ class TokenPolicy(nn.Module):
         return decode(token, self.action_low, self.action_high, self.config.bins, bounds=(low, high))
 
     def save(self, folder: Path, *, parents: Sequence[Mapping[str, str]] = ()) -> None:
-        """Write ``config.json``, ``model.safetensors`` (weights and statistics) and the manifest.
-
-        A complete new artefact replaces an older one; ``parents`` as of :func:`worldrl.core.storage.artefact.parent`.
-        """
+        """Write ``config.json``, ``model.safetensors`` and the manifest in place of an older artefact."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
         known = {} if self.trained_on is None else {TRAINED_ON: self.trained_on}
         contract = {ACTIONS: self.actions.to_json(), OBSERVATION: self.observation.to_json()}
@@ -282,12 +234,8 @@ class TokenPolicy(nn.Module):
         write_artefact(folder, kind="policy", config=config, tensors=tensors, parents=parents)
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str) -> TokenPolicy:
-        """Read a policy of :meth:`save` in evaluation mode.
-
-        Raises:
-            ArtefactError: the folder is missing, damaged, of another kind, or lacks statistics or weights.
-        """
+    def load(cls, folder: Path, device: torch.device | str) -> "TokenPolicy":
+        """Read a saved policy in evaluation mode; ArtefactError: the folder is missing, damaged, or of another kind."""
         artefact = read_artefact(folder, kind="policy")
         apart = (ACTIONS, OBSERVATION, TRAINED_ON)
         sizes = {name: value for name, value in artefact.config.items() if name not in apart}

@@ -12,13 +12,10 @@ In every function ``action`` is float ``[..., A]``, ``low`` and ``high`` are the
 Shapes legend: ``B`` rows, ``L`` chunk, ``A`` action.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
-STILL = 1e-3
-"""A dimension with a smaller distance between its quantiles (in action units) never moves."""
+STILL = 1e-3  # a dimension with a smaller distance between its quantiles (in action units) never moves
 
 
 def still_dimensions(low: Tensor, high: Tensor) -> Tensor:
@@ -50,10 +47,7 @@ def encode(action: Tensor, low: Tensor, high: Tensor, bins: int) -> Tensor:
 
 
 def decode(token: Tensor, low: Tensor, high: Tensor, bins: int, *, bounds: tuple[Tensor, Tensor]) -> Tensor:
-    """Centres of the bins of tokens int64 ``[..., A]``; the constant in still dimensions.
-
-    ``bounds`` are the least and greatest action ``[A]``: rounding and odd statistics may not exceed them.
-    """
+    """Centres of tokens ``[..., A]``, the constant in still dimensions, never outside ``bounds``."""
     still = still_dimensions(low, high)
     action = torch.where(still, 0.5 * (low + high), low + token * bin_spacing(low, high, bins))
     return action.clamp(*bounds)

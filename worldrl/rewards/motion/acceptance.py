@@ -7,8 +7,6 @@ than two standard deviations.
 Shapes legend: ``N`` videos, ``T`` frames, ``Y X`` pixels, ``D`` commanded numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -45,14 +43,10 @@ def spoilt(frames: Tensor, commanded: Tensor, *, generator: torch.Generator) -> 
 
 
 def acceptance(score: Score, frames: Tensor, commanded: Tensor, *, generator: torch.Generator) -> dict[str, Any]:
-    """Run the probe on real videos uint8 ``[N, T, Y, X, 3]`` and their commands ``[N, T, D]``.
+    """Run the probe on real videos uint8 ``[N, T, Y, X, 3]`` (two at least) and their commands ``[N, T, D]``.
 
-    Returns:
-        ``scores`` (mean by name), ``apart`` (exact minus wrong_action, in standard deviations of that difference) and
-        ``accepted``.
-
-    Raises:
-        SettingError: fewer than two videos.
+    Returns ``scores`` (mean by name), ``apart`` (exact minus wrong_action, in standard deviations of that difference)
+    and ``accepted``.
     """
     if len(frames) < 2:
         raise SettingError(f"acceptance needs at least two videos, got {len(frames)}: commands are swapped")

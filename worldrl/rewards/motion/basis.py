@@ -2,11 +2,7 @@
 
 They are measured once, on held-out real videos, and stored beside the weights. ``rewards`` names the functions
 ``f(q, dt, limits) -> [N]`` with these constants filled in.
-
-Shapes legend: ``N`` videos, ``T`` frames, ``D`` coordinates.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -28,21 +24,13 @@ REAL_SHARE = 0.9
 
 @dataclass(frozen=True)
 class MotionBasis:
-    """Constants of the motion rewards.
+    """Constants of the motion rewards."""
 
-    Attributes:
-        dt: seconds between the frames of the measurement.
-        limits: bounds of the ``D`` coordinates.
-        constants: EVA's, with P0 re-fitted to the noise floor.
-        motion_path: motion content that earns all of the motion term, above the noise (s).
-        motion_floor: speed decoded from still videos, as a share of the velocity bounds.
-    """
-
-    dt: float
-    limits: JointLimits
-    constants: Constants
-    motion_path: float
-    motion_floor: float
+    dt: float  # seconds between the frames of the measurement.
+    limits: JointLimits  # bounds of the ``D`` coordinates.
+    constants: Constants  # EVA's, with P0 re-fitted to the noise floor.
+    motion_path: float  # motion content that earns all of the motion term, above the noise (s).
+    motion_floor: float  # speed decoded from still videos, as a share of the velocity bounds.
 
     @property
     def rewards(self) -> Mapping[str, MotionReward]:
@@ -60,7 +48,7 @@ class MotionBasis:
         return {**asdict(self), "limits": self.limits.to_json()}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> MotionBasis:
+    def from_json(cls, data: Mapping[str, Any]) -> "MotionBasis":
         """Rebuild from :meth:`to_json`."""
         limits, constants = JointLimits.from_json(data["limits"]), Constants(**data["constants"])
         return cls(**{**data, "limits": limits, "constants": constants})
@@ -74,10 +62,7 @@ def check_terms(terms: Sequence[str], known: Collection[str]) -> None:
 
 
 def check_frame_time(basis: MotionBasis | None, frame_s: float) -> None:
-    """Refuse videos with another time ``frame_s`` between frames than the measurement had; ``basis`` None accepts all.
-
-    Raises SettingError (another time).
-    """
+    """Refuse videos with another time ``frame_s`` between frames than the measurement had; SettingError."""
     if basis is not None and abs(frame_s - basis.dt) > 1e-6:
         raise SettingError(
             f"reward: the inverse dynamics is for frames {basis.dt:g} s apart, the videos' are {frame_s:g} s apart; "
@@ -86,13 +71,9 @@ def check_frame_time(basis: MotionBasis | None, frame_s: float) -> None:
 
 
 def measure_basis(real: Tensor, still: Tensor, dt: float, limits: JointLimits) -> MotionBasis:
-    """Measure the constants of an inverse dynamics.
+    """Measure the constants of an inverse dynamics on decodes ``[N, T, D]`` of real videos, as long as scored ones.
 
-    Args:
-        real: decodes of real videos ``[N, T, D]``, as long as those to be scored.
-        still: decodes of their first frames, each repeated ``T`` times, ``[N, T, D]``; motion there is noise.
-        dt: seconds between frames.
-        limits: bounds of the ``D`` coordinates.
+    ``still`` are those of their first frames, each repeated ``T`` times: motion there is noise.
     """
     floor = float(block_speed(still, dt, limits).mean(dim=1).median())
     content = float(motion_content(real, dt, limits, floor=floor).median())

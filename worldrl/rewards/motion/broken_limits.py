@@ -1,22 +1,16 @@
 """Smooth penalty on motion that breaks, or nearly breaks, the bounds of position, velocity and acceleration.
 
-The share of frames that break a bound (:func:`~worldrl.rewards.motion.executability.violation_rate`) has no slope.
-EVA's penalty contains the excess, but its jerk dominates, so more of EVA's reward may break more bounds.
-Here the excess is alone, each as a share of its own bound, so that rad and rad/s² count alike::
+The share of frames that break a bound has no slope, and in EVA's penalty jerk dominates. Here the excess is alone,
+each as a share of its own bound, so that rad and rad/s² count alike::
 
     e_v = max(|v| / v_max - (1 - μ), 0)     e_a = max(|a| / a_max - (1 - μ), 0)
     e_q = (distance from [low + μ h, high - μ h]) / (v_max dt),  h = (high - low) / 2,  0 where a side has no bound
     R = -(Σ e_v² + Σ e_a² + Σ e_q²)
 
 R sums over frames and coordinates: in a mean one broken bound would be small beside GDPO's ε. With μ = 0
-(:func:`within_limits`) R is 0 exactly where no bound is broken. It then does not separate plans within their bounds,
-stillness included. With a margin μ (:func:`clear_of_limits`) the hinge begins inside the bounds, and plans near a bound
-differ before they break it. Both rewards grow with slowness there; the second also on real motion if μ is large.
-
-Shapes legend: ``N`` videos, ``T`` frames, ``D`` coordinates.
+(:func:`within_limits`) R is 0 exactly where no bound is broken, stillness included. With a margin μ
+(:func:`clear_of_limits`) plans near a bound differ before they break it. Both rewards grow with slowness there.
 """
-
-from __future__ import annotations
 
 import torch
 from torch import Tensor
@@ -36,9 +30,8 @@ def within_limits(q: Tensor, dt: float, limits: JointLimits) -> Tensor:
 def clear_of_limits(q: Tensor, dt: float, limits: JointLimits, *, margin: float) -> Tensor:
     """R of positions ``[N, T, D]``, ``[N]``; 0 within the bounds less the margin, and below four frames.
 
-    ``margin`` is μ in [0, 1): the share of each bound (of a position: of half its range) at which the penalty begins.
-
-    Raises SettingError (another margin, or limits of another number of coordinates).
+    ``margin`` μ in [0, 1) is the share of each bound (of a position: of half its range) at which the penalty begins.
+    Raises SettingError: another margin, or limits of another number of coordinates.
     """
     if not 0 <= margin < 1:
         raise SettingError(f"clear_of_limits: margin must be in [0, 1), got {margin}")

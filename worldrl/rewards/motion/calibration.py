@@ -3,8 +3,6 @@
 Shapes legend: ``E`` episodes, ``T_e`` frames of each, ``D`` columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,18 +24,12 @@ INTERVALS = {"0.5": 0.6745, "0.9": 1.6449, "0.95": 1.9600}
 
 @dataclass(frozen=True)
 class Readings:
-    """Decoded and recorded values of some episodes, float64 ``[T_e, D]`` each.
-
-    Attributes:
-        true: recorded values.
-        mean: decoded values.
-        std: predicted deviation of the decoded values.
-    """
+    """Decoded and recorded values of some episodes, float64 ``[T_e, D]`` each."""
 
     columns: tuple[Column, ...]
-    true: list[NDArray[np.float64]]
-    mean: list[NDArray[np.float64]]
-    std: list[NDArray[np.float64]]
+    true: list[NDArray[np.float64]]  # recorded values.
+    mean: list[NDArray[np.float64]]  # decoded values.
+    std: list[NDArray[np.float64]]  # predicted deviation of the decoded values.
 
     @property
     def errors(self) -> list[NDArray[np.float64]]:
@@ -70,10 +62,8 @@ def read_episodes(
 def calibration(readings: Readings, *, seed: int) -> list[dict[str, Any]]:
     """Measure every column on held-out episodes.
 
-    Returns:
-        Per column: ``column``, ``unit``, ``median`` and ``p90`` of the absolute error, ``coverage`` by nominal share,
-            each
-        with its interval over episodes, and ``guess``: the median error of the constant answer, the median.
+    Returns per column: ``column``, ``unit``, ``median`` and ``p90`` of the absolute error, ``coverage`` by nominal
+    share, each with its interval over episodes, and ``guess``: the median error of the constant answer, the median.
     """
     return [
         {
@@ -92,10 +82,7 @@ def calibration(readings: Readings, *, seed: int) -> list[dict[str, Any]]:
 
 
 def by_unit(readings: Readings, *, seed: int) -> dict[str, dict[str, Bootstrap]]:
-    """Median and 90th percentile of the absolute error over all moving columns of one unit.
-
-    Columns that are still in all episodes are left out: their error is 0 and would lower the result.
-    """
+    """Median and 90th percentile of the absolute error over all columns of a unit that move in some episode."""
     units = dict.fromkeys(column.unit for column in readings.columns)
     moving = np.concatenate(readings.true).std(axis=0) > LEAST_DEVIATION
     found: dict[str, dict[str, Bootstrap]] = {}
@@ -125,7 +112,6 @@ def over_episodes(parts: Sequence[NDArray[np.float64]], share: float, *, seed: i
 
 
 def _covered(parts: Sequence[NDArray[np.float64]], within: float, seed: int, name: str) -> Bootstrap:
-    """Share of all scores within ``within``."""
     inside, size = (
         np.array(numbers) for numbers in zip(*((int((p <= within).sum()), len(p)) for p in parts), strict=True)
     )

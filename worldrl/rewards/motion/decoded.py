@@ -3,8 +3,6 @@
 Shapes legend: ``N`` videos, ``T`` frames, ``D`` joints, ``K`` terms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,16 +19,11 @@ from worldrl.rewards.motion.published import PUBLISHED_EXECUTABILITY, check_publ
 
 @dataclass(frozen=True)
 class DecodedReward:
-    """Functions of decoded joints as a :class:`~worldrl.core.interfaces.VideoReward`; a video is decoded once for all.
-
-    Attributes:
-        terms: name to function.
-        basis: joint limits for every function, and the time between frames of its measurement.
-    """
+    """Functions of decoded joints as a :class:`~worldrl.core.interfaces.VideoReward`; a video is decoded once for all."""
 
     decoder: InverseDynamics
-    terms: Mapping[str, MotionReward]
-    basis: MotionBasis
+    terms: Mapping[str, MotionReward]  # name to function.
+    basis: MotionBasis  # joint limits for every function, and the time between frames of its measurement.
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -39,10 +32,7 @@ class DecodedReward:
 
     @torch.no_grad()
     def score(self, videos: ImaginedVideos) -> Tensor:
-        """Terms ``[N, K]`` of the motion from the recorded first frame on.
-
-        Raises SettingError (the frames have another distance than those of the inverse dynamics' measurement).
-        """
+        """Terms ``[N, K]`` of the motion from the recorded first frame on; SettingError: other time steps."""
         dt, limits = self.basis.dt, self.basis.limits
         check_frame_time(self.basis, videos.frame_s)
         joints = read_once(self.decoder, videos)
@@ -55,8 +45,8 @@ def idm_reward(folder: str, terms: Sequence[str], device: torch.device) -> Decod
     Equation: R = R_max (1 + P / P0)^-1/2, P the penalty of decoded motion
     Paper: EVA (2603.17808)
 
-    Raises ArtefactError (there is no inverse dynamics in the folder). Raises SettingError (no folder, no positions,
-    an unknown term, or the published constants for another robot).
+    Raises ArtefactError: no inverse dynamics in the folder; SettingError: no folder, no positions, an unknown term,
+    or published constants for another robot.
     """
     if not folder:
         raise SettingError("folders.idm: this reward needs an inverse dynamics; make one with worldrl train-idm")

@@ -1,22 +1,19 @@
-"""EVA's executability reward on trajectories that inverse dynamics decoded from a video.
+"""EVA's executability reward on trajectories that inverse dynamics decoded from a video (arXiv 2603.17808).
 
-EVA: "Aligning Video World Models with Executable Robot Actions via Inverse Dynamics Rewards" (arXiv 2603.17808), as its
-code computes it. With v, a, j the first three differences of the positions q over dt, H_δ Huber's function and w the
-coordinates' weights of mean 1::
+As its code computes it. With v, a, j the first three differences of the positions q over dt, H_δ Huber's function and
+w the coordinates' weights of mean 1::
 
     P_acc  = mean w H_{a_max/2}(a)              P_jerk = mean w H_{a_max/(2 dt)}(j)
     P_vlim = mean w max(|v| - v_max, 0)²        P_alim = mean w max(|a| - a_max, 0)²
     P = 0.5 P_jerk + 0.25 P_acc + 2 P_vlim + P_alim
     R = 10 (1 + P/P0)^(-1/2),  0 for fewer than four frames
 
-P_pos = mean w (max(low - q, 0) + max(q - high, 0))² is an addition, with weight 0 in the published constants. P0 = 2000
-is published; :func:`refit` sets it to the noise floor of the inverse dynamics in use. A still video scores the full 10,
-so this reward needs a motion term beside it (``rewards.motion.moving``).
+P_pos = mean w (max(low - q, 0) + max(q - high, 0))² is an addition, with weight 0 in the published constants. P0 =
+2000 is published; :func:`refit` sets it to the noise floor of the inverse dynamics in use. A still video scores the
+full 10, so this reward needs a motion term beside it (``rewards.motion.moving``).
 
-Shapes legend: ``N`` videos, ``T`` frames, ``D`` coordinates.
+Shapes legend of all rewards on motion: ``N`` videos, ``T`` frames, ``D`` coordinates or columns.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
@@ -26,31 +23,22 @@ from torch import Tensor
 from worldrl.core.errors import SettingError
 from worldrl.rewards.motion.limits import JointLimits
 
-LEAST_FRAMES = 4
-"""A jerk needs four positions."""
+LEAST_FRAMES = 4  # a jerk needs four positions
 
 
 @dataclass(frozen=True)
 class Constants:
-    """Weights of the terms, and the map from penalty to reward.
-
-    Attributes:
-        position_bound: 0 as published.
-        huber: point where the Huber functions turn linear, as a share of the bound.
-        p0: penalty whose reward is ``highest`` / √2.
-        gamma: exponent of the map.
-        highest: reward of no penalty.
-    """
+    """Weights of the terms, and the map from penalty to reward."""
 
     jerk: float = 0.5
     acceleration: float = 0.25
     velocity_bound: float = 2.0
     acceleration_bound: float = 1.0
-    position_bound: float = 0.0
-    huber: float = 0.5
-    p0: float = 2000.0
-    gamma: float = 0.5
-    highest: float = 10.0
+    position_bound: float = 0.0  # 0 as published.
+    huber: float = 0.5  # point where the Huber functions turn linear, as a share of the bound.
+    p0: float = 2000.0  # penalty whose reward is ``highest`` / √2.
+    gamma: float = 0.5  # exponent of the map.
+    highest: float = 10.0  # reward of no penalty.
 
 
 PUBLISHED = Constants()
@@ -76,13 +64,10 @@ def beyond(q: Tensor, limits: JointLimits) -> Tensor:
 
 
 def penalty_terms(q: Tensor, dt: float, limits: JointLimits, constants: Constants = PUBLISHED) -> dict[str, Tensor]:
-    """Every term of :data:`TERMS` for positions ``[N, T, D]``, averaged over the coordinates but not over time.
+    """Every term of :data:`TERMS` for positions ``[N, T, D]``, averaged over the coordinates: ``[N, T_k]`` each.
 
-    Returns:
-        Name to ``[N, T_k]``, T_k = T - 3 (jerk), T - 2 (accelerations), T - 1 (velocity) or T (position).
-
-    Raises:
-        SettingError: limits of another size, or fewer than :data:`LEAST_FRAMES` frames.
+    T_k = T - 3 (jerk), T - 2 (accelerations), T - 1 (velocity) or T (position). Raises SettingError: limits of
+    another size, or fewer than :data:`LEAST_FRAMES` frames.
     """
     if q.shape[1] < LEAST_FRAMES:
         raise SettingError(f"penalty_terms needs at least {LEAST_FRAMES} frames, got {q.shape[1]}")

@@ -1,14 +1,12 @@
-"""MIND-V's physical-foresight reward, with a feature predictor trained here.
+"""MIND-V's physical-foresight reward (arXiv 2512.06628), with a feature predictor trained here.
 
-MIND-V (arXiv 2512.06628) measures how well a frozen V-JEPA 2 predicts the frames that follow. For window i with
-context c_i and target y_i::
+For window i with context c_i and target y_i::
 
     s_i = cos(P(E(c_i)), E(y_i)),     R = Σ_i softmax_i((1 - s_i) / τ) s_i
 
-The worst windows get the most weight. Any frozen encoder can be E: the features of an inverse dynamics, or the latents
-of a world model's codec. P is a small residual network on the features of ``context`` frames. It is trained on real
-videos to predict the features ``ahead`` frames later. Features are standardised by the real videos' mean and deviation;
-otherwise the cosine of any two images of one scene would be near 1. τ is not published; 0.1 here.
+The worst windows weigh most. E is a frozen encoder: an inverse dynamics' or a world model's codec (V-JEPA 2 in the
+paper). P, a small residual network, predicts the features ``ahead`` frames after ``context`` ones, standardised by
+real videos; otherwise the cosine of any two images of one scene would be near 1. τ is not published; 0.1 here.
 
 A still video is easy to predict, so R alone rewards stillness. The second reward multiplies by motion::
 
@@ -20,12 +18,10 @@ frames that are repeated and decoded as the scored videos are. R' is in [0, 1]; 
 Shapes legend: ``N`` videos, ``T`` frames, ``F`` features, ``W`` windows, ``K`` context frames.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -33,50 +29,34 @@ from torch import Tensor, nn
 
 from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.rng import initial_weights, stream
-from worldrl.core.storage.artefact import read_artefact, write_artefact
-from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.storage.typed import from_plain
-from worldrl.core.storage.weights import fitting, load_weights
 from worldrl.core.training.fit import FitReport, fit_module
 from worldrl.core.training.optimizer import adamw
 from worldrl.core.types import ImaginedVideos
 from worldrl.nn.blocks import Mlp
+from worldrl.nn.stored import StoredModule
 from worldrl.rewards.motion.basis import REAL_SHARE, check_frame_time, check_terms
 from worldrl.rewards.motion.inverse_dynamics import IDM_FOLDER, InverseDynamics
 
-KIND = "feature-predictor"
 TEMPERATURE = 0.1
-PHYSICAL, MOVING = "physical_foresight", "moving_foresight"
-"""MIND-V's R, and R', which is 0 for a still video."""
-PREDICTOR = "foresight"
-"""Folder of P in a run directory of ``worldrl train-idm``, beside E."""
+PHYSICAL, MOVING = "physical_foresight", "moving_foresight"  # MIND-V's R, and R', which is 0 for a still video
+PREDICTOR = "foresight"  # folder of P in a run directory of ``worldrl train-idm``, beside E
 
 
 @dataclass
 class ForesightConfig:
-    """The feature predictor and its training.
+    """The feature predictor and its training."""
 
-    Attributes:
-        context: frames that it reads.
-        ahead: frames from the last of them to the predicted one.
-        hidden: width of its hidden layer.
-        steps: training steps; 0 trains none.
-        batch: windows per step.
-        learning_rate: peak, warm-up cosine.
-        weight_decay: AdamW.
-    """
-
-    context: int = 4
-    ahead: int = 4
-    hidden: int = 256
-    steps: int = 0
-    batch: int = 128
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.01
+    context: int = 4  # frames that it reads.
+    ahead: int = 4  # frames from the last of them to the predicted one.
+    hidden: int = 256  # width of its hidden layer.
+    steps: int = 0  # training steps; 0 trains none.
+    batch: int = 128  # windows per step.
+    learning_rate: float = 1e-3  # peak, warm-up cosine.
+    weight_decay: float = 0.01  # AdamW.
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require_at_least_one(self, ("context", "ahead", "hidden", "batch"), of="foresight")
         if self.steps < 0:
             raise SettingError(f"foresight.steps must be 0 or more, got {self.steps}")
@@ -87,12 +67,15 @@ def physical_foresight(similarity: Tensor, temperature: float = TEMPERATURE) -> 
     return (((1 - similarity) / temperature).softmax(dim=1) * similarity).sum(dim=1)
 
 
-class FeaturePredictor(nn.Module):
+class FeaturePredictor(StoredModule):
     """P: standardised features of ``K`` frames to those of a later one; untrained it copies the last of the ``K``."""
+
+    kind = "feature-predictor"
 
     def __init__(self, config: ForesightConfig, width: int):
         super().__init__()
         self.config, self.width = config, width
+        self.sizes = {"sizes": asdict(config), "width": width}
         self.net = Mlp(config.context * width, config.hidden, width)
         nn.init.zeros_(self.net[2].weight)  # pyright: ignore[reportArgumentType]
         self.register_buffer("mean", torch.zeros(width))
@@ -114,10 +97,7 @@ class FeaturePredictor(nn.Module):
         return context[:, -1] + self.net(context.flatten(1))
 
     def similarity(self, features: Tensor) -> Tensor:
-        """s_i of every window of videos' features ``[N, T, F]``, ``[N, W]``, W = T - span + 1.
-
-        Raises SettingError (videos shorter than a window).
-        """
+        """s_i of features ``[N, T, F]``: ``[N, T - span + 1]``; SettingError: videos shorter than a window."""
         if features.shape[1] < self.span:
             raise SettingError(f"foresight needs {self.span} frames, got {features.shape[1]}; give longer videos")
         window = self.standardised(features).unfold(1, self.span, 1).movedim(-1, 2)  # [N, W, span, F]
@@ -145,7 +125,7 @@ class FeaturePredictor(nn.Module):
     def measure_pace(self, real: Tensor, still: Tensor) -> None:
         """Set ``pace`` and ``tremble`` from features ``[N, T, F]`` of held-out videos and their repeated first frames.
 
-        Raises SettingError (the real ones move no more than the still ones).
+        Raises SettingError: the real ones move no more than the still ones.
         """
         pace = REAL_SHARE * self.motion_content(real).median()
         tremble = self.motion_content(still).median()
@@ -157,30 +137,16 @@ class FeaturePredictor(nn.Module):
         self.get_buffer("pace").copy_(pace)
         self.get_buffer("tremble").copy_(tremble)
 
-    def save(self, folder: Path, *, parents: Sequence[dict[str, Any]] = (), learned: Learned | None = None) -> None:
-        """Write an artefact folder; ``learned`` None records unknown training data."""
-        config = {"sizes": asdict(self.config), "width": self.width}
-        files = None if learned is None else learned.files()
-        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), files=files, parents=parents)
-
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> FeaturePredictor:
-        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
-        artefact = read_artefact(folder, kind=KIND)
-        with fitting(artefact):
-            sizes = from_plain(ForesightConfig, artefact.config["sizes"], where="sizes")
-            predictor = cls(sizes, artefact.config["width"])
-            load_weights(predictor, artefact)
-        return predictor.to(device).eval()
+    def restored(cls, stored: dict[str, Any]) -> Self:
+        """Make it of its folder's config."""
+        return cls(from_plain(ForesightConfig, stored["sizes"], where="sizes"), stored["width"])
 
 
 def fit_foresight(
     config: ForesightConfig, features: Sequence[Tensor], *, seed: int, folder: Path | None, log: MetricLog | None
 ) -> tuple[FeaturePredictor, FitReport]:
-    """Train a predictor on real videos' features ``[T_i, F]``; videos shorter than a window are skipped.
-
-    Raises SettingError (no video is as long as a window).
-    """
+    """Train on features ``[T_i, F]`` of real videos as long as a window; SettingError: there is none."""
     with initial_weights(seed, "foresight"):
         predictor = FeaturePredictor(config, features[0].shape[-1]).to(features[0].device)
     long = [video for video in features if len(video) >= predictor.span]
@@ -226,10 +192,7 @@ class ForesightReward:
 
     @torch.no_grad()
     def score(self, videos: ImaginedVideos) -> Tensor:
-        """The terms ``[N, K]`` of each video.
-
-        Raises SettingError (videos shorter than a window, or frames of another distance than the encoder's).
-        """
+        """Terms ``[N, K]`` of each video; SettingError: shorter than a window, or another frame time."""
         check_frame_time(self.encoder.basis, videos.frame_s)
         features = self.encoder.encode(videos.frames)
         terms = {MOVING: self.predictor.moving_reward, PHYSICAL: self.predictor.reward}
@@ -242,8 +205,7 @@ def foresight_reward(folder: str, terms: Sequence[str], device: torch.device) ->
     Equation: R = Σ_i softmax_i((1 - s_i) / 0.1) s_i, s_i the cosine of foreseen and true features, times motion
     Paper: MIND-V (2512.06628)
 
-    Raises ArtefactError (the folder holds no inverse dynamics or no predictor). Raises SettingError (no folder is
-    given, or a term is unknown).
+    Raises ArtefactError: no inverse dynamics or no predictor; SettingError: no folder is given, or an unknown term.
     """
     if not folder:
         raise SettingError(

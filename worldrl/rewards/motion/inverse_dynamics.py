@@ -1,35 +1,29 @@
 """Inverse dynamics: the robot's pose, or the actions, decoded from a video's frames.
 
-As in EVA (arXiv 2603.17808): convolutions (worldrl's own, or a backbone of timm), spatial softmax, MLP. Every frame is
-encoded separately; a window of frames shares one small head::
+As in EVA (arXiv 2603.17808): convolutions (worldrl's own, or a backbone of timm), spatial softmax, MLP::
 
     frames ─► encoder (keypoints and their features) ─► [t-1, t, t+1] ─► head ─► mean and deviation of each column
 
-``window=1`` reads positions frame by frame; ``2`` (t, t+1) suits actions; ``3`` halves the noise. At a video's ends the
-window repeats its first or last frame. The deviation is learned with the mean (Gaussian likelihood), then scaled on
-held-out episodes. The normalisation is stored with the weights.
+``window=1`` reads positions frame by frame; ``2`` (t, t+1) suits actions; ``3`` halves the noise. At a video's ends
+the window repeats its first or last frame. The deviation is learned with the mean (Gaussian likelihood), then scaled
+on held-out episodes.
 
 Shapes legend: ``N`` videos, ``T`` frames, ``Y X`` pixels, ``W`` frames of a window, ``F`` features, ``D`` columns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from worldrl.core.errors import SettingError
-from worldrl.core.storage.artefact import read_artefact, write_artefact
-from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.typed import from_plain
-from worldrl.core.storage.weights import fitting, load_weights
 from worldrl.core.types import ImaginedVideos
 from worldrl.nn.backbone import BackboneEncoder
 from worldrl.nn.blocks import Mlp
+from worldrl.nn.stored import StoredModule
 from worldrl.nn.vision import ImageEncoder
 from worldrl.rewards.config import OFFSETS, IdmConfig
 from worldrl.rewards.motion.readout import Column
@@ -37,13 +31,9 @@ from worldrl.rewards.motion.readout import Column
 if TYPE_CHECKING:
     from worldrl.rewards.motion.basis import MotionBasis
 
-KIND = "idm"
-IDM_FOLDER = "idm"
-"""Its folder in a run directory of ``worldrl train-idm``."""
-CONDITION = 16
-"""Width of the encoder's condition, a learned constant: inverse dynamics has no instruction."""
-LEAST_LOG, MOST_LOG = -6.0, 3.0
-"""Range of the predicted logarithm of a standardised deviation."""
+IDM_FOLDER = "idm"  # its folder in a run directory of ``worldrl train-idm``
+CONDITION = 16  # width of the encoder's condition, a learned constant: inverse dynamics has no instruction
+LEAST_LOG, MOST_LOG = -6.0, 3.0  # range of the predicted logarithm of a standardised deviation
 
 
 @dataclass(frozen=True)
@@ -55,32 +45,24 @@ class Decoded:
 
 
 def make_encoder(config: IdmConfig) -> ImageEncoder | BackboneEncoder:
-    """Make the encoder with random weights.
-
-    Raises MissingExtraError (a backbone is requested, and timm is not installed). Raises SettingError (timm has no
-    such backbone).
-    """
+    """Make the encoder; MissingExtraError: a backbone without timm; SettingError: timm has no such one."""
     sizes = {"width": config.width, "keypoints": config.keypoints, "value_width": config.value_width}
     if config.backbone:
         return BackboneEncoder(CONDITION, name=config.backbone, stride=config.backbone_stride, **sizes)
     return ImageEncoder(CONDITION, blocks=config.blocks, **sizes)
 
 
-class InverseDynamics(nn.Module):
-    """Network from images to recorded columns, with uncertainty.
+class InverseDynamics(StoredModule):
+    """Network from images ``frame_stride`` control steps apart to recorded columns, with uncertainty.
 
-    Attributes:
-        frame_stride: control steps between the frames of its videos.
-        basis: constants of the motion rewards, measured with it; None if its columns are no positions.
-        begun: description of its backbone's initial weights; None without a backbone.
-        mean: of each column in the training data, ``[D]``.
-        deviation: standard deviation of each column there, ``[D]``.
-        trust: factor on the predicted deviations, ``[D]``.
+    ``basis``: constants of the motion rewards, None if its columns are no positions; ``begun``: of which weights its
+    backbone began, None without one.
     """
 
-    mean: Tensor
-    deviation: Tensor
-    trust: Tensor
+    kind = "idm"
+    mean: Tensor  # of each column in the training data, ``[D]``.
+    deviation: Tensor  # standard deviation of each column there, ``[D]``.
+    trust: Tensor  # factor on the predicted deviations, ``[D]``.
 
     def __init__(self, config: IdmConfig, columns: Sequence[Column], frame_stride: int = 1):
         super().__init__()
@@ -128,14 +110,9 @@ class InverseDynamics(nn.Module):
 
     @torch.no_grad()
     def decode(self, frames: Tensor, *, batch: int = 256) -> Decoded:
-        """Read whole videos: mean and deviation ``[N, T, D]``. Action columns of the last frame have no meaning.
+        """Mean and deviation ``[N, T, D]`` of videos uint8 ``[N, T, Y, X, 3]``, sides multiples of 8.
 
-        Args:
-            frames: uint8 ``[N, T, Y, X, 3]``, sides multiples of 8, ``frame_stride`` control steps apart.
-            batch: frames encoded at once.
-
-        Raises:
-            SettingError: frames of another layout.
+        Action columns of the last frame have no meaning. Raises SettingError: frames of another layout.
         """
         if frames.ndim != 5 or frames.shape[-1] != 3 or frames.dtype != torch.uint8:
             raise SettingError(f"decode: frames must be uint8 [N, T, Y, X, 3], got {frames.dtype} {frames.shape}")
@@ -146,41 +123,30 @@ class InverseDynamics(nn.Module):
         std = self.trust * self.deviation * log_std.exp()
         return Decoded(*(value.unflatten(0, frames.shape[:2]) for value in (mean, std)))
 
-    # -- folder ----------------------------------------------------------------------------------------------
-
-    def save(self, folder: Path, *, parents: Sequence[dict[str, Any]] = (), learned: Learned | None = None) -> None:
-        """Write an artefact folder; ``learned`` None records unknown training data."""
-        config = {
+    def stored(self) -> dict[str, Any]:
+        """Return the config of its folder, measured constants included."""
+        return {
             "sizes": asdict(self.config),
             "columns": [column.to_json() for column in self.columns],
             "frame_stride": self.frame_stride,
             "basis": None if self.basis is None else self.basis.to_json(),
             "begun": self.begun,
         }
-        files = None if learned is None else learned.files()
-        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), files=files, parents=parents)
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> InverseDynamics:
-        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
+    def restored(cls, stored: dict[str, Any]) -> Self:
+        """Make it of :meth:`stored`'s values, without its weights."""
         from worldrl.rewards.motion.basis import MotionBasis
 
-        artefact = read_artefact(folder, kind=KIND)
-        config = artefact.config
-        with fitting(artefact):
-            columns = [Column(**column) for column in config["columns"]]
-            idm = cls(from_plain(IdmConfig, config["sizes"], where="sizes"), columns, config["frame_stride"])
-            load_weights(idm, artefact)
-            idm.basis = None if config["basis"] is None else MotionBasis.from_json(config["basis"])
-            idm.begun = config.get("begun")  # absent in older folders
-        return idm.to(device).eval()
+        columns = [Column(**column) for column in stored["columns"]]
+        idm = cls(from_plain(IdmConfig, stored["sizes"], where="sizes"), columns, stored["frame_stride"])
+        idm.basis = None if stored["basis"] is None else MotionBasis.from_json(stored["basis"])
+        idm.begun = stored.get("begun")  # absent in older folders
+        return idm
 
 
 def read_once(idm: InverseDynamics, videos: ImaginedVideos) -> Tensor:
-    """Columns decoded from videos, float32 ``[N, T, D]`` on the CPU; stored with the videos for other rewards.
-
-    Raises SettingError (frames of another layout).
-    """
+    """Columns decoded from videos, float32 ``[N, T, D]`` on the CPU; stored with the videos for other rewards."""
     reader = next((known for known in videos.readings if reads_alike(known, idm)), idm)
     if reader not in videos.readings:
         videos.readings[reader] = idm.decode(videos.frames).mean.float().cpu()
@@ -188,10 +154,7 @@ def read_once(idm: InverseDynamics, videos: ImaginedVideos) -> Tensor:
 
 
 def reads_alike(one: object, other: object) -> bool:
-    """Whether both are the same inverse dynamics, or two loaded copies of it.
-
-    The weights are compared: folders of the same weights may differ in their parents, and decoding costs far more.
-    """
+    """Whether both have the same weights: folders may differ in their parents, and decoding costs far more."""
     if one is other or not (isinstance(one, InverseDynamics) and isinstance(other, InverseDynamics)):
         return one is other
     if (one.config, one.device) != (other.config, other.device):

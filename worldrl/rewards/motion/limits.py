@@ -3,8 +3,6 @@
 Shapes legend: ``D`` joints (or other coordinates), ``T`` frames.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -14,34 +12,23 @@ from torch import Tensor
 
 from worldrl.core.errors import SettingError
 
-GRIPPER_WEIGHT = 0.2
-"""EVA's weight of a gripper beside 1 for an arm joint."""
-SHARE, MARGIN = 0.999, 1.5
-"""Measured bounds are ``MARGIN`` times the ``SHARE`` quantile of all real steps."""
+GRIPPER_WEIGHT = 0.2  # EVA's weight of a gripper beside 1 for an arm joint
+SHARE, MARGIN = 0.999, 1.5  # measured bounds are ``MARGIN`` times the ``SHARE`` quantile of all real steps
 STILL = 0.01
 """A coordinate whose range in all the data is smaller (units) is still. Also the least velocity bound (units/s)."""
 
 
 @dataclass(frozen=True)
 class JointLimits:
-    """Bounds per coordinate, ``D`` each.
+    """Bounds per coordinate, ``D`` each."""
 
-    Attributes:
-        velocity: largest absolute velocity (units/s).
-        acceleration: largest absolute acceleration (units/s²).
-        low: least position, minus infinity for no bound.
-        high: largest position.
-        weight: of each coordinate; only the proportions matter.
-    """
-
-    velocity: tuple[float, ...]
-    acceleration: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    weight: tuple[float, ...]
+    velocity: tuple[float, ...]  # largest absolute velocity (units/s).
+    acceleration: tuple[float, ...]  # largest absolute acceleration (units/s²).
+    low: tuple[float, ...]  # least position, minus infinity for no bound.
+    high: tuple[float, ...]  # largest position.
+    weight: tuple[float, ...]  # of each coordinate; only the proportions matter.
 
     def __post_init__(self) -> None:
-        """Refuse bounds of different lengths or signs."""
         sizes = {field.name: len(getattr(self, field.name)) for field in fields(self)}
         if len(set(sizes.values())) != 1:
             raise SettingError(f"joint limits: every bound needs one number per coordinate, got {sizes}")
@@ -51,14 +38,10 @@ class JointLimits:
             raise SettingError(f"joint limits: low {self.low} lies above high {self.high}")
 
     def __len__(self) -> int:
-        """Return ``D``."""
         return len(self.weight)
 
     def tensor(self, name: str, like: Tensor) -> Tensor:
-        """One bound ``[D]`` in the type and on the device of ``like`` ``[..., D]``.
-
-        Raises SettingError (``like`` has another number of coordinates).
-        """
+        """One bound ``[D]`` like ``[..., D]``; SettingError: another number of coordinates."""
         if like.shape[-1] != len(self):
             raise SettingError(f"joint limits are of {len(self)} coordinates, the trajectory has {like.shape[-1]}")
         return like.new_tensor(getattr(self, name))
@@ -68,7 +51,7 @@ class JointLimits:
         weight = self.tensor("weight", like)
         return weight / weight.mean()
 
-    def drawn_in(self, margin: float) -> JointLimits:
+    def drawn_in(self, margin: float) -> "JointLimits":
         """Move both ends of each position's range inwards by a share ``margin`` of its half; infinite ranges stay."""
         ranges = list(zip(self.low, self.high, strict=True))
         inward = [0.0 if high - low == float("inf") else margin * (high - low) / 2 for low, high in ranges]
@@ -84,19 +67,17 @@ class JointLimits:
         return {name: [None if abs(x) == inf else x for x in values] for name, values in asdict(self).items()}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> JointLimits:
+    def from_json(cls, data: Mapping[str, Any]) -> "JointLimits":
         """Rebuild from :meth:`to_json`."""
         missing = {"low": float("-inf"), "high": float("inf")}
         values = {f.name: tuple(missing[f.name] if x is None else float(x) for x in data[f.name]) for f in fields(cls)}
         return cls(**values)
 
     @classmethod
-    def measured(cls, trajectories: Sequence[Tensor], dt: float) -> JointLimits:
-        """Take the bounds from real trajectories ``[T, D]`` with ``dt`` seconds between frames.
+    def measured(cls, trajectories: Sequence[Tensor], dt: float) -> "JointLimits":
+        """Take the bounds from real trajectories ``[T, D]``; SettingError: none of three frames.
 
         Each coordinate is weighted with 1 / acceleration bound², so that units do not matter.
-
-        Raises SettingError (no trajectory of three frames).
         """
         long = [q.double() for q in trajectories if len(q) >= 3]
         if not long:
@@ -119,10 +100,7 @@ def _bound(parts: Sequence[Tensor], least: float) -> Tensor:
 
 
 def piper_bimanual() -> JointLimits:
-    """EVA's published bounds of two AgileX PiPER arms: 6 joints and a gripper each, without position limits.
-
-    Arm velocity 0.85 of the data sheet's, acceleration 5 rad/s²; gripper 2.0 and 10.
-    """
+    """EVA's published bounds of two AgileX PiPER arms (0.85 of the data sheet's velocity), without positions."""
     arm = [0.85 * speed for speed in (3.1416, 3.4034, 3.1416, 3.9270, 3.9270, 3.9270)]
     inf = float("inf")
     return JointLimits(

@@ -1,16 +1,13 @@
 """Motion content, under which a still video does not score best.
 
-Smoothness is greatest without motion: third parties report that long alignment with EVA's reward drifts to still
-videos. Motion content is the path length of a decoded trajectory in units of its velocity bounds. Positions are first
-averaged over blocks of half a second, which removes most noise of the inverse dynamics. More motion than in real videos
-earns nothing more.
+Third parties report that long alignment with EVA's reward drifts to still videos. Motion content is the path length
+of a decoded trajectory in units of its velocity bounds, of positions averaged over half a second, which removes most
+noise of the inverse dynamics. More motion than in real videos earns nothing more.
 
     m = Σ_blocks mean_d w_d |q̄_{k+1} - q̄_k| / v_max,d / duration,   M = clip((m - floor) / (reference - floor), 0, 1)
 
 Shapes legend: ``N`` videos, ``T`` frames, ``D`` coordinates, ``K`` blocks.
 """
-
-from __future__ import annotations
 
 from torch import Tensor
 
@@ -18,8 +15,7 @@ from worldrl.core.errors import SettingError
 from worldrl.rewards.motion.executability import PUBLISHED, Constants, executability
 from worldrl.rewards.motion.limits import JointLimits
 
-BLOCK_S = 0.5
-"""Seconds of a block."""
+BLOCK_S = 0.5  # seconds of a block
 
 
 def block_frames(frames: int, dt: float) -> int:
@@ -28,11 +24,9 @@ def block_frames(frames: int, dt: float) -> int:
 
 
 def block_speed(q: Tensor, dt: float, limits: JointLimits) -> Tensor:
-    """Mean speed ``[N, K-1]`` between neighbouring blocks of ``q`` ``[N, T, D]``, as a share of the velocity bounds.
+    """Mean speed ``[N, K-1]`` between whole blocks of ``q`` ``[N, T, D]``, as a share of the velocity bounds.
 
-    Frames at the end that fill no block are left out.
-
-    Raises SettingError (fewer than two frames).
+    Raises SettingError: fewer than two frames.
     """
     if q.shape[1] < 2:
         raise SettingError(f"motion needs at least two frames, got {q.shape[1]}")
@@ -49,17 +43,10 @@ def motion_content(q: Tensor, dt: float, limits: JointLimits, *, floor: float = 
 
 
 def motion(q: Tensor, dt: float, limits: JointLimits, *, reference: float, floor: float = 0.0) -> Tensor:
-    """M of decoded positions ``[N, T, D]``, ``[N]`` in [0, 1].
+    """M of decoded positions ``[N, T, D]``, ``[N]`` in [0, 1]; SettingError: ``reference`` is not positive.
 
-    Args:
-        q: decoded positions.
-        dt: seconds between frames.
-        limits: bounds of the ``D`` coordinates.
-        reference: motion content that earns everything, above the noise (s).
-        floor: speed decoded from still videos, as a share of the velocity bounds.
-
-    Raises:
-        SettingError: the reference is not positive.
+    ``reference`` is the content that earns everything, ``floor`` the speed decoded from still videos (shares of
+    bounds).
     """
     if not reference > 0:
         raise SettingError(f"motion: reference {reference} must be positive: measure it on real videos")

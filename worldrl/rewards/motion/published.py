@@ -1,13 +1,7 @@
 """EVA's reward with the constants as published, for comparison with results of others.
 
-The bounds are those of two AgileX PiPER arms (``limits.piper_bimanual``), and P0 = 2000. The reward with fitted bounds
-and P0 is in ``rewards.motion.executability``. This one fits two arms of six joints (rad) and a gripper each (opening
-from 0 to 1), and no other robot.
-
-Shapes legend: ``N`` videos, ``T`` frames, ``D`` columns.
+It fits two AgileX PiPER arms of six joints (rad) and a gripper each (opening from 0 to 1), and no other robot.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 
@@ -20,8 +14,7 @@ from worldrl.rewards.motion.limits import JointLimits, piper_bimanual
 from worldrl.rewards.motion.readout import Column
 
 PUBLISHED_EXECUTABILITY = "published_executability"
-PIPER = 2 * [*6 * ["joint"], "gripper"]
-"""Kind of each column of the published bounds."""
+PIPER = 2 * [*6 * ["joint"], "gripper"]  # kind of each column of the published bounds
 
 
 def published_executability(q: Tensor, dt: float, limits: JointLimits) -> Tensor:

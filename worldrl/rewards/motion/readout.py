@@ -6,8 +6,6 @@ A choice is a text: ``state`` (all of it), ``state.x`` (by name), ``state.0:14``
 Shapes legend: ``T`` actions of an episode, ``D`` columns.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,8 +18,7 @@ from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.types import Episode
 
-UNITS = (("m", r"[xyz]|finger.*"), ("rad", r"r[xyz]|.*joint.*"))
-"""Unit by name; other numbers have none."""
+UNITS = (("m", r"[xyz]|finger.*"), ("rad", r"r[xyz]|.*joint.*"))  # unit by name; other numbers have none
 
 
 @dataclass(frozen=True)
@@ -53,10 +50,7 @@ def recorded_names(robot: AnyEmbodiment) -> dict[str, tuple[str, ...]]:
 
 
 def choose_columns(target: Sequence[str], names: Mapping[str, Sequence[str]]) -> tuple[Column, ...]:
-    """Find the columns that ``target`` names, in its order; ``names`` as of :func:`recorded_names`.
-
-    Raises SettingError (nothing chosen, an unknown name, or a column chosen twice).
-    """
+    """Columns that ``target`` names, in its order; SettingError: none, an unknown one, or one twice."""
     columns = [column for text in target for column in _chosen(text, names)]
     labels = [column.label for column in columns]
     if not columns:
@@ -84,16 +78,12 @@ def _chosen(text: str, names: Mapping[str, Sequence[str]]) -> list[Column]:
 
 
 def column_values(episode: Episode, columns: Sequence[Column], frame_stride: int = 1) -> NDArray[np.float32]:
-    """Values of some columns, float32 ``[T+1, D]``; NaN at frames that no whole action follows.
-
-    An action is the mean over ``frame_stride`` control steps.
-    """
+    """Values ``[T+1, D]``, actions as means over ``frame_stride`` steps; NaN where no whole one follows."""
     vectors = {"state": episode.state, "command": episode.command, "action": _mean_actions(episode, frame_stride)}
     return np.stack([vectors[column.vector][:, column.index] for column in columns], axis=1).astype(np.float32)
 
 
 def _mean_actions(episode: Episode, stride: int) -> NDArray[np.float32]:
-    """Mean of the ``stride`` actions after each frame, ``[T+1, A]``; NaN for fewer."""
     mean = np.full((len(episode) + 1, episode.action.shape[1]), np.nan, np.float32)
     if len(episode) >= stride:
         windows = np.lib.stride_tricks.sliding_window_view(episode.action, stride, axis=0)

@@ -5,8 +5,6 @@ They suit a world model conditioned on actions; ``rewards.motion.executability``
 Shapes legend: ``N`` videos, ``T`` frames, ``D`` coordinates, ``A`` numbers of a command.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,15 +18,13 @@ from worldrl.rewards.motion.basis import check_frame_time, check_terms
 from worldrl.rewards.motion.inverse_dynamics import InverseDynamics, read_once
 
 TERM = "action_similarity"
-TEMPERATURE = 0.25
-"""Temperature of the reward in ``align-world-model`` and of the acceptance probe in ``train-idm``."""
+TEMPERATURE = 0.25  # temperature of the reward in ``align-world-model`` and of the acceptance probe in ``train-idm``
 
 
 def action_similarity(decoded: Tensor, commanded: Tensor, deviation: Tensor, temperature: float = 1.0) -> Tensor:
-    """RLinf's reward ``[N]``: mean_t exp(-mean_d (z(decoded_t) - z(commanded_t))² / temperature).
+    """RLinf's reward ``[N]``: mean_t exp(-mean_d (z(decoded_t) - z(commanded_t))² / temperature), of ``[N, T, D]``.
 
-    ``decoded`` and ``commanded`` are ``[N, T, D]``. z divides by ``deviation`` ``[D]`` of the inverse dynamics'
-    training targets. RLinf's temperature is 1 by default, 2 in its configuration for 14 joints.
+    z divides by ``deviation`` ``[D]`` of the training targets. RLinf's temperature is 1, or 2 for 14 joints.
     """
     error = ((decoded - commanded) / deviation).square().mean(dim=-1)
     return (-error / temperature).exp().mean(dim=1)
@@ -40,10 +36,7 @@ def normalised_error(decoded: Tensor, deviation: Tensor, commanded: Tensor) -> T
 
 
 def commanded_columns(idm: InverseDynamics) -> tuple[list[int], list[int]]:
-    """Places of an inverse dynamics' commanded columns among its own, and in the command.
-
-    Raises SettingError (it reads none).
-    """
+    """Places of commanded columns among the inverse dynamics' own, and in the command; SettingError: none."""
     found = [(place, column.index) for place, column in enumerate(idm.columns) if column.vector == "command"]
     if not found:
         labels = ", ".join(column.label for column in idm.columns)
@@ -61,10 +54,7 @@ class SimilarityReward:
 
     @torch.no_grad()
     def score(self, videos: ImaginedVideos) -> Tensor:
-        """Similarity ``[N, 1]`` of the imagined frames and their commands.
-
-        Raises SettingError (the videos were planned without commands, or their frames have another distance).
-        """
+        """Similarity ``[N, 1]`` of frames and commands; SettingError: no commands, or another frame time."""
         if videos.command is None:
             raise SettingError(
                 f"reward: {TERM} compares videos with commands, and these were planned; give conditioning=actions"
@@ -82,8 +72,7 @@ def similarity_reward(folder: str, terms: Sequence[str], device: torch.device) -
     Equation: r = mean_t exp(-mean_d (z(decoded) - z(commanded))² / 0.25)
     Paper: RLinf's action similarity
 
-    Raises ArtefactError (there is no inverse dynamics in the folder). Raises SettingError (no folder is given, it
-    reads no commanded column, or a term is unknown).
+    Raises ArtefactError: no inverse dynamics; SettingError: no folder, no commanded column, or an unknown term.
     """
     if not folder:
         raise SettingError("folders.similarity: this reward needs an inverse dynamics; make one with worldrl train-idm")

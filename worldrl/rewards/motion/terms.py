@@ -3,8 +3,6 @@
 Shapes legend: ``N`` videos, ``K`` terms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,8 +13,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import VideoReward
 from worldrl.core.types import ImaginedVideos
 
-ALL = ""
-"""Stands for every term of a reward."""
+ALL = ""  # stands for every term of a reward
 
 
 @dataclass(frozen=True)
@@ -26,7 +23,6 @@ class RewardTerms:
     parts: Sequence[VideoReward]
 
     def __post_init__(self) -> None:
-        """Refuse two terms of one name."""
         names = self.names
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise SettingError(f"rewards: two of them have a term {twice[0]!r}; name the terms wanted, REWARD.TERM")
@@ -44,11 +40,8 @@ class RewardTerms:
 def chosen_terms(rewards: Sequence[str], weights: Sequence[float]) -> dict[str, dict[str, float]]:
     """Parse ``rewards=[NAME,NAME.TERM] weights=[...]``; no weights weigh all alike.
 
-    Returns:
-        For each reward its terms with their weights; :data:`ALL` stands for every term, each of that weight.
-
-    Raises:
-        SettingError: no reward, a repeated one, or weights that are no mixture of them.
+    Returns for each reward its terms with their weights; :data:`ALL` stands for every term, each of that weight.
+    Raises SettingError: no reward, a repeated one, or weights that are no mixture of them.
     """
     if not rewards:
         raise SettingError("rewards: name at least one, for example rewards=[idm.moving_executability]")
@@ -69,10 +62,7 @@ def chosen_terms(rewards: Sequence[str], weights: Sequence[float]) -> dict[str, 
 
 
 def weights_of(reward: VideoReward, terms: Mapping[str, float]) -> list[float]:
-    """Weight of each of a reward's terms, in its order; ``terms`` as of :func:`chosen_terms`.
-
-    Raises SettingError (it has a term that ``terms`` does not name).
-    """
+    """Weight of each of a reward's terms, in its order; SettingError: one that ``terms`` does not name."""
     if ALL not in terms and (unasked := sorted(set(reward.names) - set(terms))):
         raise SettingError(f"rewards: asked for {', '.join(terms)}, a reward returned {unasked[0]!r} too; repair it")
     return [terms.get(name, terms.get(ALL, 0.0)) for name in reward.names]

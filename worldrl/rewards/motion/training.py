@@ -8,8 +8,6 @@ The likelihood is Gaussian with a predicted deviation. Each term is weighted wit
 Shapes legend: ``R`` frames of all episodes, ``B`` rows, ``W`` frames of a window, ``D`` columns.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,10 +34,8 @@ from worldrl.rewards.motion.readout import Column, column_values
 
 Restore = Callable[[Tensor, Tensor], Tensor]
 """Passes frames uint8 ``[N, Y, X, 3]`` through a codec; the second argument is each episode's first frame."""
-COVERED, WITHIN = 0.9, 1.6449
-"""The deviations are scaled so that 90 % of the errors are within 1.64 of them."""
-LEAST_DEVIATION = 1e-3
-"""Lower bound of a column's deviation in the normalisation, in its unit."""
+COVERED, WITHIN = 0.9, 1.6449  # the deviations are scaled so that 90 % of the errors are within 1.64 of them
+LEAST_DEVIATION = 1e-3  # lower bound of a column's deviation in the normalisation, in its unit
 
 
 def as_shown(frames: Tensor, restore: Restore | None) -> Tensor:
@@ -49,21 +45,13 @@ def as_shown(frames: Tensor, restore: Restore | None) -> Tensor:
 
 @dataclass(frozen=True)
 class IdmFrames:
-    """Frames with their targets.
+    """Frames with their targets."""
 
-    Attributes:
-        frame: uint8 ``[R, Y, X, 3]``.
-        restored: the same through a codec; None without one.
-        target: float32 ``[R, D]``, NaN for no target.
-        first: int64 ``[R]``, row of the first frame of the same episode.
-        last: int64 ``[R]``, row of the last one.
-    """
-
-    frame: Tensor
-    restored: Tensor | None
-    target: Tensor
-    first: Tensor
-    last: Tensor
+    frame: Tensor  # uint8 ``[R, Y, X, 3]``.
+    restored: Tensor | None  # the same through a codec; None without one.
+    target: Tensor  # float32 ``[R, D]``, NaN for no target.
+    first: Tensor  # int64 ``[R]``, row of the first frame of the same episode.
+    last: Tensor  # int64 ``[R]``, row of the last one.
 
     @classmethod
     def of(
@@ -74,11 +62,8 @@ class IdmFrames:
         frame_stride: int,
         camera: str,
         restore: Restore | None,
-    ) -> IdmFrames:
-        """Copy one camera's frames of some episodes.
-
-        Raises SettingError (no episode has a target). Raises ArtefactError (an episode lacks the camera).
-        """
+    ) -> "IdmFrames":
+        """Copy one camera's frames; SettingError: no episode has a target; ArtefactError: one lacks the camera."""
         store = build_store(episodes, camera)
         frame = torch.from_numpy(np.asarray(store.frames))
         values = [column_values(episode, columns, frame_stride) for episode in episodes]
@@ -122,8 +107,7 @@ def new_idm(
 def begin_with(idm: InverseDynamics, training: IdmTraining) -> str | None:
     """Load the backbone's weights, if any; describe what it begins with, None without a backbone.
 
-    Raises SettingError (there are weights and no backbone). Raises ArtefactError (the file is missing, damaged or of
-    another model).
+    Raises SettingError: weights without a backbone; ArtefactError: the file is missing, damaged or of another model.
     """
     file = training.backbone_weights
     if not isinstance(idm.encoder, BackboneEncoder):
@@ -189,9 +173,6 @@ def fit_idm(
 
 
 def scale_deviations(idm: InverseDynamics, scores: Tensor) -> None:
-    """Scale the predicted deviations, so that 90 % of the errors are within 1.64 of them in each column.
-
-    ``scores`` are errors over predicted deviations ``[R, D]`` of held-out episodes.
-    """
+    """Scale the deviations so that 90 % of errors ``scores [R, D]`` (in deviations) are within 1.64 of them."""
     factor = scores.abs().double().quantile(COVERED, dim=0) / WITHIN
     idm.trust.mul_(factor.clamp_min(1e-3).to(idm.trust))

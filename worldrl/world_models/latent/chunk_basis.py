@@ -8,8 +8,6 @@ the variance. An agent that acts in them explores motions and cannot leave their
 Shapes legend: ``B`` rows, ``A`` numbers of a chunk, ``C`` components.
 """
 
-from __future__ import annotations
-
 from typing import Self
 
 import torch
@@ -18,27 +16,18 @@ from torch import Tensor
 from worldrl.core.errors import SettingError
 from worldrl.nn.stored import StoredModule
 
-REACH_SHARE = 0.995
-"""Share of the recorded chunks that a component represents without clipping."""
-REACH_FLOOR = 1e-6
-"""Least reach, so that a component without variance stays finite."""
+REACH_SHARE = 0.995  # share of the recorded chunks that a component represents without clipping
+REACH_FLOOR = 1e-6  # least reach, so that a component without variance stays finite
 
 
 class ChunkBasis(StoredModule):
-    """Maps chunks in [-1, 1] to components in [-1, 1] and back; nothing is trained.
-
-    Attributes:
-        mean: ``[A]``.
-        directions: V, orthonormal rows ``[C, A]``.
-        reach: ``[C]``, projection at component 1.
-        explained: scalar, share of the recorded chunks' variance that encoding and decoding preserve.
-    """
+    """Maps chunks in [-1, 1] to components in [-1, 1] and back; nothing is trained."""
 
     kind = "chunk-basis"
-    mean: Tensor
-    directions: Tensor
-    reach: Tensor
-    explained: Tensor
+    mean: Tensor  # ``[A]``.
+    directions: Tensor  # V, orthonormal rows ``[C, A]``.
+    reach: Tensor  # ``[C]``, projection at component 1.
+    explained: Tensor  # scalar, share of the recorded chunks' variance that encoding and decoding preserve.
 
     def __init__(self, size: int, components: int) -> None:
         super().__init__()
@@ -57,10 +46,7 @@ class ChunkBasis(StoredModule):
 
     @classmethod
     def of(cls, chunks: Tensor, components: int) -> Self:
-        """Compute the components of recorded chunks ``[N, A]``.
-
-        Raises SettingError (more components than numbers of a chunk, or than recorded chunks).
-        """
+        """Compute the components of recorded chunks ``[N, A]``; SettingError: more components than either."""
         basis = cls(chunks.shape[1], components)
         if components > len(chunks):
             raise SettingError(f"components={components} of {len(chunks)} recorded chunks; record more, or take fewer")

@@ -3,11 +3,8 @@
 A small network over all cells of a latent frame memorises the recorded frames. Two convolutions and K fixed queries
 (spatial softmax, :func:`worldrl.nn.vision.read_points`) can learn little besides places.
 
-Shapes legend: ``B`` rows, ``c h w`` a latent frame, ``S = c h w + rest`` observation, ``C`` channels, ``K`` keypoints,
-``N = h w`` cells.
+Shapes legend: ``B`` rows, ``S = c h w + rest`` observation, ``C`` channels, ``K`` keypoints, ``N = h w`` cells.
 """
-
-from __future__ import annotations
 
 from pathlib import Path
 from typing import Self
@@ -21,15 +18,11 @@ from worldrl.nn.convolution import convolution
 from worldrl.nn.stored import StoredModule
 from worldrl.nn.vision import cell_coordinates, read_points
 
-STD_FLOOR = 1e-3
-"""Least standard deviation, so that a constant channel stays finite."""
+STD_FLOOR = 1e-3  # least standard deviation, so that a constant channel stays finite
 
 
 class KeypointEncoder(StoredModule):
-    """Replaces the latent frame ``(c, h, w)`` of an observation by K keypoints; the rest passes unchanged.
-
-    ``points_size`` numbers take the latents' place: ``2 K`` coordinates, ``K`` values.
-    """
+    """Replaces the latent frame ``(c, h, w)`` of an observation by 2 K coordinates and K values."""
 
     kind = "latent-keypoints"
     mean: Tensor
@@ -79,10 +72,7 @@ class KeypointEncoder(StoredModule):
         self.point_std.copy_(points.std(dim=0, correction=0).clamp_min(STD_FLOOR))
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Map observations ``[B, S]`` to ``[B, 3 K + rest]``: all (x, y), all values, the rest.
-
-        Places are in [-1, 1] before :meth:`standardise`.
-        """
+        """Map observations ``[B, S]`` to ``[B, 3 K + rest]``: all (x, y) in [-1, 1], all values, the rest."""
         latent, rest = obs[:, : self.latent_size], obs[:, self.latent_size :]
         x = (latent.unflatten(1, self.latent_shape) - self.mean) / self.std
         place = self.place.T.unflatten(1, self.latent_shape[1:]).expand(len(obs), -1, -1, -1)

@@ -1,7 +1,5 @@
 """Configuration of the state ensemble; it is stored with the weights as JSON. Importing it loads no torch."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -14,10 +12,9 @@ Kind = TypeVar("Kind", bound=StrEnum)
 class Variant(StrEnum):
     """Architecture of a member.
 
-    ``plain``: SiLU layers, targets in their own units, one learnable pair of log-variance bounds for all members (PETS,
-    MOPO, RAVL). ``layer_norm``: layer norm and leaky ReLU, targets in units of the data's deviations, log σ softly
-    bounded in [-5, 0.25] (NEUBAY). There a step's increment is bounded, so long rollouts drift linearly and do not
-    explode.
+    ``plain``: SiLU layers, targets in their own units, one learnable pair of log-variance bounds for all members
+    (PETS, MOPO, RAVL). ``layer_norm``: layer norm and leaky ReLU, targets in units of the data's deviations, log σ
+    softly bounded in [-5, 0.25] (NEUBAY): long rollouts drift linearly and do not explode.
     """
 
     plain = "plain"
@@ -44,26 +41,16 @@ class Uncertainty(StrEnum):
 
 @dataclass
 class EnsembleConfig:
-    """Sizes of the ensemble.
+    """Sizes of the ensemble."""
 
-    Attributes:
-        variant: architecture of a member.
-        members: networks ``M``; up to 128 in NEUBAY.
-        elites: members of lowest hold-out error, which predict the rollouts (NEUBAY: 100 of 128).
-        width: of the hidden layers.
-        depth: hidden layers.
-        input_clip: largest standardised input, 0 for none (RAVL: 10).
-    """
-
-    variant: Variant = Variant.plain
-    members: int = 7
-    elites: int = 5
-    width: int = 200
-    depth: int = 4
-    input_clip: float = 0.0
+    variant: Variant = Variant.plain  # architecture of a member.
+    members: int = 7  # networks ``M``; up to 128 in NEUBAY.
+    elites: int = 5  # members of lowest hold-out error, which predict the rollouts (NEUBAY: 100 of 128).
+    width: int = 200  # of the hidden layers.
+    depth: int = 4  # hidden layers.
+    input_clip: float = 0.0  # largest standardised input, 0 for none (RAVL: 10).
 
     def __post_init__(self) -> None:
-        """Reject sizes that make no ensemble."""
         self.variant = choice("variant", Variant, self.variant)
         for name in ("members", "elites", "width", "depth"):
             if getattr(self, name) < 1:
@@ -80,43 +67,29 @@ class EnsembleConfig:
 
 @dataclass
 class EnsembleTraining:
-    """How the ensemble learns; the defaults are those of MOPO and its descendants.
+    """How the ensemble learns; the defaults are those of MOPO and its descendants."""
 
-    Attributes:
-        learning_rate: of Adam.
-        batch_size: rows per member and step.
-        weight_decay: one per hidden layer and one for the output, ½·wd·‖W‖² each, weights only. Empty means none; one
-            value serves every layer.
-        decoupled: apply the decay as AdamW does, to every parameter (NEUBAY).
-        bound_weight: of Σ(max - min) of the log-variance bounds; no effect in ``layer_norm``.
-        bootstrap: give each member its own draw of the rows with replacement; otherwise all rows in its own order.
-        holdout_share: share of the rows that are held out ...
-        holdout_most: ... and how many at most.
-        improvement: a member has improved when its hold-out error fell by more than this share.
-        patience: epochs without any improvement after which training ends.
-        min_epochs: patience ends no training before this epoch (RAVL: 350); instead the learning rate falls to 0.3 of
-            itself, once.
-        max_epochs: training always ends here (MOBILE: 30; NEUBAY: 600 to 2400); 0 for no limit. 100,000 rows of HalfCheetah
-            take about a hundred; after fifteen, an agent exploits the world's errors (docs/log/offline-grids.md).
-        checkpoint_epochs: epochs between checkpoints.
-    """
-
-    learning_rate: float = 1e-3
-    batch_size: int = 256
+    learning_rate: float = 1e-3  # of Adam.
+    batch_size: int = 256  # rows per member and step.
+    # one per hidden layer and one for the output, ½·wd·‖W‖² each, weights only. Empty means none; one value serves
+    # every layer.
     weight_decay: tuple[float, ...] = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)
-    decoupled: bool = False
-    bound_weight: float = 0.01
+    decoupled: bool = False  # apply the decay as AdamW does, to every parameter (NEUBAY).
+    bound_weight: float = 0.01  # of Σ(max - min) of the log-variance bounds; no effect in ``layer_norm``.
+    # give each member its own draw of the rows with replacement; otherwise all rows in its own order.
     bootstrap: bool = True
-    holdout_share: float = 0.2
-    holdout_most: int = 1000
-    improvement: float = 0.01
-    patience: int = 5
+    holdout_share: float = 0.2  # share of the rows that are held out ...
+    holdout_most: int = 1000  # ... and how many at most.
+    improvement: float = 0.01  # a member has improved when its hold-out error fell by more than this share.
+    patience: int = 5  # epochs without any improvement after which training ends.
+    # patience ends no training before this epoch (RAVL: 350); instead the learning rate falls to 0.3 of itself, once.
     min_epochs: int = 0
+    # training always ends here (MOBILE: 30; NEUBAY: 600 to 2400); 0 for no limit. 100,000 rows of HalfCheetah take
+    # about a hundred; after fifteen, an agent exploits the world's errors (docs/log/offline-grids.md).
     max_epochs: int = 100
-    checkpoint_epochs: int = 1
+    checkpoint_epochs: int = 1  # epochs between checkpoints.
 
     def __post_init__(self) -> None:
-        """Reject numbers out of range."""
         self.weight_decay = tuple(self.weight_decay)
         for name in ("batch_size", "holdout_most", "patience", "checkpoint_epochs"):
             if getattr(self, name) < 1:
@@ -131,10 +104,7 @@ class EnsembleTraining:
             raise SettingError(f"ensemble_training.max_epochs must be 0 (no limit) or above, got {self.max_epochs}")
 
     def decay_of_layers(self, layers: int) -> tuple[float, ...]:
-        """Return one weight decay per layer.
-
-        Raises SettingError (neither zero, one nor ``layers`` values are set).
-        """
+        """Return one weight decay per layer; SettingError: neither zero, one nor ``layers`` values are set."""
         if len(self.weight_decay) not in (0, 1, layers):
             raise SettingError(
                 f"ensemble_training.weight_decay: give one value per layer ({layers}: depth + 1), a single one, or "

@@ -1,40 +1,31 @@
 """A probabilistic ensemble of state dynamics: p_i(Δs, r | s, a) = N(μ_i, diag σ_i²), i = 1..M.
 
 PETS (Chua et al. 2018) as in MBPO, MOPO and RAVL, and NEUBAY's variant with layer norm (arXiv 2512.04341). The members'
-weights are stacked, so one batched matrix product serves them. A row that needs one member is computed by that one
-only. Uncertainty measures are pure functions of all members' predictions.
+weights are stacked, so one batched matrix product serves them; a row that needs one member is computed by it only.
 
 Shapes legend: ``M`` members, ``m`` some of them, ``B`` rows, ``S`` observation, ``A`` action, ``D = S + 1`` targets
 (Δs, r), ``P`` rows per member.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from worldrl.core.errors import ActionError
-from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.storage.typed import from_plain
-from worldrl.core.storage.weights import fitting, load_weights
 from worldrl.core.transitions import Transitions
 from worldrl.nn.stacked import StackedLayerNorm, StackedLinear, fan_in_uniform, truncated_normal
+from worldrl.nn.stored import StoredModule
 from worldrl.world_models.state.config import EnsembleConfig, Uncertainty, Variant
 
-KIND = "state-ensemble"
-LOGVAR_LOW, LOGVAR_HIGH = -10.0, 0.5
-"""Initial values of the learnable bounds of the log-variance (``plain``)."""
-LOG_SIGMA_LOW, LOG_SIGMA_HIGH = -5.0, 0.25
-"""Fixed bounds of log σ (``layer_norm``)."""
-CONSTANT = 1e-12
-"""A column with a standard deviation up to this is constant; its scale is 1."""
+LOGVAR_LOW, LOGVAR_HIGH = -10.0, 0.5  # initial values of the learnable bounds of the log-variance (``plain``)
+LOG_SIGMA_LOW, LOG_SIGMA_HIGH = -5.0, 0.25  # fixed bounds of log σ (``layer_norm``)
+CONSTANT = 1e-12  # A column with a standard deviation up to this is constant; its scale is 1
 
 Measure = Callable[[Tensor, Tensor], Tensor]
 """Means and log-variances ``[M, B, D]`` of all members to an uncertainty ``[B]``."""
@@ -115,11 +106,7 @@ def balanced_members(rows: int, count: int, *, generator: torch.Generator) -> Te
 
 
 def group_rows(member: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Group rows by member, so that each computes its own rows only; ``member`` is int64 ``[B]`` in [0, count).
-
-    Returns:
-        Row of each place ``[m, P]``, where row 0 fills up short groups, and each row's place ``[B]`` in the flat result.
-    """
+    """Group rows by ``member`` ``[B]``: each place's row ``[m, P]`` (0 fills up), and each row's place ``[B]``."""
     order = torch.argsort(member, stable=True)
     size = torch.bincount(member, minlength=count)
     width, sorted_member = int(size.max()), member[order]
@@ -134,12 +121,13 @@ def group_rows(member: Tensor, count: int) -> tuple[Tensor, Tensor]:
 # --- the networks --------------------------------------------------------------------------------------------------
 
 
-class Ensemble(nn.Module):
+class Ensemble(StoredModule):
     """``M`` networks from (s, a) to mean and log-variance of (Δs, r), with the statistics of their training.
 
     ``elites``, int64 ``[m]``, are the members that predict rollouts; before training they are the first ones.
     """
 
+    kind = "state-ensemble"
     input_mean: Tensor
     input_std: Tensor
     target_shift: Tensor
@@ -149,6 +137,7 @@ class Ensemble(nn.Module):
     def __init__(self, config: EnsembleConfig, obs_size: int, action_size: int):
         super().__init__()
         self.config, self.obs_size, self.action_size = config, obs_size, action_size
+        self.sizes = {"ensemble": config.to_json(), "obs_size": obs_size, "action_size": action_size}
         widths = [obs_size + action_size, *[config.width] * config.depth, 2 * (obs_size + 1)]
         self.layers = nn.ModuleList([StackedLinear(config.members, *pair) for pair in pairwise(widths)])
         normed = widths[1:-1] if config.variant is Variant.layer_norm else []
@@ -196,10 +185,7 @@ class Ensemble(nn.Module):
         return (change - self.target_shift) / self.target_scale
 
     def forward(self, inputs: Tensor, members: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return mean and log-variance ``[M, B, D]`` in the networks' units.
-
-        ``inputs`` are standardised, ``[M, B, S + A]``. With ``members``, int64 ``[m]``, the first axes are theirs.
-        """
+        """Mean and log-variance ``[m, B, D]`` in the networks' units, of standardised ``inputs [m, B, S + A]``."""
         hidden = inputs
         for index, layer in enumerate(self.layers[:-1]):
             hidden = layer(hidden, members)
@@ -213,21 +199,14 @@ class Ensemble(nn.Module):
         return mean, soft_clamp(spread, self.logvar_low, self.logvar_high)
 
     def loss(self, mean: Tensor, logvar: Tensor, target: Tensor, bound_weight: float) -> Tensor:
-        """Return the training loss, a scalar; ``target`` is ``[M, B, D]`` or ``[B, D]``.
-
-        ``plain``: Σ_i of :func:`member_loss` + w·(Σ max - Σ min) over the bounds. ``layer_norm``: mean of
-        :func:`gaussian_nll`.
-        """
+        """Training loss of ``target [M, B, D]`` or ``[B, D]``, with ``bound_weight`` times the bounds' width."""
         if self.norms:
             return gaussian_nll(mean, logvar, target).mean()
         bounds = bound_weight * (self.logvar_high.sum() - self.logvar_low.sum())
         return member_loss(mean, logvar, target).sum() + bounds
 
     def predict(self, obs: Tensor, action: Tensor, members: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return each member's mean and log-variance of (Δs, r) for the same rows, ``[m, B, D]``, in the data's units.
-
-        ``members`` None evaluates all. Gradients flow where they are enabled.
-        """
+        """Mean and log-variance of (Δs, r) ``[m, B, D]`` by members (None: all), in the data's units."""
         count = self.config.members if members is None else len(members)
         mean, logvar = self(self.inputs(obs, action).expand(count, -1, -1), members)
         return self.in_data_units(mean, logvar)
@@ -236,23 +215,11 @@ class Ensemble(nn.Module):
         """Convert means and log-variances ``[..., D]`` from the networks' units to the data's."""
         return mean * self.target_scale + self.target_shift, logvar + 2 * self.target_scale.log()
 
-    # -- folder ----------------------------------------------------------------------------------------------
-
-    def save(self, folder: Path, *, extra: Mapping[str, Any] | None = None) -> None:
-        """Write weights, statistics, elites and configuration as an artefact folder; ``extra`` joins the config."""
-        sizes = {"obs_size": self.obs_size, "action_size": self.action_size}
-        config = {"ensemble": self.config.to_json(), **sizes, **(extra or {})}
-        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict())
-
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> Ensemble:
-        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
-        artefact = read_artefact(folder, kind=KIND)
-        with fitting(artefact):
-            config = from_plain(EnsembleConfig, artefact.config["ensemble"], where="ensemble")
-            ensemble = cls(config, artefact.config["obs_size"], artefact.config["action_size"])
-            load_weights(ensemble, artefact)
-        return ensemble.to(device).eval()
+    def restored(cls, stored: dict[str, Any]) -> Self:
+        """Make it of its folder's config."""
+        config = from_plain(EnsembleConfig, stored["ensemble"], where="ensemble")
+        return cls(config, stored["obs_size"], stored["action_size"])
 
 
 def _scale(std: Tensor) -> Tensor:
@@ -260,10 +227,7 @@ def _scale(std: Tensor) -> Tensor:
 
 
 def check_rows(obs: Tensor, action: Tensor, obs_size: int, action_size: int) -> None:
-    """Check shapes, and that actions are finite.
-
-    Raises ActionError (with the received shapes or the first bad row).
-    """
+    """Check shapes, and that actions are finite; ActionError: with the received shapes or the first bad row."""
     if obs.ndim != 2 or obs.shape[1] != obs_size or tuple(action.shape) != (len(obs), action_size):
         raise ActionError(
             f"a world of {obs_size} observations and {action_size} actions got obs {tuple(obs.shape)} and "

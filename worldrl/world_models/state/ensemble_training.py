@@ -1,16 +1,11 @@
 """Training of the state ensemble: maximum likelihood in epochs, until no member improves.
 
-Each member gets the rows in its own order. After each epoch its squared error on held-out rows is measured. A member
-that improved by more than 1 % is copied into the best snapshot. After five epochs without improvement training ends
-with that snapshot, whose members of lowest error are the elites.
-
-Epoch ``k`` depends on weights, optimizer, snapshot and ``k`` alone: its orders come from
-``rng.stream(seed, name, "order", k)``. A killed run resumes from its newest checkpoint bit for bit.
+Each member gets the rows in its own order. A member whose squared error on held-out rows improved by more than 1 % is
+copied into the best snapshot; after five epochs without one, training ends with it, and its best members are the
+elites. Epoch ``k`` draws from ``rng.stream(seed, name, "order", k)`` alone, so a killed run resumes bit for bit.
 
 Shapes legend: ``M`` members, ``N`` training rows, ``H`` held-out rows, ``B`` rows of a batch, ``D`` targets.
 """
-
-from __future__ import annotations
 
 import copy
 import math
@@ -33,31 +28,21 @@ from worldrl.core.transitions import Transitions
 from worldrl.world_models.state.config import EnsembleConfig, EnsembleTraining
 from worldrl.world_models.state.ensemble import Ensemble
 
-SLOWED = 0.3
-"""Factor of the learning rate once patience ends before ``min_epochs`` (RAVL)."""
+SLOWED = 0.3  # factor of the learning rate once patience ends before ``min_epochs`` (RAVL)
 
 
 @dataclass(frozen=True)
 class EnsembleReport:
-    """Result of :func:`fit_ensemble`.
+    """Result of :func:`fit_ensemble`."""
 
-    Attributes:
-        epochs: passes over the data, all sessions.
-        resumed_from: first epoch of this session; 0 for a fresh start.
-        holdout_error: best mean squared error of each member on the held-out rows, in units of the targets.
-        elites: members in order of that error.
-        stopped: ``"patience"`` or ``"max_epochs"``.
-        wall_s: seconds of this session.
-        skipped: damaged checkpoints, with reasons.
-    """
-
-    epochs: int
-    resumed_from: int
+    epochs: int  # passes over the data, all sessions.
+    resumed_from: int  # first epoch of this session; 0 for a fresh start.
+    # best mean squared error of each member on the held-out rows, in units of the targets.
     holdout_error: tuple[float, ...]
-    elites: tuple[int, ...]
-    stopped: str
-    wall_s: float
-    skipped: tuple[str, ...] = ()
+    elites: tuple[int, ...]  # members in order of that error.
+    stopped: str  # ``"patience"`` or ``"max_epochs"``.
+    wall_s: float  # seconds of this session.
+    skipped: tuple[str, ...] = ()  # damaged checkpoints, with reasons.
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -76,26 +61,12 @@ def fit_ensemble(
     log: MetricLog | None = None,
     device: torch.device | str = "cpu",
 ) -> tuple[Ensemble, EnsembleReport]:
-    """Train an ensemble on recorded rows.
+    """Train an ensemble on recorded rows; return every member's best epoch, in evaluation mode, and a report.
 
-    Args:
-        name: series in the log, and part of messages and random streams' names.
-        rows: recorded transitions, with their true next observations.
-        config: sizes.
-        training: hyperparameters.
-        seed: root of initial weights, split and orders.
-        folder: of the checkpoints; None trains without.
-        log: receives ``loss``, ``holdout_error`` of the present elites and the number of improved members per epoch.
-        device: where to train.
-
-    Returns:
-        The ensemble of every member's best epoch, in evaluation mode, and a report.
-
-    Raises:
-        SettingError: fewer than two rows, or weight decays that do not fit the depth.
-        NonFiniteError: the loss is not finite.
-        ArtefactError: the checkpoints are damaged, belong to another ensemble, or cannot be written.
-        KeyboardInterrupt: after Ctrl-C, once the running epoch is complete and saved.
+    ``name``: of the series in the log, messages and random streams. Without ``folder`` there are no checkpoints.
+    Raises SettingError: fewer than two rows, or weight decays that do not fit the depth; NonFiniteError: the loss is
+    not finite; ArtefactError: checkpoints are damaged, of another ensemble, or cannot be written. Ctrl-C raises once
+    the epoch is saved.
     """
     began = time.monotonic()
     train, held = split_rows(rows, training, seed, name)
@@ -130,10 +101,7 @@ def fit_ensemble(
 def refit_ensemble(
     name: str, ensemble: Ensemble, rows: Transitions, training: EnsembleTraining, *, seed: int
 ) -> EnsembleReport:
-    """Continue the training of ``ensemble``, in place and by the same rule, on all rows, old and new.
-
-    Its statistics stay those of the first training, so that the units of its uncertainties do not change.
-    """
+    """Continue training ``ensemble`` in place, by the same rule, on all rows; its statistics and units stay."""
     began = time.monotonic()
     train, held = split_rows(rows, training, seed, name)
     data = MemberRows(ensemble, train.to(ensemble.device), held.to(ensemble.device), training, seed, name)
@@ -222,10 +190,7 @@ class MemberRows:
 
 
 def train_epoch(ensemble: Ensemble, optimizer: Optimizer, data: MemberRows, epoch: int) -> float:
-    """Take one step per batch of each member's rows in the order of ``epoch``; return the mean loss.
-
-    Raises NonFiniteError (it is not finite).
-    """
+    """Take one step per batch of each member's rows in ``epoch``'s order; mean loss, or NonFiniteError."""
     losses = []
     for index in data.order(epoch).split(data.training.batch_size, dim=1):
         batch = data.inputs[index], data.targets[index]
@@ -241,10 +206,7 @@ def train_epoch(ensemble: Ensemble, optimizer: Optimizer, data: MemberRows, epoc
 
 @dataclass
 class _State:
-    """Everything in a checkpoint: ``ensemble`` in training, ``best`` epoch of every member, its hold-out ``errors``.
-
-    ``dry`` counts the last epochs in which no member improved.
-    """
+    """A checkpoint: ``ensemble``, ``best`` epoch by member with its ``errors``, ``dry`` epochs without improvement."""
 
     name: str
     training: EnsembleTraining
@@ -261,18 +223,15 @@ class _State:
 
     @property
     def impatient(self) -> bool:
-        """Whether ``patience`` epochs in a row improved no member."""
         return self.dry >= self.training.patience
 
     @property
     def stopped(self) -> str:
-        """Why training is over, or the empty string."""
         if self.impatient and self.epoch > self.training.min_epochs:
             return "patience"
         return "max_epochs" if self.training.max_epochs and self.epoch >= self.training.max_epochs else ""
 
     def over(self, epoch: int) -> bool:
-        """Whether training ends at ``epoch``."""
         self.epoch = epoch
         return bool(self.stopped)
 

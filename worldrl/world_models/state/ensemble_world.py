@@ -7,8 +7,6 @@ Each row is evaluated by its own member alone, unless an uncertainty is measured
 Shapes legend: ``M`` members, ``m`` elites, ``B`` rows, ``S`` observation, ``A`` action, ``D = S + 1`` (Δs, r).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -21,26 +19,19 @@ from worldrl.world_models.state.config import MemberChoice, Uncertainty, choice
 from worldrl.world_models.state.ensemble import Ensemble, balanced_members, check_rows, group_rows, measure
 from worldrl.world_models.state.terminations import Termination
 
-ROWS_AT_ONCE = 2048
-"""Rows that all members evaluate at once: 50,000 rows of 128 members would take 5 GB per layer."""
+ROWS_AT_ONCE = 2048  # rows that all members evaluate at once: 50,000 rows of 128 members would take 5 GB per layer
 
 
 @dataclass
 class EnsembleWorldConfig:
-    """How rollouts use the ensemble.
+    """How rollouts use the ensemble."""
 
-    Attributes:
-        member_choice: a new elite at each step, or one per rollout.
-        uncertainty: measured at each step; ``none`` evaluates one member per row only.
-        uncertainty_from: members that the uncertainty is measured over: ``members`` (MOPO) or ``elites`` (NEUBAY).
-    """
-
-    member_choice: MemberChoice = MemberChoice.step
-    uncertainty: Uncertainty = Uncertainty.none
+    member_choice: MemberChoice = MemberChoice.step  # a new elite at each step, or one per rollout.
+    uncertainty: Uncertainty = Uncertainty.none  # measured at each step; ``none`` evaluates one member per row only.
+    # members that the uncertainty is measured over: ``members`` (MOPO) or ``elites`` (NEUBAY).
     uncertainty_from: str = "members"
 
     def __post_init__(self) -> None:
-        """Turn names into enum members."""
         self.member_choice = choice("member_choice", MemberChoice, self.member_choice)
         self.uncertainty = choice("uncertainty", Uncertainty, self.uncertainty)
         if self.uncertainty_from not in ("members", "elites"):
@@ -58,8 +49,8 @@ class EnsembleState:
 class EnsembleWorld:
     """A :class:`~worldrl.core.interfaces.StateWorld` made of a trained :class:`Ensemble`.
 
-    ``starts``, float32 ``[N, S]``, are the dataset's observations, where rollouts begin. Uncertainties are in the units
-    of the networks' targets: the data's for ``plain``, its deviations for ``layer_norm``.
+    Rollouts begin at ``starts [N, S]``. Uncertainties are in the data's units for ``plain``, its deviations for
+    ``layer_norm``.
     """
 
     def __init__(
@@ -105,11 +96,7 @@ class EnsembleWorld:
     def step(
         self, state: EnsembleState, action: Tensor, *, generator: torch.Generator
     ) -> tuple[EnsembleState, Outcome]:
-        """Take ``action`` float32 ``[B, A]`` in every row.
-
-        Raises ActionError: wrong shapes or non-finite actions; ``state`` is unchanged. Raises NonFiniteError (a
-        member predicted NaN or infinity).
-        """
+        """Take ``action [B, A]`` in every row; ActionError: wrong or non-finite; NonFiniteError: the prediction is."""
         check_rows(state.obs, action, self.obs_size, self.action_size)
         member = self._members(state, generator)
         mean, logvar, uncertainty = self._predict(self.ensemble.inputs(state.obs, action), member, generator)
@@ -159,10 +146,7 @@ class EnsembleWorld:
 
 @torch.no_grad()
 def dataset_uncertainty(world: EnsembleWorld, rows: Transitions) -> Tensor:
-    """Return the uncertainty ``[B]`` of recorded steps, on the CPU; NEUBAY truncates rollouts at a quantile of it.
-
-    Raises SettingError (the world measures none).
-    """
+    """Uncertainty ``[B]`` of recorded steps, on the CPU; SettingError: the world measures none."""
     if not world.measures_uncertainty:
         raise SettingError(
             "uncertainty=none measures nothing on the data; choose uncertainty=epistemic_mean or another"

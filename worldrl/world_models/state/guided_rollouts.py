@@ -1,13 +1,10 @@
 """Policy-guided diffusion as a source of transitions, and two numbers that measure their quality.
 
-Each refresh draws whole trajectories anew, guided by the present agent. Quality: the density of their actions under the
-agent's policy (target-policy likelihood), and the distance of their successors from the true simulator's (dynamics
-error). More guidance raises the first; the second should grow less than that of an autoregressive model.
+Each refresh draws whole trajectories anew, guided by the present agent. More guidance raises the density of their
+actions under its policy; the error of their successors should grow less than that of an autoregressive model.
 
 Shapes legend: ``N`` rows.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,18 +21,12 @@ from worldrl.world_models.state.true_dynamics import Simulator, dynamics_error
 
 @dataclass
 class GuidedRolloutConfig:
-    """One generation of trajectories.
+    """One generation of trajectories."""
 
-    Attributes:
-        trajectories: per generation; 8192 is the published number, which takes the small model minutes.
-        batch: trajectories drawn side by side.
-    """
-
-    trajectories: int = 8192
-    batch: int = 256
+    trajectories: int = 8192  # per generation; 8192 is the published number, which takes the small model minutes.
+    batch: int = 256  # trajectories drawn side by side.
 
     def __post_init__(self) -> None:
-        """Reject numbers out of range."""
         for name in ("trajectories", "batch"):
             if getattr(self, name) < 1:
                 raise SettingError(f"diffusion.{name} must be at least 1, got {getattr(self, name)}")
@@ -55,11 +46,9 @@ class GuidedRollouts:
         self.sampler, self.guidance = sampler or SamplerConfig(), guidance or GuidanceConfig()
 
     def generate(self, agent: ActionDensity | None, *, generator: torch.Generator) -> tuple[Transitions, Logs]:
-        """Draw one generation; return its rows and values to log.
+        """Draw one generation, guided by ``agent.log_prob`` (None: unguided, before its first update), and logs.
 
-        ``agent.log_prob`` guides. ``agent`` None draws unguided, as the method does before the agent's first update.
-
-        Raises SettingError (guidance is on and the agent has no ``log_prob``).
+        Raises SettingError: guidance is on and the agent has no ``log_prob``.
         """
         log_prob = None if agent is None else getattr(agent, "log_prob", None)
         if self.guidance.coefficient and agent is not None and log_prob is None:
@@ -87,11 +76,8 @@ class GuidedRollouts:
 def trajectory_quality(simulator: Simulator, agent: Any, rows: Transitions) -> dict[str, float]:
     """Measure imagined rows of any world against the true simulator and the target policy ``agent``.
 
-    Terminated rows are left out, because their successors mean nothing.
-
-    Returns:
-        ``dynamics_error``: mean of (s' - true s')²; ``dynamics_error_median``: over rows' means, robust to outliers;
-        ``log_prob``: mean log-density of the actions under the policy; ``rows``.
+    Terminated rows are left out. Returns ``dynamics_error``, mean of (s' - true s')²; ``dynamics_error_median`` of
+    rows' means, robust to outliers; ``log_prob``, mean log-density of the actions; ``rows``.
     """
     rows = rows.select(~rows.terminated)
     error = dynamics_error(simulator, rows.obs, rows.action, rows.next_obs)

@@ -2,11 +2,7 @@
 
 Terminals are rare, so half of each batch is terminals. Bayes' rule corrects the logit for that:
 ℓ = f(s, a, s') + ln(π/(1 - π)), with π the dataset's share of terminals. A step ends the task where ℓ > 0.
-
-Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,19 +24,12 @@ from worldrl.nn.stored import StoredModule
 
 @dataclass
 class TerminationTraining:
-    """How the head learns.
+    """How the head learns."""
 
-    Attributes:
-        width: of its hidden layer.
-        steps: optimizer steps.
-        batch_size: rows per step, half of them terminals.
-        learning_rate: highest, of a cosine.
-    """
-
-    width: int = 128
-    steps: int = 2000
-    batch_size: int = 256
-    learning_rate: float = 3e-3
+    width: int = 128  # of its hidden layer.
+    steps: int = 2000  # optimizer steps.
+    batch_size: int = 256  # rows per step, half of them terminals.
+    learning_rate: float = 3e-3  # highest, of a cosine.
 
 
 class TerminationHead(StoredModule):
@@ -80,11 +69,7 @@ def fit_termination(
     folder: Path | None = None,
     log: MetricLog | None = None,
 ) -> TerminationHead:
-    """Fit a head to a dataset's terminals.
-
-    Raises SettingError (the dataset has no terminals, or only terminals). Raises NonFiniteError (the loss is not
-    finite).
-    """
+    """Fit a head to a dataset's terminals; SettingError: it has none, or nothing else."""
     training = training or TerminationTraining()
     ended, others = rows.terminated.nonzero()[:, 0], (~rows.terminated).nonzero()[:, 0]
     if not len(ended) or not len(others):

@@ -1,16 +1,9 @@
 """When an imagined step ends the task: Gymnasium's own rules, applied to the next observation.
 
-Rules are pure functions of observation, action and next observation. Their keywords are the environment's own arguments
-(``healthy_z_range`` and so on). Positions that ``exclude_current_positions_from_observation=False`` adds in front (as
-in some of NeoRL's tasks) shift every index.
-
-OfflineRL-Kit's Hopper rule computes ``|s < 100|`` instead of ``|s| < 100`` and accepts a velocity of -1000; the rule
-here follows Gymnasium.
-
-Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
+Their keywords are the environment's own arguments (``healthy_z_range`` and so on). Positions that
+``exclude_current_positions_from_observation=False`` adds in front (as in some of NeoRL's tasks) shift every index.
+OfflineRL-Kit's Hopper rule computes ``|s < 100|`` instead of ``|s| < 100``; the rule here follows Gymnasium.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -28,8 +21,7 @@ from worldrl.data.offline.known_tasks import task_of
 Termination = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Observation ``[B, S]``, action ``[B, A]`` and next observation ``[B, S]`` to bool ``[B]``: the task ended here."""
 Range = tuple[float, float]
-CHUNK = 65_536
-"""Rows that a rule is compared with at once."""
+CHUNK = 65_536  # rows that a rule is compared with at once
 
 
 def within(x: Tensor, bounds: Range) -> Tensor:
@@ -131,14 +123,9 @@ REFUSED_SHARE = 0.02
 
 
 def termination_rule(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> Termination:
-    """Find the rule of an environment, with the environment's ranges.
+    """Find the rule of an environment of Gymnasium (``"Hopper-v5"``), D4RL (``"hopper-medium-v2"``) or Minari.
 
-    Args:
-        env_id: whole id of Gymnasium's (``"Hopper-v5"``), D4RL's (``"hopper-medium-v2"``) or Minari's datasets.
-        env_kwargs: arguments of the environment; those that the rule does not use are ignored.
-
-    Raises:
-        SettingError: the environment has no known rule, or an argument is no range.
+    Arguments that the rule does not use are ignored. Raises SettingError: no known rule, or an argument is no range.
     """
     task = task_of(env_id)
     if task is None or task not in RULES:
@@ -153,7 +140,6 @@ def termination_rule(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -
 
 
 def _argument(key: str, value: Any) -> Any:
-    """Check and return a range or switch of an environment."""
     if not key.endswith("_range"):
         if isinstance(value, bool):
             return value
@@ -166,13 +152,9 @@ def _argument(key: str, value: Any) -> Any:
 
 
 def check_rule(rule: Termination, rows: Transitions, *, name: str, source: str) -> None:
-    """Compare a rule with the terminals of the data, before anything is imagined.
+    """Compare a rule with the terminals of the data, before anything is imagined; SettingError with counts.
 
-    A terminated row without recorded successor (equal to the row's own observation) is left out. ``name`` of the rule
-    and ``source`` of the rows are for messages.
-
-    Raises:
-        SettingError: the rule does not fit the observations, or contradicts more rows than rounding can; with counts.
+    A terminated row without recorded successor (equal to the row's own observation) is left out.
     """
     try:
         called = torch.cat([

@@ -1,70 +1,51 @@
 """A diffusion model of whole trajectories, the first half of policy-guided diffusion (Jackson et al., RLC 2024).
 
-EDM (Karras et al. 2022) over windows of ``L`` steps: ``trajectory_windows`` cuts them, ``trajectory_sampling`` draws
-and guides them. The published size has 178 million parameters (at Hopper's sizes) and needs a GPU; the default is the
-same network with 64 instead of 1024 features.
+EDM (Karras et al. 2022) over windows of ``L`` steps. The published size has 178 million parameters (at Hopper's
+sizes) and needs a GPU; the default is the same network with 64 instead of 1024 features.
 
 Shapes legend: ``B`` windows, ``L`` steps, ``S`` observation, ``A`` action, ``W = S + A + 2`` numbers per step.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs
 from worldrl.core.rng import initial_weights, on_device, stream
-from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.storage.typed import from_plain
-from worldrl.core.storage.weights import fitting, load_weights
 from worldrl.core.training.ema import Ema
 from worldrl.core.training.fit import FitReport, Loss, fit
 from worldrl.core.training.optimizer import warmup_cosine
 from worldrl.core.transitions import Transitions
 from worldrl.diffusion.edm import denoised, draw_sigma, loss_weight, precondition
 from worldrl.diffusion.flow import expand_sigma
+from worldrl.nn.stored import StoredModule
 from worldrl.nn.trajectory_unet import TrajectoryUNet
 from worldrl.world_models.state.trajectory_windows import stack_windows, window_starts, window_transitions
 
-KIND = "trajectory-diffusion"
-CONSTANT = 1e-6
-"""A column with a standard deviation up to this is constant; its scale is 1."""
+CONSTANT = 1e-6  # A column with a standard deviation up to this is constant; its scale is 1
 
 
 @dataclass
 class TrajectoryDiffusionConfig:
-    """Sizes and noise levels; the levels are the published ones.
+    """Sizes and noise levels; the levels are the published ones."""
 
-    Attributes:
-        length: steps ``L`` of a window.
-        features: of the first level; 1024 is the published size, 64 what a CPU can sample in minutes.
-        levels: resolutions of the U-Net.
-        groups: of its norms.
-        sigma_data: standard deviation of the normalised data.
-        log_sigma_mean: mean of the training levels' logarithm.
-        log_sigma_std: its standard deviation.
-        sigma_low: lowest level.
-        sigma_high: highest level, where sampling starts.
-    """
-
-    length: int = 32
-    features: int = 64
-    levels: int = 3
-    groups: int = 8
-    sigma_data: float = 1.0
-    log_sigma_mean: float = -1.2
-    log_sigma_std: float = 1.2
-    sigma_low: float = 2e-3
-    sigma_high: float = 80.0
+    length: int = 32  # steps ``L`` of a window.
+    features: int = 64  # of the first level; 1024 is the published size, 64 what a CPU can sample in minutes.
+    levels: int = 3  # resolutions of the U-Net.
+    groups: int = 8  # of its norms.
+    sigma_data: float = 1.0  # standard deviation of the normalised data.
+    log_sigma_mean: float = -1.2  # mean of the training levels' logarithm.
+    log_sigma_std: float = 1.2  # its standard deviation.
+    sigma_low: float = 2e-3  # lowest level.
+    sigma_high: float = 80.0  # highest level, where sampling starts.
 
     def __post_init__(self) -> None:
-        """Reject sizes that make no network."""
         if self.features < 8 or self.features % 8 or self.features % self.groups:
             raise SettingError(f"trajectory.features must be a multiple of 8 and of groups, got {self.features}")
         if self.length < max(2, 2 ** (self.levels - 1)):
@@ -75,32 +56,19 @@ class TrajectoryDiffusionConfig:
 
 @dataclass
 class TrajectoryTraining:
-    """How the trajectory model learns.
+    """How the trajectory model learns."""
 
-    Attributes:
-        steps: optimizer steps; 0 where epochs are given.
-        epochs: passes over the windows instead; 0 where steps are given.
-        batch_size: windows per step.
-        learning_rate: Adam's highest.
-        warmup: share of the steps in which it rises; a cosine down to zero follows.
-        ema_decay: per step; 0.9995 is the published 0.995 at every tenth.
-        stride: steps between windows of one episode.
-        validation_share: of the episodes, held out from training.
-        checkpoint_steps: steps between checkpoints.
-    """
-
-    steps: int = 10_000
-    epochs: int = 0
-    batch_size: int = 32
-    learning_rate: float = 2e-3
-    warmup: float = 0.1
-    ema_decay: float = 0.9995
-    stride: int = 8
-    validation_share: float = 0.05
-    checkpoint_steps: int = 1000
+    steps: int = 10_000  # optimizer steps; 0 where epochs are given.
+    epochs: int = 0  # passes over the windows instead; 0 where steps are given.
+    batch_size: int = 32  # windows per step.
+    learning_rate: float = 2e-3  # Adam's highest.
+    warmup: float = 0.1  # share of the steps in which it rises; a cosine down to zero follows.
+    ema_decay: float = 0.9995  # per step; 0.9995 is the published 0.995 at every tenth.
+    stride: int = 8  # steps between windows of one episode.
+    validation_share: float = 0.05  # of the episodes, held out from training.
+    checkpoint_steps: int = 1000  # steps between checkpoints.
 
     def __post_init__(self) -> None:
-        """Require exactly one of steps and epochs."""
         if (self.steps > 0) == (self.epochs > 0):
             raise SettingError(
                 f"trajectory training: give steps or epochs and set the other to 0, got steps={self.steps} and "
@@ -122,15 +90,17 @@ def published_trajectory_diffusion() -> TrajectoryDiffusionConfig:
     return TrajectoryDiffusionConfig(features=1024)
 
 
-class TrajectoryDiffusion(nn.Module):
+class TrajectoryDiffusion(StoredModule):
     """The denoiser D(x; σ) of normalised windows, with the statistics of its training."""
 
+    kind = "trajectory-diffusion"
     mean: Tensor
     std: Tensor
 
     def __init__(self, config: TrajectoryDiffusionConfig, obs_size: int, action_size: int):
         super().__init__()
         self.config, self.obs_size, self.action_size = config, obs_size, action_size
+        self.sizes = {"trajectory": asdict(config), "obs_size": obs_size, "action_size": action_size}
         self.net = TrajectoryUNet(self.width, config.features, config.levels, config.groups)
         self.register_buffer("mean", torch.zeros(self.width))
         self.register_buffer("std", torch.ones(self.width))
@@ -179,31 +149,16 @@ class TrajectoryDiffusion(nn.Module):
         """Convert normalised windows ``[B, L, W]`` to rows, see :func:`~.trajectory_windows.window_transitions`."""
         return window_transitions(self.denormalise(x), self.obs_size)
 
-    # -- folder ----------------------------------------------------------------------------------------------
-
-    def save(self, folder: Path, *, extra: dict[str, Any] | None = None) -> None:
-        """Write weights, statistics and configuration as an artefact folder; ``extra`` joins the config."""
-        sizes = {"obs_size": self.obs_size, "action_size": self.action_size}
-        config = {"trajectory": asdict(self.config), **sizes, **(extra or {})}
-        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict())
-
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> TrajectoryDiffusion:
-        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
-        artefact = read_artefact(folder, kind=KIND)
-        with fitting(artefact):
-            config = from_plain(TrajectoryDiffusionConfig, artefact.config["trajectory"], where="trajectory")
-            model = cls(config, artefact.config["obs_size"], artefact.config["action_size"])
-            load_weights(model, artefact)
-        return model.to(device).eval()
+    def restored(cls, stored: dict[str, Any]) -> Self:
+        """Make it of its folder's config."""
+        config = from_plain(TrajectoryDiffusionConfig, stored["trajectory"], where="trajectory")
+        return cls(config, stored["obs_size"], stored["action_size"])
 
 
 @dataclass(frozen=True)
 class TrajectoryReport:
-    """Result of :func:`fit_trajectories`.
-
-    ``validation_loss`` is the averaged model's loss on windows of held-out episodes; None without such episodes.
-    """
+    """Result of :func:`fit_trajectories`; ``validation_loss`` is that of held-out episodes, None without them."""
 
     windows: int
     validation_loss: float | None
@@ -222,25 +177,10 @@ def fit_trajectories(
     log: MetricLog | None = None,
     device: torch.device | str = "cpu",
 ) -> tuple[TrajectoryDiffusion, TrajectoryReport]:
-    """Train a trajectory model on a dataset.
+    """Train a trajectory model on rows in order, ``episode`` int64 ``[N]`` constant within one; average and report.
 
-    Args:
-        name: series in the log, and part of random streams' names.
-        rows: the dataset in order, on any device; windows are cut on the CPU.
-        episode: int64 ``[N]`` on the CPU, the same number throughout an episode.
-        config: sizes.
-        training: hyperparameters.
-        seed: root of all draws.
-        folder: of the checkpoints; None trains without.
-        log: receives the loss.
-        device: where to train.
-
-    Returns:
-        The averaged model, in evaluation mode, and a report.
-
-    Raises:
-        SettingError: no episode is long enough for a window.
-        NonFiniteError: the loss is not finite.
+    ``name``: of the series in the log and of random streams. Without ``folder`` there are no checkpoints. Raises
+    SettingError: no episode is long enough for a window; NonFiniteError: the loss is not finite.
     """
     train, held = split_windows(rows.to("cpu"), episode, config.length, training, seed, name)
     with initial_weights(seed, name, "weights"):
@@ -269,7 +209,6 @@ def fit_trajectories(
 
 
 def _windows_loss(model: TrajectoryDiffusion, windows: Tensor, batch_size: int, seed: int, name: str) -> Loss:
-    """Return the loss of step ``k`` on windows ``[n, L, W]`` drawn from the stream of ``k``."""
     clean = model.normalise(windows)
 
     def loss(step: int) -> tuple[Tensor, Logs]:
@@ -283,10 +222,7 @@ def _windows_loss(model: TrajectoryDiffusion, windows: Tensor, batch_size: int, 
 def split_windows(
     rows: Transitions, episode: Tensor, length: int, training: TrajectoryTraining, seed: int, name: str
 ) -> tuple[Tensor, Tensor]:
-    """Split the windows ``[n, L, W]`` by episode: training windows, and those of a share of the episodes.
-
-    Raises SettingError (no episode contains a window).
-    """
+    """Split windows ``[n, L, W]`` by episode: for training, and held out; SettingError: there is none."""
     starts = window_starts(rows, episode, length, training.stride)
     owners = episode[starts].unique()
     count = int(training.validation_share * len(owners))

@@ -10,8 +10,6 @@ the behaviour's trajectories re-weighted by the target policy: a regularised mix
 Shapes legend: ``B`` trajectories, ``L`` steps, ``S`` observation, ``A`` action, ``W = S + A + 2`` numbers per step.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,34 +25,23 @@ from worldrl.world_models.state.trajectory_diffusion import TrajectoryDiffusion
 
 LogProb = Callable[[Tensor, Tensor], Tensor]
 """Observations ``[N, S]`` and actions ``[N, A]`` to log-densities ``[N]``, differentiable in the actions."""
-LARGEST_CHURN = math.sqrt(2) - 1
-"""Upper limit of γ: EDM never adds more noise at a step than is present."""
+LARGEST_CHURN = math.sqrt(2) - 1  # upper limit of γ: EDM never adds more noise at a step than is present
 
 
 @dataclass
 class SamplerConfig:
-    """EDM's stochastic sampler.
+    """EDM's stochastic sampler."""
 
-    Attributes:
-        steps: of the sampler, two evaluations each but for the last; the published number is 256 with ``churn=80``.
-        rho: density of the levels at the lower end.
-        churn: S_churn, noise added over all steps; each step adds churn/steps, 0.3125 at both sizes.
-        churn_low: S_tmin, below which none is added.
-        churn_high: S_tmax, above which none is added.
-        churn_noise: S_noise, slightly above 1 against lost detail.
-        second_order: Heun's steps; false takes Euler's at half the cost.
-    """
-
+    # of the sampler, two evaluations each but for the last; the published number is 256 with ``churn=80``.
     steps: int = 32
-    rho: float = 7.0
-    churn: float = 10.0
-    churn_low: float = 0.05
-    churn_high: float = 50.0
-    churn_noise: float = 1.003
-    second_order: bool = True
+    rho: float = 7.0  # density of the levels at the lower end.
+    churn: float = 10.0  # S_churn, noise added over all steps; each step adds churn/steps, 0.3125 at both sizes.
+    churn_low: float = 0.05  # S_tmin, below which none is added.
+    churn_high: float = 50.0  # S_tmax, above which none is added.
+    churn_noise: float = 1.003  # S_noise, slightly above 1 against lost detail.
+    second_order: bool = True  # Heun's steps; false takes Euler's at half the cost.
 
     def __post_init__(self) -> None:
-        """Reject numbers out of range."""
         if self.steps < 1:
             raise SettingError(f"sampler.steps must be at least 1, got {self.steps}")
         if self.churn < 0:
@@ -68,19 +55,12 @@ def published_sampler() -> SamplerConfig:
 
 @dataclass
 class GuidanceConfig:
-    """Strength of the policy's guidance.
+    """Strength of the policy's guidance."""
 
-    Attributes:
-        coefficient: c, 0 for no guidance.
-        cosine: c_cos, more guidance at middle noise levels.
-        normalise: scale each trajectory's gradient to unit length.
-        at_denoised: take the gradient at the clean estimate, with one more evaluation per step.
-    """
-
-    coefficient: float = 0.0
-    cosine: float = 0.3
-    normalise: bool = True
-    at_denoised: bool = False
+    coefficient: float = 0.0  # c, 0 for no guidance.
+    cosine: float = 0.3  # c_cos, more guidance at middle noise levels.
+    normalise: bool = True  # scale each trajectory's gradient to unit length.
+    at_denoised: bool = False  # take the gradient at the clean estimate, with one more evaluation per step.
 
 
 def guidance_weight(step: int, steps: int, config: GuidanceConfig) -> float:
@@ -93,10 +73,9 @@ def guidance_weight(step: int, steps: int, config: GuidanceConfig) -> float:
 def guidance_gradient(
     log_prob: LogProb, obs: Tensor, action: Tensor, mean: Tensor, std: Tensor, *, normalise: bool
 ) -> Tensor:
-    """Return g = ∇_a Σ_t log π(tanh(a·std + mean) | s_t) for normalised actions, ``[B, L, A]``, detached.
+    """Return g = ∇_a Σ_t log π(tanh(a·std + mean) | s_t) for normalised actions ``[B, L, A]``, detached.
 
-    ``obs`` ``[B, L, S]`` is in the data's units; ``mean`` and ``std`` ``[A]`` are of the stretched actions.
-    ``normalise`` divides each trajectory's gradient by its length.
+    ``obs`` ``[B, L, S]`` is in the data's units. ``normalise`` divides each trajectory's gradient by its length.
     """
     with torch.enable_grad():
         variable = action.detach().requires_grad_(True)

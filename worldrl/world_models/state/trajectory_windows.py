@@ -1,14 +1,12 @@
 """Trajectories as one tensor: windows of a dataset, and the encoding of their numbers.
 
-A window is ``L`` consecutive steps of one episode, each with observation, action, reward and termination flag. It never
-crosses a reset and contains no step that a time limit cut off, because the data lacks what would have followed.
-Actions are stretched by arctanh, so that a generated action, squeezed back, is in [-1, 1] again.
+A window is ``L`` consecutive steps of one episode. It never crosses a reset and contains no step that a time limit
+cut off, because the data lacks what would have followed. Actions are stretched by arctanh, so that a generated one,
+squeezed back, is in [-1, 1] again.
 
-Shapes legend: ``N`` rows of the dataset, ``n`` windows, ``L`` steps, ``S`` observation, ``A`` action,
-``W = S + A + 2`` numbers per step.
+Shapes legend: ``N`` rows of the dataset, ``n`` windows, ``L`` steps, ``S`` observation, ``A`` action, ``W = S + A +
+2`` numbers per step.
 """
-
-from __future__ import annotations
 
 import torch
 from torch import Tensor
@@ -16,17 +14,14 @@ from torch import Tensor
 from worldrl.core.errors import SettingError
 from worldrl.core.transitions import Transitions
 
-LARGEST_ACTION = 0.999
-"""Actions are clipped here before arctanh, which is infinite at 1."""
+LARGEST_ACTION = 0.999  # actions are clipped here before arctanh, which is infinite at 1
 
 
 def window_starts(rows: Transitions, episode: Tensor, length: int, stride: int) -> Tensor:
-    """Return where windows begin, int64 ``[n]`` ascending: every ``stride``-th possible place, and two special ones.
+    """Where windows begin, int64 ``[n]`` ascending: every ``stride``-th possible place, and two special ones.
 
-    These are the beginnings of episodes and the last windows before terminals. ``rows`` are the dataset in order;
-    ``episode``, int64 ``[N]``, is constant within an episode.
-
-    Raises SettingError (no episode is long enough).
+    These are the beginnings of episodes and the last windows before terminals. Raises SettingError: no episode is
+    long enough.
     """
     count = len(rows) - length + 1
     if count < 1:
@@ -63,9 +58,8 @@ def unstack_windows(numbers: Tensor, obs_size: int) -> tuple[Tensor, Tensor, Ten
 def window_transitions(numbers: Tensor, obs_size: int) -> Transitions:
     """Convert windows ``[n, L, W]`` to rows, each trajectory up to its first terminated step.
 
-    The last step has no successor in its window, so it becomes a row only where it terminated. Its next observation
-    repeats its own and is not read, because nothing is bootstrapped there. The published code always drops the last
-    step, the only one that may be a terminal there, so its trajectories never end.
+    The last step has no successor in its window, so it becomes a row only where it terminated, with its own
+    observation as successor. The published code always drops it, so its trajectories never end.
     """
     obs, action, reward, terminated = unstack_windows(numbers, obs_size)
     next_obs = torch.cat([obs[:, 1:], obs[:, -1:]], dim=1)

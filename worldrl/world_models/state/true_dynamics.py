@@ -1,19 +1,14 @@
 """The true simulator as a world: Gymnasium's own environment, set to recorded states, stepped row by row.
 
 It shows which effects remain without model error (RAVL: every uncertainty penalty is then zero, and methods that rely
-on it collapse), and it measures the dynamics error of generated trajectories. Observation, reward and termination come
-from the environment's class.
+on it collapse), and it measures the dynamics error of generated trajectories.
 
-A row's state between steps is MuJoCo's whole integration state, including the solver's warm start, so rows are
-independent of each other. A start is the recorded ``qpos`` and ``qvel``. The recording's warm start is unknown, so the
-solver starts cold there and agrees with the recorded successor to its tolerance.
-
-Stepping is a plain loop: two threads would gain at most half as much again (``docs/log/offline-speed.md``).
+A row's state is MuJoCo's whole integration state with the solver's warm start, so rows are independent. A start is
+the recorded ``qpos`` and ``qvel``: the solver starts cold there and agrees with the recorded successor to its
+tolerance. Two threads would gain at most half as much again (``docs/log/offline-speed.md``).
 
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` rows of the dataset, ``n`` numbers of a physics state.
 """
-
-from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
@@ -31,11 +26,10 @@ from worldrl.world_models.state.ensemble import check_rows
 
 
 class Simulator:
-    """One MuJoCo environment of Gymnasium with a settable state; ``env`` has no wrappers, so no time limit.
+    """One MuJoCo environment of Gymnasium with a settable state and no wrappers, so no time limit.
 
-    Raises:
-        SettingError: unknown id or keywords, or an environment without MuJoCo or without a box of actions.
-        MissingExtraError: a package that Gymnasium's MuJoCo environments need is not installed.
+    Raises SettingError: no such environment with MuJoCo and a box of actions; MissingExtraError: a package of them is
+    missing.
     """
 
     def __init__(self, env_id: str, env_kwargs: Mapping[str, Any] | None = None):
@@ -93,20 +87,14 @@ class Simulator:
         data.xpos[:], data.xipos[:] = state[cut:].reshape(2, *data.xpos.shape)
 
     def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float64], float, bool]:
-        """Take ``action`` ``[A]``, whose range [-1, 1] spans the environment's.
-
-        Returns:
-            Observation, reward, and whether the task ended, without the time limit.
-        """
+        """Take ``action`` ``[A]`` in [-1, 1]: observation, reward, and whether the task (not the time) ended."""
         obs, reward, terminated, _, _ = self.env.step(self._centre + self._half * action)
         return obs, float(reward), bool(terminated)
 
     def physics_of(self, obs: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Read ``qpos`` and ``qvel`` from an observation ``[S]``; positions that it omits (x) become 0.
 
-        Hopper and Walker2d clip observed velocities to ±10, so these may not be the true ones.
-
-        Raises SettingError (the observation has other numbers than positions and velocities, or not all of them).
+        Hopper and Walker2d clip observed velocities to ±10. Raises SettingError: it holds other numbers than these.
         """
         structure: dict[str, int] = getattr(self.env, "observation_structure", {})
         skipped, positions, velocities = (structure.get(name, 0) for name in ("skipped_qpos", "qpos", "qvel"))
@@ -123,15 +111,10 @@ class Simulator:
 class TrueDynamics:
     """A :class:`~worldrl.core.interfaces.StateWorld` without error; its uncertainty is zero.
 
-    ``obs`` float32 ``[N, S]`` is on the device of the rollouts; ``qpos`` ``[N, nq]`` and ``qvel`` ``[N, nv]`` are from
-    before each recorded step.
-
-    Raises:
-        SettingError: shapes that do not fit the environment.
+    ``qpos`` and ``qvel`` are from before each recorded step. Raises SettingError: shapes that do not fit.
     """
 
-    measures_uncertainty = True
-    """Zero is the true uncertainty, so methods that penalise uncertainty may run here."""
+    measures_uncertainty = True  # zero is the true uncertainty, so methods that penalise uncertainty may run here
 
     def __init__(
         self,
@@ -189,12 +172,9 @@ class TrueDynamics:
 
 
 def dynamics_error(simulator: Simulator, obs: Tensor, action: Tensor, next_obs: Tensor) -> Tensor:
-    """Return the mean over dimensions of (s' - true s')², ``[B]``: policy-guided diffusion's dynamics error.
+    """Mean over dimensions of (s' - true s')², ``[B]``: policy-guided diffusion's dynamics error.
 
-    The simulator is set to ``obs`` ``[B, S]`` and takes ``action`` ``[B, A]``; its result is compared with
-    ``next_obs``.
-
-    Raises SettingError (the state cannot be set from an observation, see :meth:`Simulator.physics_of`).
+    Raises SettingError: the state cannot be set from an observation, see :meth:`Simulator.physics_of`.
     """
     true = np.empty(tuple(next_obs.shape))
     for row, (start, act) in enumerate(zip(obs.cpu().numpy(), action.cpu().numpy(), strict=True)):

@@ -1,17 +1,12 @@
 """Dynamic latent bootstrapping (Sword): training on contexts that the model imagined, as deep as episodes are long.
 
-A bounded buffer of rollouts runs beside the training. Each row follows a recorded episode and its true actions, or its
-instruction where these are hidden, but on the model's own frames. At a bootstrapped step a batch of rows is the context
-and the recorded next chunk the target. Then the rows imagine that chunk and advance; a row whose episode has ended
-begins another. A step costs one sampled chunk; old frames of a row come from weights of a few steps ago. Rows store the
-model's memory: latents, or images for a Wan model, which encodes its memory before every chunk.
-
-Sword caches one prediction per position of a clip; rows that advance keep the errors of a whole rollout.
+Each row of a bounded buffer follows a recorded episode and its true actions (or its instruction, where these are
+hidden) on the model's own frames. At a bootstrapped step a batch of rows is the context and the recorded next chunk
+the target; then the rows imagine that chunk and advance. A row whose episode has ended begins another. Sword caches
+one prediction per position of a clip; rows that advance keep the errors of a whole rollout.
 
 Shapes legend: ``N`` rows of the buffer, ``B`` rows of a batch, ``K`` memory frames.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,23 +23,14 @@ from worldrl.world_models.video.following import Follower, imagine_chunk
 
 @dataclass(frozen=True)
 class Context:
-    """Drawn ``rows``, int64 ``[B]``, and their recorded windows of one chunk.
-
-    The windows' memory is the model's own, or the recorded one where a row has just begun.
-    """
+    """Drawn ``rows`` ``[B]`` and their recorded windows of one chunk, with the model's memory where there is one."""
 
     rows: Tensor
     batch: WindowBatch
 
 
 class LatentRollouts(nn.Module):
-    """The buffer of ``N`` rows; a module so that checkpoints contain it.
-
-    ``store`` has recorded episodes with frames in the form of the model's memory: latents, or images.
-
-    Raises:
-        SettingError: no row.
-    """
+    """The buffer of ``N`` rows; a module so that checkpoints contain it. SettingError: no row."""
 
     episode: Tensor
     step: Tensor
@@ -64,7 +50,6 @@ class LatentRollouts(nn.Module):
         self.register_buffer("memory", torch.zeros_like(recorded))
 
     def __len__(self) -> int:
-        """Return ``N``."""
         return len(self.begun)
 
     @torch.no_grad()
@@ -97,10 +82,7 @@ class LatentRollouts(nn.Module):
         generator: torch.Generator,
         hidden: Tensor | None = None,
     ) -> None:
-        """Imagine the chunk of the drawn rows; rows at their episode's end become free.
-
-        Rows of ``hidden``, bool ``[B]``, use the batch's instruction instead of the true actions.
-        """
+        """Imagine the drawn rows' chunk, from the instruction where ``hidden [B]``; ended rows become free."""
         state = model.window_start(context.batch)
         after, _ = imagine_chunk(model, state, context.batch, 0, generator, hidden)
         rows = context.rows.to(self.memory.device)

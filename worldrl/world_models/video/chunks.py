@@ -1,10 +1,13 @@
-"""What of a world model's surface its configuration alone decides: the sizes of a chunk, and what is observed."""
+"""Chunk sizes shared by both video world models, and the checks of what goes into and comes out of ``imagine``."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
+import torch
+from torch import Tensor
+
 from worldrl.core.embodiment import AnyEmbodiment
+from worldrl.core.errors import ActionError, NonFiniteError
 from worldrl.core.observation import STATE, ObservationSpec, images_among
 
 
@@ -79,3 +82,26 @@ class Chunked(Generic[ConfigT]):
     def frame_steps(self) -> tuple[int, ...]:
         """Control step (1..L) that each predicted frame shows."""
         return tuple(range(self.frame_stride, self.chunk_length + 1, self.frame_stride))
+
+
+def check_chunk(action: Tensor, expected: tuple[int, int, int], generators: Sequence[torch.Generator]) -> None:
+    """Check actions and the number of generators (the rows'); ActionError with the first bad number."""
+    rows = expected[0]
+    if tuple(action.shape) != expected or action.dtype != torch.float32:
+        raise ActionError(f"action must be float32 {expected}, got {action.dtype} {tuple(action.shape)}")
+    if len(generators) != rows:
+        raise ActionError(f"imagine needs one generator per row: {rows}, got {len(generators)}")
+    finite = torch.isfinite(action)
+    if not finite.all():
+        row, step, field = (int(i) for i in (~finite).nonzero()[0])
+        raise ActionError(f"action[{row}, {step}, {field}] is {action[row, step, field].item()}; state unchanged")
+
+
+def check_imagined(latent: Tensor) -> None:
+    """Check that latents ``[B, ...]`` are finite. Raises NonFiniteError: with the first bad row."""
+    finite = torch.isfinite(latent).flatten(1).all(dim=1)
+    if not finite.all():
+        row = int((~finite).nonzero()[0])
+        raise NonFiniteError(
+            f"the world model imagined non-finite latents, first in row {row}; its weights are damaged"
+        )

@@ -8,8 +8,6 @@ Each view of a sheet is encoded and decoded alone.
 Shapes legend: ``B`` rows, ``T`` frames, ``V`` views, ``c`` latent channels, ``h w`` latent grid, ``n = h w`` tokens.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
@@ -46,10 +44,7 @@ def quantise(frames: Tensor) -> Tensor:
 
 
 def salience_weight(frames: Tensor, salience: float) -> Tensor:
-    """Weight pixels of ``[N, 3, Y, X]`` by their distance from the batch's mean frame: ``[N, 1, Y, X]`` with mean 1.
-
-    A fully different pixel has the weight ``salience`` on top of 1.
-    """
+    """Weight pixels ``[N, 3, Y, X]`` by their distance from the batch's mean frame: ``[N, 1, Y, X]``, mean 1."""
     difference = (frames - frames.mean(dim=0, keepdim=True)).abs().mean(dim=1, keepdim=True)
     weight = 1 + salience * (difference / 0.5).clamp(max=1)
     return weight / weight.mean()

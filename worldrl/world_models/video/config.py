@@ -1,7 +1,5 @@
 """Configuration of the video world model; it is stored with the weights as JSON."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -11,7 +9,45 @@ from worldrl.core.image_fit import Fit, ImageFit
 from worldrl.core.observation import IMAGE, NOT_OBSERVED, OBSERVATION, check_inputs
 from worldrl.core.renames import current_config
 from worldrl.core.storage.typed import from_plain
-from worldrl.world_models.video.unet_config import UNetConfig
+
+
+@dataclass
+class UNetConfig:
+    """EDM U-Net; the defaults are DIAMOND's."""
+
+    channels: int = 64  # of every level.
+    levels: int = 4  # resolutions, each half of the previous one.
+    blocks: int = 2  # residual blocks per level on the way down; one more on the way up.
+    condition: int = 256  # width of the embedding of noise level and actions.
+    heads: int = 8  # attention heads at the lowest resolution, and of the success and gripper head.
+    # standard deviation of the latents; 0.5 for pixels in [-1, 1], about 1 for the patch codec's.
+    sigma_data: float = 0.5
+    offset_noise: float = 0.3  # standard deviation of the noise that all places of a channel share, in training.
+    log_sigma_mean: float = -0.4  # mean of the training levels' logarithm.
+    log_sigma_std: float = 1.2  # its standard deviation.
+    sigma_low: float = 2e-3  # lowest level, in training and of the sampler.
+    sigma_high: float = 20.0  # highest level in training.
+    sigma_start: float = 5.0  # level at which sampling starts.
+    rho: float = 7.0  # density of the sampler's levels at the lower end.
+    sampling_steps: int = 3  # steps of the sampler for each frame.
+    order: int = 1  # 1 for Euler's steps, 2 for Heun's: one more evaluation for every step but the last.
+
+    def __post_init__(self) -> None:
+        if self.channels > 32 and self.channels % 32:
+            raise SettingError(f"dynamics.unet.channels above 32 must be a multiple of 32, got {self.channels}")
+        if self.channels % self.heads:
+            raise SettingError(f"dynamics.unet.heads must divide channels {self.channels}, got {self.heads}")
+        for name in ("levels", "blocks", "sampling_steps"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"dynamics.unet.{name} must be at least 1, got {getattr(self, name)}")
+        if not (0 < self.sigma_low < self.sigma_start and self.sigma_low < self.sigma_high):
+            raise SettingError(
+                "dynamics.unet.sigma_low must be above 0 and below sigma_start and sigma_high, got "
+                f"{self.sigma_low}, {self.sigma_start}, {self.sigma_high}"
+            )
+        if self.order not in (1, 2):
+            raise SettingError(f"dynamics.unet.order must be 1 (Euler) or 2 (Heun), got {self.order}")
+
 
 Kind = TypeVar("Kind", bound=StrEnum)
 
@@ -39,34 +75,22 @@ class CodecConfig:
     """Frame codec: square patches, linear layers and small attention blocks (matrix products suit a CPU).
 
     The identity codec uses ``image_size`` only.
-
-    Attributes:
-        kind: ``patch`` (latents), ``identity`` (pixels), or ``auto``: latents for the flow transformer, pixels for the
-            U-Net.
-        image_size: pixels of a square frame.
-        fit: how recorded images of another size get this one; refuse is an error.
-        patch: pixels of a patch, also the spatial compression.
-        channels: latent channels ``c``.
-        width: token width.
-        depth: blocks in the encoder and in the decoder.
-        heads: attention heads.
-        latent_noise: noise added to latents in training, so that decoding tolerates small errors.
-        salience: extra weight on pixels that differ from the batch's mean frame, so that small objects are not lost.
     """
 
+    # ``patch`` (latents), ``identity`` (pixels), or ``auto``: latents for the flow transformer, pixels for the U-Net.
     kind: CodecKind = CodecKind.auto
-    image_size: int = 64
-    fit: Fit = Fit.refuse
-    patch: int = 8
-    channels: int = 16
-    width: int = 128
-    depth: int = 3
-    heads: int = 4
-    latent_noise: float = 0.1
+    image_size: int = 64  # pixels of a square frame.
+    fit: Fit = Fit.refuse  # how recorded images of another size get this one; refuse is an error.
+    patch: int = 8  # pixels of a patch, also the spatial compression.
+    channels: int = 16  # latent channels ``c``.
+    width: int = 128  # token width.
+    depth: int = 3  # blocks in the encoder and in the decoder.
+    heads: int = 4  # attention heads.
+    latent_noise: float = 0.1  # noise added to latents in training, so that decoding tolerates small errors.
+    # extra weight on pixels that differ from the batch's mean frame, so that small objects are not lost.
     salience: float = 8.0
 
     def __post_init__(self) -> None:
-        """Reject sizes that do not divide."""
         self.kind = _kind("codec.kind", CodecKind, self.kind)
         self.fit = _kind("codec.fit", Fit, self.fit)
         if self.image_size % self.patch:
@@ -84,59 +108,36 @@ class CodecConfig:
 class DynamicsConfig:
     """Action-conditioned prediction of one chunk.
 
-    Both backends read the settings up to ``reference``; the others are the flow transformer's, and ``unet`` the
-    U-Net's.
-
-    Attributes:
-        kind: ``flow_transformer`` (all frames of a chunk at once, in latents) or ``edm_unet`` (DIAMOND: one frame after
-            the other, in pixels).
-        chunk_length: control steps ``L`` per chunk, the policy's chunk.
-        frame_stride: control steps per predicted frame.
-        memory_frames: newest frames ``K`` in the model's input, besides the episode's first one.
-        memory_noise: largest noise level of the memory frames in training (uniform from 0).
-        motion_weight: extra loss weight on places that change within the chunk.
-        reference: whether the first frame anchors the prediction (off only for ablations).
-        width: token width.
-        depth: modulated blocks.
-        heads: attention heads.
-        pure_noise_share: share of training rows at σ = 1.
-        shift: schedule shift.
-        sampling_steps: Euler steps of the sampler.
-        refinement_steps: refinement steps: a finished sample is made slightly noisy and denoised again.
-        refinement_sigma: level of the last of them; the k-th of K has this to the power of k/K.
-        refinement_share: share of training rows at those levels, if there are any.
-        action_modulation: whether actions modulate the blocks (off only for ablations).
-        action_tokens: whether actions are attended to as tokens (off only for ablations).
-        pose_map: whether tokens get the place of each future gripper pose in the image.
-        planning: whether the model also runs without actions, conditioned on the instruction instead (``imagine(state,
-            None)``); ``training.action_dropout`` trains this.
-        unet: sizes and levels of the U-Net.
+    Both backends read the settings up to ``reference``; the others are the flow transformer's, ``unet`` the U-Net's.
     """
 
+    # ``flow_transformer`` (all frames of a chunk at once, in latents) or ``edm_unet`` (DIAMOND: one frame after the
+    # other, in pixels).
     kind: DynamicsKind = DynamicsKind.flow_transformer
-    chunk_length: int = 8
-    frame_stride: int = 2
-    memory_frames: int = 4
-    memory_noise: float = 0.15
-    motion_weight: float = 4.0
-    reference: bool = True
-    width: int = 192
-    depth: int = 6
-    heads: int = 6
-    pure_noise_share: float = 0.5
-    shift: float = 1.0
-    sampling_steps: int = 2
-    refinement_steps: int = 0
-    refinement_sigma: float = 0.02
-    refinement_share: float = 0.25
-    action_modulation: bool = True
-    action_tokens: bool = True
-    pose_map: bool = True
+    chunk_length: int = 8  # control steps ``L`` per chunk, the policy's chunk.
+    frame_stride: int = 2  # control steps per predicted frame.
+    memory_frames: int = 4  # newest frames ``K`` in the model's input, besides the episode's first one.
+    memory_noise: float = 0.15  # largest noise level of the memory frames in training (uniform from 0).
+    motion_weight: float = 4.0  # extra loss weight on places that change within the chunk.
+    reference: bool = True  # whether the first frame anchors the prediction (off only for ablations).
+    width: int = 192  # token width.
+    depth: int = 6  # modulated blocks.
+    heads: int = 6  # attention heads.
+    pure_noise_share: float = 0.5  # share of training rows at σ = 1.
+    shift: float = 1.0  # schedule shift.
+    sampling_steps: int = 2  # Euler steps of the sampler.
+    refinement_steps: int = 0  # refinement steps: a finished sample is made slightly noisy and denoised again.
+    refinement_sigma: float = 0.02  # level of the last of them; the k-th of K has this to the power of k/K.
+    refinement_share: float = 0.25  # share of training rows at those levels, if there are any.
+    action_modulation: bool = True  # whether actions modulate the blocks (off only for ablations).
+    action_tokens: bool = True  # whether actions are attended to as tokens (off only for ablations).
+    pose_map: bool = True  # whether tokens get the place of each future gripper pose in the image.
+    # whether the model also runs without actions, conditioned on the instruction instead (``imagine(state, None)``);
+    # ``training.action_dropout`` trains this.
     planning: bool = False
-    unet: UNetConfig = field(default_factory=UNetConfig)
+    unet: UNetConfig = field(default_factory=UNetConfig)  # sizes and levels of the U-Net.
 
     def __post_init__(self) -> None:
-        """Reject a chunk of incomplete frames, and switches of the other backend."""
         self.kind = _kind("dynamics.kind", DynamicsKind, self.kind)
         require_at_least_one(self, ("chunk_length", "frame_stride"), of="dynamics")
         if self.chunk_length % self.frame_stride:
@@ -173,75 +174,51 @@ class DynamicsConfig:
 
 @dataclass
 class SuccessHeadConfig:
-    """Joint success head.
+    """Joint success head."""
 
-    Attributes:
-        loss_weight: weight of its cross-entropy beside the flow loss.
-        positive_weight: weight of frames of success; below 1 favours precision, since reinforcement learning exploits
-            false success.
-        noise_weight: how much less a frame weighs in pure noise than in none; 0 weighs all levels alike, 1 leaves pure
-            noise out.
-    """
-
-    loss_weight: float = 0.1
+    loss_weight: float = 0.1  # weight of its cross-entropy beside the flow loss.
+    # weight of frames of success; below 1 favours precision, since reinforcement learning exploits false success.
     positive_weight: float = 1.0
+    # how much less a frame weighs in pure noise than in none; 0 weighs all levels alike, 1 leaves pure noise out.
     noise_weight: float = 0.5
 
     def __post_init__(self) -> None:
-        """Reject weights that would make the loss negative."""
         if not 0 <= self.noise_weight <= 1:
             raise SettingError(f"success.noise_weight must be in [0, 1], got {self.noise_weight}")
 
 
 @dataclass
 class GripperHeadConfig:
-    """Gripper head.
+    """Gripper head."""
 
-    Attributes:
-        loss_weight: weight of its squared error (in units of 2 cm) beside the flow loss; 0 switches it off.
-    """
-
-    loss_weight: float = 0.3
+    loss_weight: float = 0.3  # weight of its squared error (in units of 2 cm) beside the flow loss; 0 switches it off.
 
 
 @dataclass
 class StateHeadConfig:
-    """State head, of models with ``state=measured``.
+    """State head, of models with ``state=measured``."""
 
-    Attributes:
-        loss_weight: weight of its negative log-likelihood (nats per number) beside the flow loss.
-    """
-
-    loss_weight: float = 0.05
+    loss_weight: float = 0.05  # weight of its negative log-likelihood (nats per number) beside the flow loss.
 
 
-CONDITIONINGS = ("actions", "instruction")
-"""Conditions of a video."""
+CONDITIONINGS = ("actions", "instruction")  # conditions of a video
 
 
 @dataclass
 class OutcomeHeadConfig:
-    """Outcome head, and when its probability counts as success.
+    """Outcome head, and when its probability counts as success."""
 
-    Attributes:
-        conditioning: input beside the frames: ``actions`` (to improve a policy in imagination), or ``instruction`` (to
-            rate planned videos, which have no actions).
-        width: of a member's recurrent state.
-        ensemble_size: members of the outcome ensemble; their mean probability counts, their spread is the uncertainty.
-        threshold: probability from which a frame counts as success; calibrated on held-out rollouts.
-        min_threshold: lower limit of the calibration.
-        debounce: consecutive frames over the threshold that make a success.
-    """
-
-    width: int = 128
+    width: int = 128  # of a member's recurrent state.
+    # members of the outcome ensemble; their mean probability counts, their spread is the uncertainty.
     ensemble_size: int = 1
-    threshold: float = 0.7
-    min_threshold: float = 0.5
-    debounce: int = 2
+    threshold: float = 0.7  # probability from which a frame counts as success; calibrated on held-out rollouts.
+    min_threshold: float = 0.5  # lower limit of the calibration.
+    debounce: int = 2  # consecutive frames over the threshold that make a success.
+    # input beside the frames: ``actions`` (to improve a policy in imagination), or ``instruction`` (to rate planned
+    # videos, which have no actions).
     conditioning: str = "actions"
 
     def __post_init__(self) -> None:
-        """Reject an empty ensemble and unknown conditionings."""
         if self.conditioning not in CONDITIONINGS:
             raise SettingError(
                 f"outcome.conditioning: unknown value {self.conditioning!r}{nearest(self.conditioning, CONDITIONINGS)}"
@@ -252,20 +229,13 @@ class OutcomeHeadConfig:
 
 @dataclass
 class RestorerConfig:
-    """Frame restorer of decoded images.
+    """Frame restorer of decoded images."""
 
-    Attributes:
-        width: channels; 0 shows the codec's images.
-        block: pixels of a square that the convolutions treat as one place.
-        depth: residual convolutions.
-    """
-
-    width: int = 0
-    block: int = 2
-    depth: int = 3
+    width: int = 0  # channels; 0 shows the codec's images.
+    block: int = 2  # pixels of a square that the convolutions treat as one place.
+    depth: int = 3  # residual convolutions.
 
     def __post_init__(self) -> None:
-        """Reject sizes that make no network."""
         if self.width < 0 or self.block < 1 or self.depth < 0:
             raise SettingError(
                 f"restorer needs width and depth of 0 or more and block of 1 or more, got width={self.width}, "
@@ -275,12 +245,7 @@ class RestorerConfig:
 
 @dataclass
 class VideoWorldModelConfig:
-    """Sizes of a :class:`~worldrl.world_models.video.model.VideoWorldModel`.
-
-    Attributes:
-        cameras: images that it imagines together, ``image`` (the main camera's) first, then for example ``wrist_image``.
-        state: ``measured`` also predicts the measured state; ``none`` does not.
-    """
+    """Sizes of a :class:`~worldrl.world_models.video.model.VideoWorldModel`."""
 
     codec: CodecConfig = field(default_factory=CodecConfig)
     dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)
@@ -288,12 +253,12 @@ class VideoWorldModelConfig:
     gripper: GripperHeadConfig = field(default_factory=GripperHeadConfig)
     outcome: OutcomeHeadConfig = field(default_factory=OutcomeHeadConfig)
     restorer: RestorerConfig = field(default_factory=RestorerConfig)
+    # images that it imagines together, ``image`` (the main camera's) first, then for example ``wrist_image``.
     cameras: list[str] = field(default_factory=lambda: [IMAGE])
-    state: str = NOT_OBSERVED
+    state: str = NOT_OBSERVED  # ``measured`` also predicts the measured state; ``none`` does not.
     state_head: StateHeadConfig = field(default_factory=StateHeadConfig)
 
     def __post_init__(self) -> None:
-        """Reject cameras that do not fit, a U-Net with more halvings than its grid has, and blocks that do not tile a frame."""
         check_inputs(self.cameras, self.state, "model.")
         if len(self.cameras) > 1 and self.dynamics.kind is not DynamicsKind.flow_transformer:
             raise SettingError(
@@ -322,12 +287,8 @@ class VideoWorldModelConfig:
         return self.codec.image_size // (self.codec.patch if self.codec_kind is CodecKind.patch else 1)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> VideoWorldModelConfig:
-        """Rebuild from :meth:`to_json`; absent keys take their defaults.
-
-        Raises:
-            SettingError: an unknown key, a value of another type or out of its range.
-        """
+    def from_json(cls, data: dict[str, Any]) -> "VideoWorldModelConfig":
+        """Rebuild from :meth:`to_json`; absent keys take their defaults; SettingError: unknown or out of range."""
         own = {name: part for name, part in current_config(data).items() if name not in ("embodiment", OBSERVATION)}
         return from_plain(cls, own, where="config")
 
@@ -337,7 +298,6 @@ class VideoWorldModelConfig:
 
 
 def _kind(name: str, kinds: type[Kind], value: str) -> Kind:
-    """Read a kind from text."""
     try:
         return kinds(value)
     except ValueError:

@@ -11,8 +11,6 @@ point is therefore drawn to its own answer at the other, which the teacher's Eul
 The context is drawn as in ordinary training, and both heads learn on the student's features.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,11 +85,7 @@ def fit_distilled(
     log: MetricLog | None,
     series: str = "distillation",
 ) -> FitReport:
-    """Distil the model's sampler in place to ``config.distill_sampling_steps`` steps.
-
-    Raises:
-        SettingError: the model's dynamics is not the flow transformer.
-    """
+    """Distil a flow transformer in place to ``config.distill_sampling_steps`` steps; SettingError: another dynamics."""
     if not isinstance(model.dynamics, FlowTransformer):
         raise SettingError("distill_steps: only the flow transformer can be distilled; give distill_steps=0")
     teacher = copy.deepcopy(model.dynamics).eval().requires_grad_(False)

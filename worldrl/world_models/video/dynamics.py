@@ -1,14 +1,11 @@
 """Interface of a dynamics backend: it samples the frames of one chunk, and computes a loss on recorded ones.
 
-A backend owns network, noise levels and sampler: the rectified flows of ``flow_transformer`` and of Wan and the EDM of
-``edm_unet`` share no level and no step. A Wan latent frame stands for four frames. Everything else uses this interface:
-:class:`~worldrl.world_models.video.model.VideoWorldModel`, the heads and the training.
+A backend owns network, noise levels and sampler: the rectified flows of ``flow_transformer`` and of Wan and the EDM
+of ``edm_unet`` share no level and no step. A Wan latent frame stands for four frames.
 
 Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions of ``A`` numbers, ``c h w``
 latent, ``n`` tokens, ``d`` width.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -21,19 +18,13 @@ from worldrl.core.interfaces import Logs
 
 @dataclass(frozen=True)
 class ChunkLoss:
-    """Loss of one recorded chunk.
+    """Loss of one recorded chunk."""
 
-    Attributes:
-        loss: scalar.
-        features: ``[B, n, d]`` for the heads, from the evaluations that gave the loss.
-        level: noise share of those evaluations in [0, 1]: ``[B, F]``, or ``[B, 1]`` where all frames of a row are alike.
-        logs: detached scalars.
-    """
-
-    loss: Tensor
-    features: Tensor
+    loss: Tensor  # scalar.
+    features: Tensor  # ``[B, n, d]`` for the heads, from the evaluations that gave the loss.
+    # noise share of those evaluations in [0, 1]: ``[B, F]``, or ``[B, 1]`` where all frames of a row are alike.
     level: Tensor
-    logs: Logs
+    logs: Logs  # detached scalars.
 
 
 class Dynamics(Protocol):
@@ -48,14 +39,11 @@ class Dynamics(Protocol):
         ...
 
     def sample(self, noise: Tensor, reference: Tensor, memory: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Return float32 latents ``[B, F, c, h, w]`` and the features ``[B, n, d]`` of their evaluations.
+        """Latents ``[B, F, c, h, w]`` and the features ``[B, n, d]`` of their evaluations.
 
-        Args:
-            noise: ``[B, noise_frames, c, h, w]``.
-            reference: latent of the episode's first frame ``[B, c, h, w]``.
-            memory: newest latents ``[B, K, c, h, w]``, the present one last.
-            action: ``[B, L, 2A]``, each scaled action with its scaled command, or :func:`hide_actions` of it for a model that
-                plans.
+        ``noise``: ``[B, noise_frames, c, h, w]``; ``reference``: the episode's first latent; ``memory``: ``[B, K, c,
+        h, w]``, the newest one last; ``action``: ``[B, L, 2A]``, each scaled action with its scaled command, or
+        :func:`hide_actions` of it.
         """
         ...
 
@@ -76,8 +64,7 @@ class Dynamics(Protocol):
 def hide_actions(action: Tensor, instruction: Tensor, hidden: Tensor) -> Tensor:
     """Replace the actions ``[B, L, 2A]`` of rows ``hidden``, bool ``[B]``, by the embedded instruction ``[B, d]``.
 
-    Returns:
-        ``[B, L, 2A + 1 + d]``: the actions, 1 where they are hidden, the instruction; 0 where a row does not have them.
+    Returns ``[B, L, 2A + 1 + d]``: the actions, 1 where they are hidden, the instruction; else 0.
     """
     flag = hidden.to(action.dtype)[:, None, None]
     # With both, motion would follow from the instruction, and a bad action would be imagined to succeed.
@@ -89,8 +76,7 @@ def hide_actions(action: Tensor, instruction: Tensor, hidden: Tensor) -> Tensor:
 def motion_weight(target: Tensor, now: Tensor, strength: float) -> Tensor:
     """Weight places by their change within the chunk, ``[B, F, 1, h, w]`` with mean 1 over the batch.
 
-    ``target`` are future latents ``[B, F, c, h, w]``, ``now`` is the newest one ``[B, 1, c, h, w]``. A place that
-    changed by its own scale has the weight ``strength`` on top of 1.
+    A place that changed from ``now [B, 1, c, h, w]`` by its own scale has the weight ``strength`` on top of 1.
     """
     change = (target - now).square().mean(dim=2, keepdim=True).clamp(max=1)
     weight = 1 + strength * change

@@ -4,8 +4,6 @@ Each episode starts at its beginning and somewhere in its middle, as a rollout f
 given.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,10 +22,7 @@ from worldrl.world_models.video.following import Follower
 def whole_episodes(
     model: Follower[Any], episodes: Sequence[Episode], *, seed: int, series: str, batch: int = 128
 ) -> Iterator[tuple[WindowBatch, torch.Generator]]:
-    """Yield ``batch`` episodes at a time as windows up to their ends, twice each, with a CPU generator for further draws.
-
-    Episodes of similar length share a batch, which wastes the least padding. ``series`` names the progress line.
-    """
+    """Yield ``batch`` episodes of similar length as windows up to their ends, twice each, with a generator."""
     store = build_store(episodes, images=images_among(model.more))
     order = np.argsort(store.length, kind="stable")
     with Progress(f"{series}: imagining", len(order), unit="episodes") as progress:

@@ -3,8 +3,6 @@
 A setting at its default counts as not given, and the weights keep their own value.
 """
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 from worldrl.core.errors import SettingError
@@ -27,20 +25,15 @@ FREE = frozenset(
     }
 )  # fmt: skip
 """Settings that fit any weights: of losses, training, sampling and thresholds; and parts that can be added untrained."""
-WAN_FREE = frozenset({"codec.dtype", "codec.rows", "dynamics.bell_weight"})
-"""Further ones of a Wan world model."""
-RESTORER = "restorer."
-"""Settings of the frame restorer are free where the weights have none."""
+WAN_FREE = frozenset({"codec.dtype", "codec.rows", "dynamics.bell_weight"})  # further ones of a Wan world model
+RESTORER = "restorer."  # settings of the frame restorer are free where the weights have none
 
 
 def extended(model: VideoWorldModel, wanted: VideoWorldModelConfig, *, seed: int) -> VideoWorldModel:
-    """Return the model under the settings that ``wanted`` gives.
+    """Return the model under the settings that ``wanted`` gives, with what they add to it, untrained.
 
-    Missing planning, frame restorer, ensemble members, views and state head are added untrained. With the same settings of
-    sampling, and no member or view added, all numbers and images stay the same.
-
-    Raises:
-        SettingError: a given setting does not fit these weights, or the backend cannot plan.
+    Without added member or view, and with the same sampling, all numbers and images stay. Raises SettingError: a
+    given setting does not fit these weights, or the backend cannot plan.
     """
     config = extended_config(model.config, wanted)
     if config == model.config:
@@ -52,11 +45,7 @@ def extended(model: VideoWorldModel, wanted: VideoWorldModelConfig, *, seed: int
 
 
 def extended_config(held: VideoWorldModelConfig, wanted: VideoWorldModelConfig) -> VideoWorldModelConfig:
-    """Return the configuration of :func:`extended`'s model: that of the weights with the given values that fit.
-
-    Raises:
-        SettingError: given values do not fit; all such settings are named.
-    """
+    """The weights' configuration with the given values that fit; SettingError names all that do not."""
     own = held.to_json()
     asked = asked_for(wanted.to_json(), VideoWorldModelConfig().to_json(), own)
     if wanted.codec_kind is held.codec_kind:

@@ -1,27 +1,18 @@
 """Flow transformer: one chunk of future latents from the reference, the memory and the actions.
 
 The future frames of a chunk are packed into the channels of one token grid, beside the reference latent and the ``K``
-memory latents: 64 tokens in all. Actions enter twice, as in WoVR: as a vector that joins the noise level's embedding
-and modulates every block, and as tokens that every block attends to. Each action comes with the commanded pose it leads
-to. Every token also gets its offset from each future gripper place in the image (``pose_map``; World-Env draws such a
-map).
+memory latents. Actions, each with its commanded pose, enter twice, as in WoVR: as a vector that joins the noise
+level's embedding and modulates every block, and as tokens that every block attends to. Every token also gets its
+offset from each future gripper place in the image (``pose_map``; World-Env draws such a map).
 
-The output is the *change* from the newest memory frame: ẑ = z_now + f(·). An untrained model therefore predicts a still
-image, and the static scene does not hide a small object's motion.
-
-A model that plans (``planning``) also runs without actions: a vector and tokens of the instruction replace those of the
-actions in such rows, without poses. Rows with actions do not change.
-
-Levels and steps are those of the rectified flow (``worldrl.diffusion.flow``); a finished sample can be refined
-(PDE-Refiner, Lippe et al. 2023).
-
-Several views are one sequence of tokens (``views``): ``h`` is then the height of all.
+The output is the *change* from the newest memory frame: ẑ = z_now + f(·). An untrained model therefore predicts a
+still image, and the static scene does not hide a small object's motion. In rows that plan (``planning``) a vector and
+tokens of the instruction replace those of the actions, without poses. A finished sample can be refined (PDE-Refiner,
+Lippe et al. 2023). Several views are one sequence of tokens (``pose_map``): ``h`` is then the height of all.
 
 Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions of ``A`` numbers, ``c h w``
 latent, ``n = h w``.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -35,7 +26,7 @@ from worldrl.nn.blocks import Mlp, ModulatedBlock
 from worldrl.nn.embed import sinusoidal
 from worldrl.world_models.video.config import DynamicsConfig
 from worldrl.world_models.video.dynamics import ChunkLoss, motion_weight
-from worldrl.world_models.video.pose_map import make_pose_map
+from worldrl.world_models.video.pose_map import FurtherViews, make_pose_map
 
 
 class PlanCondition(nn.Module):
@@ -94,11 +85,8 @@ class FlowTransformer(nn.Module):
         self.tokens_out = nn.Linear(d, channels * frames)
         self.plan = PlanCondition(d, config.chunk_length) if config.planning else None
         self._initialise()
-        self.views = None
-        if views > 1:
-            from worldrl.world_models.video.views import FurtherViews
-
-            self.views = FurtherViews(views, d, (height, width), frames, actions, pose_map=config.pose_map)
+        further = (views, d, (height, width), frames, actions)
+        self.views = FurtherViews(*further, pose_map=config.pose_map) if views > 1 else None
 
     def _initialise(self) -> None:
         # Training starts from a still image, unmodulated by actions.
@@ -109,11 +97,7 @@ class FlowTransformer(nn.Module):
     def forward(
         self, x: Tensor, sigma: Tensor, reference: Tensor, memory: Tensor, action: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the clean latents ``[B, F, c, h, w]`` and the token features ``[B, n, d]`` for the heads.
-
-        ``x`` are noisy future latents ``[B, F, c, h, w]`` at levels ``sigma`` ``[B]`` in (0, 1]; the others are those
-        of :meth:`~worldrl.world_models.video.dynamics.Dynamics.sample`.
-        """
+        """Clean latents ``[B, F, c, h, w]`` of noisy ``x`` at levels ``sigma [B]``, and the features ``[B, n, d]``."""
         if not self.config.reference:
             reference = torch.zeros_like(reference)
         tokens = torch.cat([x.flatten(1, 2), reference, memory.flatten(1, 2)], dim=1)  # [B, channels, h, w]
@@ -162,10 +146,7 @@ class FlowTransformer(nn.Module):
         return self.config.chunk_frames * (1 + self.config.refinement_steps)
 
     def sample(self, noise: Tensor, reference: Tensor, memory: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Integrate the flow from noise, then refine; see :meth:`Dynamics.sample`.
-
-        The features are the last evaluation's, whose frames are nearly clean.
-        """
+        """Integrate the flow from noise, then refine; the features are those of the last, nearly clean evaluation."""
         x, *fresh = noise.split(self.config.chunk_frames, dim=1)
         features = noise.new_zeros(0)
         for sigma, sigma_next in pairwise(sigma_grid(self.config.sampling_steps, self.config.shift).to(noise.device)):
@@ -180,20 +161,13 @@ class FlowTransformer(nn.Module):
 
     @property
     def read_level(self) -> float:
-        """Level σ at which finished frames are read: that of the sampler's last evaluation, at most 0.5.
-
-        Heads trained on sampled chunks fit features of that level; above 0.5 noise would dominate.
-        """
+        """Level at which finished frames are read: the sampler's last, at most 0.5, above which noise dominates."""
         if self.config.refinement_steps:
             return float(self._refinement()[-1])
         return min(float(sigma_grid(self.config.sampling_steps, self.config.shift)[-2]), 0.5)
 
     def read(self, clean: Tensor, noise: Tensor, reference: Tensor, memory: Tensor, action: Tensor) -> Tensor:
-        """Return features ``[B, n, d]`` of a finished chunk as if it had just been sampled.
-
-        ``clean`` are its latents ``[B, F, c, h, w]``, ``noise`` is standard normal of that shape; the others as of
-        :meth:`forward`.
-        """
+        """Features ``[B, n, d]`` of a finished chunk ``[B, F, c, h, w]`` as if it had just been sampled."""
         level = clean.new_full((len(clean),), self.read_level)
         return self(add_noise(clean, noise, level), level, reference, memory, action)[1]
 

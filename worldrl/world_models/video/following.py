@@ -1,17 +1,12 @@
 """How a world model is rolled forward, chunk after chunk on its own frames: on actions, or along recorded windows.
 
-Training on a model's own rollouts (``losses``, ``bootstrapping``) and of the outcome head (``outcome_training``) uses
-this.
-
-Shapes legend: ``B`` rows, ``V`` views, ``K`` memory frames, ``L`` control steps per chunk, ``A`` numbers of a command, ``S``
-measured numbers, ``n`` tokens, ``d`` width of the features, ``c h w`` latent.
+Shapes legend: ``B`` rows, ``V`` views, ``K`` memory frames, ``L`` control steps per chunk, ``A`` numbers of a
+command, ``S`` measured numbers, ``n`` tokens, ``d`` width of the features, ``c h w`` latent.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,41 +30,37 @@ class FollowedState(Protocol):
 
 
 @dataclass(frozen=True)
-class VideoState:
-    """Rows of a video world model between chunks.
-
-    Attributes:
-        reference: latent of each row's first frame ``[B, c, h, w]``.
-        memory: newest latents ``[B, K, c, h, w]``.
-        command: last command ``[B, A]``.
-        instruction: embedded instructions ``[B, d]``.
-        belief: recurrent state of the outcome ensemble ``[B, J b]``.
-        first: uint8 ``[B, V Y, X, 3]``, each row's first sheet.
-        measured: newest measured numbers ``[B, S]``; None where the model does not predict them.
-    """
+class RowState:
+    """Rows of a world model between chunks: tensors whose first axis are the rows."""
 
     reference: Tensor
-    memory: Tensor
-    command: Tensor
-    instruction: Tensor
-    belief: Tensor
-    first: Tensor
-    measured: Tensor | None = None
 
     @property
     def rows(self) -> int:
         """Number of rollouts."""
         return self.reference.shape[0]
 
-    def select(self, index: Tensor) -> VideoState:
+    def select(self, index: Tensor) -> Self:
         """Keep the rows of ``index``."""
         index = index.to(self.reference.device)
-        return VideoState(**{name: value[index] for name, value in self.state_dict().items()})
+        return type(self)(**{name: value[index] for name, value in self.state_dict().items()})
 
     def state_dict(self) -> dict[str, Tensor]:
         """Tensors that restore the state exactly."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class VideoState(RowState):
+    """Rows of a video world model; ``reference`` is the latent of each row's first frame ``[B, c, h, w]``."""
+
+    memory: Tensor  # newest latents ``[B, K, c, h, w]``.
+    command: Tensor  # last command ``[B, A]``.
+    instruction: Tensor  # embedded instructions ``[B, d]``.
+    belief: Tensor  # recurrent state of the outcome ensemble ``[B, J b]``.
+    first: Tensor  # uint8 ``[B, V Y, X, 3]``, each row's first sheet.
+    measured: Tensor | None = None  # newest measured numbers ``[B, S]``; None where the model does not predict them.
 
 
 def latent_start(batch: WindowBatch) -> VideoState:
@@ -122,12 +113,10 @@ class Follower(Protocol[StateT]):
     def follow(
         self, state: StateT, batch: WindowBatch, steps: slice, noise: Tensor, hidden: Tensor | None = None
     ) -> tuple[StateT, Tensor]:
-        """Imagine the chunk of control steps ``steps`` with ``noise`` ``[B, *noise_shape]``; the batch is on the model's device.
+        """Imagine the chunk of control steps ``steps``; the state after it and the heads' features ``[B, n, d]``.
 
-        Rows of ``hidden``, bool ``[B]``, use the instruction instead of the true actions; None hides none.
-
-        Returns:
-            The state after the chunk and the features ``[B, n, d]`` for the heads.
+        ``noise`` is ``[B, *noise_shape]``. Rows of ``hidden``, bool ``[B]``, use the instruction instead of the true
+        actions.
         """
         ...
 
@@ -167,14 +156,10 @@ def roll_forward(
     act: Callable[[int, Any], Tensor | None],
     noise: Callable[[int], Sequence[torch.Generator]],
 ) -> Iterator[tuple[Any, Imagined]]:
-    """Imagine chunk after chunk; yield the state after each, and what was imagined.
+    """Imagine ``chunks`` chunks of a :class:`~worldrl.core.interfaces.WorldModel`; yield state and chunk after each.
 
-    Args:
-        model: a :class:`~worldrl.core.interfaces.WorldModel`.
-        state: ``B`` rows, of the same model.
-        chunks: how many.
-        act: maps a chunk's number and the state before it to its actions ``[B, L, A]``; None lets the model plan.
-        noise: maps a chunk's number to one generator per row.
+    ``act`` maps a chunk's number and the state to actions ``[B, L, A]`` (None plans); ``noise`` gives a generator per
+    row.
     """
     for chunk in range(chunks):
         state, imagined = model.imagine(state, act(chunk, state), generators=noise(chunk))

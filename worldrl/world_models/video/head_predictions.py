@@ -1,13 +1,10 @@
-"""Predictions of a world model's heads for finished videos, recorded or imagined.
+"""Predictions of a world model's heads for finished videos, recorded or imagined; nothing is imagined.
 
-Each chunk gets the little noise of the sampler's last step, and the network evaluates it once, with the true frames
-before it as memory. Nothing is imagined; only the heads are evaluated.
+Each chunk gets the little noise of the sampler's last step, and is evaluated once with the true frames before it.
 
-Shapes legend: ``N`` videos, ``T`` frames of each (whole chunks), ``F`` frames per chunk, ``L`` control steps per chunk,
-``d`` width of the dynamics, ``c h w`` latent.
+Shapes legend: ``N`` videos, ``T`` frames of each (whole chunks), ``F`` frames per chunk, ``L`` control steps per
+chunk, ``d`` width of the dynamics, ``c h w`` latent.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 
@@ -21,25 +18,17 @@ from worldrl.core.types import ResetRecord
 from worldrl.world_models.video.codec import to_unit
 from worldrl.world_models.video.flow_transformer import FlowTransformer
 from worldrl.world_models.video.following import VideoState
+from worldrl.world_models.video.heads import ensemble_success
 from worldrl.world_models.video.model import VideoWorldModel
-from worldrl.world_models.video.outcome_head import ensemble_success
 
 
 def read_findings(
     model: VideoWorldModel, state: VideoState, latent: Tensor, action: Tensor | None, noise: Tensor
 ) -> Tensor:
-    """Return the findings of both heads ``[N, T, 2d]``, for the outcome ensemble.
+    """Findings of both heads ``[N, T, 2d]`` on frames ``latent [N, T, c, h, w]`` after ``state``.
 
-    Args:
-        model: is not changed.
-        state: just before the first chunk, ``N`` rows, with the instructions embedded.
-        latent: the frames ``[N, T, c, h, w]``.
-        action: ``[N, T L / F, A]``; None reads the videos as plans of the instruction.
-        noise: standard normal ``[N, T, c, h, w]``.
-
-    Raises:
-        SettingError: the model is no flow transformer, or the frames are no whole chunks.
-        ActionError: there are no actions, and the model does not plan.
+    ``action`` ``[N, T L / F, A]`` None reads the videos as plans. Raises SettingError: no flow transformer, or no
+    whole chunks; ActionError: no actions, and the model does not plan.
     """
     dynamics, frames, steps = model.dynamics, model.config.dynamics.chunk_frames, model.chunk_length
     if not isinstance(dynamics, FlowTransformer):
@@ -64,19 +53,11 @@ def read_success(
     command: Tensor | None = None,
     action: Tensor | None = None,
 ) -> Tensor:
-    """Return the outcome ensemble's mean probability, float32 ``[N, T]``, that videos fulfil their instructions.
+    """The outcome ensemble's mean probability, float32 ``[N, T]``, that videos fulfil their instructions.
 
-    The noise is the same in every video and call, so a video's result depends on that video alone.
-
-    Args:
-        model: its codec encodes the frames, so any model's videos can be read.
-        frames: uint8 ``[N, 1 + T, Y, X, 3]``; frame 0 is the episode's first.
-        instruction: one per video.
-        command: command at frame 0, ``[N, A]``; None for plans.
-        action: float32 ``[N, T L / F, A]``; None for plans.
-
-    Raises:
-        SettingError: images of another size than the model's, or as :func:`read_findings`.
+    The noise is the same in every video and call, so a video's result depends on that video alone; any model's videos
+    can be read: uint8 ``[N, 1 + T, Y, X, 3]``. ``command [N, A]`` at frame 0 and ``action [N, T L / F, A]`` are None
+    for plans. Raises SettingError: images of another size, or as :func:`read_findings`.
     """
     size = model.config.codec.image_size
     if frames.shape[2:4] != (size, size):

@@ -1,7 +1,5 @@
 """Instructions of training windows: synonymous ones, unfulfilled ones, and windows without actions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,8 +20,7 @@ class TaskInstructions:
 def hide_rows(batch: WindowBatch, share: float, generator: torch.Generator) -> Tensor | None:
     """Draw the windows that lose their actions, bool ``[B]``; None when ``share`` is 0.
 
-    Static clips and windows of failed episodes keep their actions: otherwise the model would learn to plan standstill
-    or failure.
+    Static clips and windows of failed episodes keep theirs: the model would learn to plan standstill or failure.
     """
     if not share:
         return None
@@ -39,8 +36,7 @@ def relabel(
 ) -> WindowBatch:
     """Give each window another instruction for its task, or, at ``negative_share``, one that it does not fulfil.
 
-    The success head must use the instruction: a lifted red cube is no success for "pick up the green cylinder". A
-    window without actions (``hidden``) keeps an instruction that it fulfils, which is its only condition.
+    A lifted red cube is no success for "pick up the green cylinder". ``hidden`` windows keep one that they fulfil.
     """
     draw = torch.rand(len(batch.task), 2, generator=generator).tolist()
     instruction, success = list(batch.instruction), batch.success.clone()

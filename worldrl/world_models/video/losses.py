@@ -4,8 +4,6 @@ The dynamics loss is of one chunk of a window, at a drawn ``depth``. If that is 
 the chunks before it and continues from its own frames, as in closed-loop imagination. The target stays the true future.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,9 +17,8 @@ from worldrl.data.windows.windows import WindowBatch
 from worldrl.diffusion.flow import add_noise
 from worldrl.world_models.video.dynamics import ChunkLoss, Dynamics
 from worldrl.world_models.video.following import VideoState, follow_window, latent_start
-from worldrl.world_models.video.gripper_head import opening_loss
+from worldrl.world_models.video.heads import opening_loss, success_loss
 from worldrl.world_models.video.model import VideoWorldModel
-from worldrl.world_models.video.success_head import success_loss
 
 Denoise = Callable[..., ChunkLoss]
 """A backend's ``loss`` or its replacement, see :meth:`worldrl.world_models.video.dynamics.Dynamics.loss`."""
@@ -50,15 +47,10 @@ def dynamics_loss(
     denoise: Denoise | None = None,
     hidden: Tensor | None = None,
 ) -> tuple[Tensor, Logs]:
-    """Return the backend's loss plus those of success and gripper head for one chunk of each window, and logs.
+    """The backend's loss plus those of success and gripper head for one chunk of each window of latents, and logs.
 
-    Args:
-        model: its codec is not trained here.
-        batch: windows of ``U`` chunks of latents (:func:`worldrl.world_models.video.training.latent_sampler`).
-        generator: CPU generator of this step.
-        depth: chunks that the model imagines before the chunk in question, 0 to ``U`` - 1.
-        denoise: replaces the backend's own loss.
-        hidden: bool ``[B]``, rows with the instruction instead of actions, also in the imagined chunks; None hides none.
+    The model first imagines ``depth`` chunks, 0 to ``U`` - 1. ``denoise`` replaces the backend's own loss; rows of
+    ``hidden``, bool ``[B]``, use the instruction instead of actions.
     """
     generator = on_device(generator, model.device)
     with torch.no_grad():
@@ -100,11 +92,7 @@ def chunk_loss(
     denoise: Denoise | None = None,
     hidden: Tensor | None = None,
 ) -> tuple[Tensor, Logs]:
-    """Loss of one chunk of the window, from ``state`` just before it; ``denoise`` replaces the backend's own part.
-
-    ``model`` is a :class:`VideoWorldModel` or a Wan world model, whose dynamics have the same interface. Rows of ``hidden``
-    use the instruction instead of their actions.
-    """
+    """Loss of one chunk of the window, of either world model, after ``state``; see :func:`dynamics_loss`."""
     config = model.config
     frames = slice(chunk * config.dynamics.chunk_frames, (chunk + 1) * config.dynamics.chunk_frames)
     steps = slice(chunk * config.dynamics.chunk_length, (chunk + 1) * config.dynamics.chunk_length)

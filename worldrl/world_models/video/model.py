@@ -1,13 +1,10 @@
 """The video world model: codec, dynamics and heads.
 
-A rollout stays in latent space: the state holds the reference latent and the ``K`` newest latents of each row. Only
-frames for the policy are decoded.
+A rollout stays in latent space; only frames for the policy are decoded.
 
-Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions, ``A`` numbers of an action and of
-a command, ``U`` chunks of a window.
+Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions, ``A`` numbers of an action and
+of a command, ``U`` chunks of a window.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,16 +26,20 @@ from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.weights import fitting, load_weights
 from worldrl.core.types import Imagined, ResetRecord
 from worldrl.data.windows.batch import WindowBatch
-from worldrl.world_models.video.checks import check_chunk, check_imagined
-from worldrl.world_models.video.chunks import Chunked
+from worldrl.world_models.video.chunks import Chunked, check_chunk, check_imagined
 from worldrl.world_models.video.codec import IdentityCodec, PatchCodec, as_rows, as_sheets, to_uint8, to_unit
 from worldrl.world_models.video.config import CodecKind, DynamicsKind, VideoWorldModelConfig
 from worldrl.world_models.video.dynamics import hide_actions
 from worldrl.world_models.video.flow_transformer import FlowTransformer
 from worldrl.world_models.video.following import VideoState, latent_start
-from worldrl.world_models.video.gripper_head import GripperHead
-from worldrl.world_models.video.outcome_head import OutcomeEnsemble, ensemble_success, named_as_ensemble
-from worldrl.world_models.video.success_head import SuccessHead
+from worldrl.world_models.video.heads import (
+    GripperHead,
+    OutcomeEnsemble,
+    StateHead,
+    SuccessHead,
+    ensemble_success,
+    named_as_ensemble,
+)
 
 if TYPE_CHECKING:
     from worldrl.world_models.video.unet import EdmUNet
@@ -47,16 +48,12 @@ KIND = "video-world-model"
 
 
 class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
-    """Latent video diffusion as a simulator of the robot ``embodiment``.
-
-    ``compute_dtype`` is the number type of imagination; bfloat16 doubles its speed on processors that have it.
-    """
+    """Latent video diffusion as a simulator of a robot; ``compute_dtype`` bfloat16 may double its speed."""
 
     backbone = "video"
 
     def __init__(self, config: VideoWorldModelConfig, embodiment: AnyEmbodiment):
         from worldrl.world_models.video.restorer import FrameRestorer
-        from worldrl.world_models.video.state_head import StateHead
 
         super().__init__()
         self.config = config
@@ -120,16 +117,10 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
     def imagine(
         self, state: VideoState, action: Tensor | None, *, generators: Sequence[torch.Generator]
     ) -> tuple[VideoState, Imagined]:
-        """Predict one chunk; return the next state and the imagined chunk.
+        """Predict one chunk of ``action [B, L, A]`` (None plans it; the command then stays), a generator per row.
 
-        Args:
-            state: ``B`` rows.
-            action: float32 ``[B, L, A]`` in the robot's range. None plans the chunk from the instruction; the command then stays.
-            generators: one per row.
-
-        Raises:
-            ActionError: wrong shape or non-finite values, or none for a model that does not plan; ``state`` is unchanged.
-            NonFiniteError: the model imagined NaN or infinite latents; ``state`` is unchanged.
+        Raises ActionError: wrong or non-finite, or none for a model that does not plan; NonFiniteError: the latents
+        are not finite. ``state`` is unchanged.
         """
         if action is not None:
             check_chunk(action, (state.rows, self.chunk_length, self.embodiment.actions.size), generators)
@@ -148,10 +139,7 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         return after, Imagined(latent, self.frame_steps, commands, *ensemble_success(logits), measured, spread)
 
     def read_state(self, features: Tensor, before: Tensor, commands: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Return measured numbers and deviations ``[B, F, S]`` of a chunk, if the model predicts them.
-
-        ``commands`` ``[B, L, A]`` are those of its steps, ``before`` ``[B, A]`` is the one before it.
-        """
+        """Measured numbers and deviations ``[B, F, S]`` of a chunk, if predicted, with ``commands [B, L, A]``."""
         if self.state_head is None:
             return None, None
         return self.state_head.measure(features, self.frame_commands(before, commands))
@@ -193,11 +181,7 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         return torch.cat([robot.actions.scaled(action), robot.scaled_command(commands)], dim=-1)
 
     def plan(self, state: VideoState) -> Tensor:
-        """Make the condition of a chunk without actions: the instruction alone (``dynamics.hide_actions``).
-
-        Raises:
-            ActionError: the model does not plan.
-        """
+        """Condition of a chunk without actions: the instruction alone; ActionError: the model does not plan."""
         if not self.config.dynamics.planning:
             raise ActionError(
                 "action=None needs a world model that plans; train one with model.dynamics.planning=true and "
@@ -268,10 +252,7 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         parents: Sequence[dict[str, Any]] = (),
         learned: Learned | None = None,
     ) -> None:
-        """Write the model as an artefact folder; ``store_dtype`` float16 halves it.
-
-        ``parents`` are the artefacts that it was made from, ``learned`` its training data; None leaves that unknown.
-        """
+        """Write an artefact folder; ``store_dtype`` float16 halves it; ``learned`` is its training data, if known."""
         write_artefact(
             folder,
             kind=KIND,
@@ -287,7 +268,7 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         )
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> VideoWorldModel:
+    def load(cls, folder: Path, device: torch.device | str = "cpu") -> "VideoWorldModel":
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
         with fitting(artefact):
@@ -307,7 +288,7 @@ def make_codec(config: VideoWorldModelConfig) -> PatchCodec | IdentityCodec:
 
 def make_dynamics(
     config: VideoWorldModelConfig, latent_shape: tuple[int, int, int], actions: ActionSpec = TOOL_ACTIONS
-) -> FlowTransformer | EdmUNet:
+) -> "FlowTransformer | EdmUNet":
     """Make the backend of a configuration, for frames of ``latent_shape`` ``(c, h, w)`` and a robot's actions."""
     from worldrl.world_models.video.unet import EdmUNet
 

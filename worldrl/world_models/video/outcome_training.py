@@ -1,16 +1,12 @@
 """Training of the outcome head on episodes up to their ends, imagined once from their true actions.
 
 Each episode is imagined from its beginning and from its middle (``episode_rollouts``), and labelled twice: with an
-instruction of its task and the real outcome, and with one that it certainly does not fulfil and failure throughout.
-
-A head for planned videos (``outcome.conditioning=instruction``) has no actions, and an imagined plan would not lead to
-the episode's outcome. It learns from the recorded frames, read without actions (``head_predictions``).
+instruction of its task and the real outcome, and with one that it certainly does not fulfil and failure throughout. A
+head for planned videos (``outcome.conditioning=instruction``) learns from the recorded frames, read without actions.
 
 Shapes legend: ``E`` imagined episodes, ``T`` frames, padded to whole chunks of the longest, ``d`` width of the
 dynamics.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -31,13 +27,12 @@ from worldrl.data.windows.batch import WindowBatch
 from worldrl.world_models.video.episode_rollouts import chunks_of, whole_episodes
 from worldrl.world_models.video.following import Follower, StateT, follow_window
 from worldrl.world_models.video.head_predictions import read_findings
+from worldrl.world_models.video.heads import OutcomeEnsemble, OutcomeHead, outcome_loss
 from worldrl.world_models.video.instructions import TaskInstructions, relabel
 from worldrl.world_models.video.model import VideoWorldModel
-from worldrl.world_models.video.outcome_head import OutcomeEnsemble, OutcomeHead, outcome_loss
 from worldrl.world_models.video.training import autocast, encode_frames
 
-FINDINGS = "findings"
-"""Folder beside the ensemble's checkpoints, with the findings of the imagined episodes."""
+FINDINGS = "findings"  # folder beside the ensemble's checkpoints, with the findings of the imagined episodes
 
 
 class WithHeads(Follower[StateT], Protocol[StateT]):
@@ -73,27 +68,20 @@ class OutcomeTraining(Protocol):
 
 @dataclass(frozen=True)
 class LabelledEpisodes:
-    """Imagined episodes, each with one instruction.
+    """Imagined episodes, each with one instruction."""
 
-    Attributes:
-        findings: float16 ``[E, T, width]``.
-        success: bool ``[E, T]``, the frame really fulfilled the instruction.
-        valid: bool ``[E, T]``, the frame was recorded.
-    """
-
-    findings: Tensor
-    success: Tensor
-    valid: Tensor
+    findings: Tensor  # float16 ``[E, T, width]``.
+    success: Tensor  # bool ``[E, T]``, the frame really fulfilled the instruction.
+    valid: Tensor  # bool ``[E, T]``, the frame was recorded.
 
     def __len__(self) -> int:
-        """Return ``E``."""
         return len(self.success)
 
-    def to(self, device: torch.device) -> LabelledEpisodes:
+    def to(self, device: torch.device) -> "LabelledEpisodes":
         """Move the tensors."""
         return LabelledEpisodes(self.findings.to(device), self.success.to(device), self.valid.to(device))
 
-    def select(self, index: Tensor) -> LabelledEpisodes:
+    def select(self, index: Tensor) -> "LabelledEpisodes":
         """Take the episodes of ``index``, up to the longest one's last frame."""
         index = index.to(self.valid.device)
         last = int(self.valid[index].any(dim=0).nonzero().max()) + 1
@@ -112,12 +100,9 @@ def fit_outcome(
     series: str = "outcome",
     rows: int = 128,
 ) -> FitReport:
-    """Train the outcome ensemble in place, each member on its own batches.
+    """Train the outcome ensemble in place, each member on its own batches; SettingError: there is none.
 
     ``rows`` episodes are imagined at a time, once; ``folder`` stores their findings for resumed runs.
-
-    Raises:
-        SettingError: the model has no outcome head.
     """
     ensemble = model.outcome
     if ensemble is None:
@@ -211,7 +196,6 @@ def _findings(
     config: OutcomeTraining,
     generator: torch.Generator,
 ) -> list[Tensor]:
-    """Imagine once; return each version's findings ``[B, T, width]``."""
     found: list[list[Tensor]] = [[] for _ in versions]
     with autocast(model, config):
         state = model.window_start(batch)

@@ -1,14 +1,16 @@
-"""Pose maps: every token gets its offset from the grippers of each future frame.
+"""Pose maps, and several cameras: every token gets its offset from the grippers of each future frame.
 
-Commands follow from the actions, and a gripper's place in the image follows from the command, up to the camera. A
-learned pinhole camera projects commanded tool poses (:class:`PoseMap`). For joint targets a small network per arm maps
+A learned pinhole camera projects commanded tool poses (:class:`PoseMap`). For joint targets a small network per arm maps
 joints to the same homogeneous image coordinates (:class:`JointPoseMap`). Drawing the arm is then the same local problem
 for every token.
 
-Shapes legend: ``B`` rows, ``F`` frames per chunk, ``H`` hands, ``A`` numbers of a command, ``n = h w`` tokens.
-"""
+As in Ctrl-World (Guo et al. 2025), the tokens of all views form one sequence and attend to each other, and a learned
+embedding tells the views apart. Layers and places within a view are shared, pose maps are not. Latents of several views
+are sheets (``core.observation``): ``[c, V h, w]``. The cost of all layers but attention is that of one view times ``V``.
 
-from __future__ import annotations
+Shapes legend: ``B`` rows, ``V`` views, ``F`` frames per chunk, ``H`` hands, ``A`` numbers of a command, ``h w`` latent and
+``n = h w`` tokens of one view, ``d`` width.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -16,17 +18,13 @@ from torch import Tensor, nn
 from worldrl.core.actions import ActionSpec
 from worldrl.nn.blocks import Mlp
 
-OCTAVES = 4
-"""Frequencies; the finest wave is a quarter of the image, two tokens of eight."""
+OCTAVES = 4  # frequencies; the finest wave is a quarter of the image, two tokens of eight
 
-NEAREST = 0.2
-"""Least depth of the learned camera, in units of its distance, against division by zero."""
+NEAREST = 0.2  # least depth of the learned camera, in units of its distance, against division by zero
 
-TOOL_POSE = 7
-"""Numbers of a commanded tool pose: position, rotation, gripper."""
+TOOL_POSE = 7  # numbers of a commanded tool pose: position, rotation, gripper
 
-JOINT_WIDTH = 64
-"""Width of the networks that learn an arm's geometry."""
+JOINT_WIDTH = 64  # width of the networks that learn an arm's geometry
 
 
 def token_grid(height: int, width: int) -> Tensor:
@@ -119,3 +117,28 @@ def make_pose_map(height: int, width: int, frames: int, actions: ActionSpec) -> 
     if actions.absolute:
         return JointPoseMap(height, width, frames, actions)
     return PoseMap(height, width, frames)
+
+
+class FurtherViews(nn.Module):
+    """What several views need besides the one view's parts: an embedding of each, and pose maps of those after the first."""
+
+    def __init__(
+        self, views: int, width: int, latent: tuple[int, int], frames: int, actions: ActionSpec, *, pose_map: bool
+    ):
+        super().__init__()
+        self.embedding = nn.Parameter(0.02 * torch.randn(views, width))
+        maps = [make_pose_map(*latent, frames, actions) for _ in range(views - 1)] if pose_map else []
+        self.pose_maps = nn.ModuleList(maps)
+        with torch.no_grad():
+            self.embedding[0] = 0  # weights of one view, to which others are added, see no change in it
+            for further in maps:
+                if isinstance(further, PoseMap):  # a camera may be anywhere, on the hand too: the gripper in the middle
+                    further.project.weight.zero_()
+
+    def positions(self, position: Tensor) -> Tensor:
+        """Return the places ``[V n, d]`` of all tokens, from those within a view ``[n, d]``."""
+        return (position + self.embedding[:, None]).flatten(0, 1)
+
+    def draw(self, first: Tensor, command: Tensor) -> Tensor:
+        """Return the pose maps of all views, ``[B, V n, channels]``, of ``first`` and of commands ``[B, F, A]``."""
+        return torch.cat([first, *(further(command) for further in self.pose_maps)], dim=1)

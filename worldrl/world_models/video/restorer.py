@@ -1,13 +1,11 @@
 """Frame restorer: sharpens decoded frames with the episode's first image.
 
-The camera does not move, so most of an imagined frame was visible in the first one. The codec stores 16 numbers per
-patch and makes seams between patches. A small convolution over decoded and first frame decides per pixel how much of
-the first frame still holds, and corrects the rest. It changes displayed images only, never the latents of the rollout.
+The camera does not move, so most of an imagined frame was visible in the first one. A small convolution over both
+decides per pixel how much of it still holds, and corrects the rest: displayed images only, never the latents of the
+rollout.
 
 Shapes legend: ``N`` frames.
 """
-
-from __future__ import annotations
 
 import torch
 import torch.nn.functional as F

@@ -6,8 +6,6 @@ rollout is uncertain, the restorer shows the mean and adds no detail that the la
 Shapes legend: ``N`` frames, ``B`` rows, ``F`` frames per chunk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,22 +34,14 @@ MOST_EPISODES = 400
 
 @dataclass(frozen=True)
 class Pairs:
-    """Images of the same moments.
+    """Images of the same moments."""
 
-    Attributes:
-        imagined: uint8 ``[N, Y, X, 3]``, decoded from imagined latents.
-        real: uint8 ``[N, Y, X, 3]``.
-        first: uint8 ``[E, Y, X, 3]``, first frames of the episodes.
-        episode: int64 ``[N]``, position in ``first``.
-    """
-
-    imagined: Tensor
-    real: Tensor
-    first: Tensor
-    episode: Tensor
+    imagined: Tensor  # uint8 ``[N, Y, X, 3]``, decoded from imagined latents.
+    real: Tensor  # uint8 ``[N, Y, X, 3]``.
+    first: Tensor  # uint8 ``[E, Y, X, 3]``, first frames of the episodes.
+    episode: Tensor  # int64 ``[N]``, position in ``first``.
 
     def __len__(self) -> int:
-        """Return ``N``."""
         return len(self.imagined)
 
 
@@ -65,11 +55,7 @@ def fit_restorer(
     log: MetricLog | None,
     series: str = "restorer",
 ) -> FitReport:
-    """Train the restorer in place.
-
-    Raises:
-        SettingError: the model has none.
-    """
+    """Train the restorer in place. Raises SettingError: the model has none."""
     restorer = model.restorer
     if restorer is None:
         raise SettingError(

@@ -1,11 +1,8 @@
 """Training of the video world model: the codec on frames, then the dynamics with two heads on its latents.
 
-The sampler may then be distilled to fewer steps (``distillation``). Outcome head and frame restorer come last, on whole
-episodes (``outcome_training``, ``restorer_training``). The codec is frozen while the dynamics learn, so every frame is
-encoded once and windows are cut out of latents: on two cores that saves a third of each step.
+The codec is frozen while the dynamics learn, so every frame is encoded once: on two cores that saves a third of each
+step.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -83,10 +80,7 @@ def fit_dynamics(
     log: MetricLog | None,
     series: str = "dynamics",
 ) -> FitReport:
-    """Train dynamics and both heads in place on windows of ``episodes``.
-
-    ``series`` names the training in the log, so that several rounds have a curve each.
-    """
+    """Train dynamics and both heads in place on windows of ``episodes``, in the log as ``series``."""
     if config.compile:
         model.dynamics.compile()
     sampler = latent_sampler(model, episodes, config)
@@ -135,38 +129,24 @@ class WindowPart(Protocol):
     def __call__(
         self, batch: WindowBatch, generator: torch.Generator, *, depth: int, hidden: Tensor | None, own: bool
     ) -> tuple[Tensor, Logs]:
-        """Return loss and scalars.
-
-        Args:
-            batch: on the model's device.
-            generator: of the levels and the noise, on that device.
-            depth: chunks that the model imagines first.
-            hidden: rows without actions.
-            own: the memory is the model's own.
-        """
+        """Loss and scalars of a batch after ``depth`` imagined chunks; ``own``: the memory is the model's own."""
         ...
 
 
 @dataclass(frozen=True)
 class WindowLoss:
-    """The loss of pass ``k``, a pure function of weights, seed, ``k`` and the latent rollouts, if any.
+    """The loss of pass ``k``, a pure function of weights, seed, ``k`` and the latent rollouts, if any."""
 
-    Attributes:
-        model: a world model that follows windows, and encodes them.
-        part: computes it.
-        names: of the random stream of pass ``k``.
-        split: whether rollouts advance with a generator of their own on devices other than the CPU.
-    """
-
-    model: Any
+    model: Any  # a world model that follows windows, and encodes them.
     sampler: WindowSampler
     config: WindowTraining
     instructions: TaskInstructions
     seed: int
     rollouts: LatentRollouts | None
-    part: WindowPart
+    part: WindowPart  # computes it.
+    # of the random stream of pass ``k``.
     names: Callable[[int], tuple[str | int, ...]] = lambda step: ("dynamics", step)
-    split: bool = False
+    split: bool = False  # whether rollouts advance with a generator of their own on devices other than the CPU.
 
     def __call__(self, step: int) -> tuple[Tensor, Logs]:
         """Draw windows and compute their loss; return it with its scalars."""
@@ -191,7 +171,6 @@ class WindowLoss:
         return batch.to(self.model.device), hidden
 
     def _continued(self, rollouts: LatentRollouts, generator: torch.Generator) -> tuple[Tensor, Logs]:
-        """Learn from rows of the buffer, then advance them."""
         context = rollouts.draw(self.config.batch, generator)
         batch, hidden = self._relabelled(context.batch, generator)
         drawn = on_device(generator, self.model.device)

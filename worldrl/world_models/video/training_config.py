@@ -1,7 +1,5 @@
 """Settings of the video world model's training."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from worldrl.core.errors import SettingError
@@ -9,80 +7,47 @@ from worldrl.core.errors import SettingError
 
 @dataclass
 class WorldModelTraining:
-    """Settings of ``training.fit_codec``, ``training.fit_dynamics`` and ``outcome_training.fit_outcome``.
+    """Settings of ``training.fit_codec``, ``training.fit_dynamics`` and ``outcome_training.fit_outcome``."""
 
-    Attributes:
-        codec_steps: steps of the codec; 0 trains none, and pixels need none.
-        codec_batch: frames per codec step.
-        codec_learning_rate: peak, warm-up cosine.
-        steps: steps of dynamics, success and gripper head together; 0 trains none.
-        batch: windows per step.
-        learning_rate: peak, warm-up cosine.
-        warmup: steps of warm-up.
-        weight_decay: AdamW.
-        clip_norm: largest gradient norm.
-        ema_decay: of the averaged weights, which are stored; 0 stores the last ones.
-        unroll: chunks per window.
-        bootstrap: probability that a step continues from the model's own imagined frames.
-        bootstrap_rows: latent rollouts that such steps continue, to any depth (``bootstrapping``); 0 imagines ahead
-            within the window instead.
-        first_chunk_share: share of windows that start an episode.
-        static_share: share of static clips.
-        event_share: share of windows around gripper changes and contacts.
-        negative_share: share of windows whose instruction is replaced by one that they do not fulfil.
-        action_dropout: share of windows conditioned on the instruction instead of their actions, for a model that plans
-            (``dynamics.planning``); static clips and failed episodes keep theirs.
-        outcome_steps: steps of the outcome head, after the dynamics; 0 trains none.
-        outcome_batch: episodes per step of those.
-        outcome_learning_rate: peak, warm-up cosine.
-        outcome_weight_decay: AdamW.
-        outcome_dropout: share of the findings hidden in each episode.
-        restorer_steps: steps of the frame restorer, last of all; 0 trains none.
-        restorer_batch: frames per step of those.
-        restorer_learning_rate: peak, warm-up cosine.
-        distill_steps: steps of distillation, between dynamics and outcome head; 0 keeps the sampler.
-        distill_teacher_steps: of the sampler that is distilled.
-        distill_sampling_steps: of the distilled sampler.
-        dtype: ``float32``, ``bfloat16`` for autocast, or ``auto``: bfloat16 where the device has units for it.
-        compile: compile the dynamics (worth it on a GPU).
-        checkpoint_every: steps between checkpoints.
-    """
-
-    codec_steps: int = 0
-    codec_batch: int = 48
-    codec_learning_rate: float = 6e-4
-    steps: int = 600
-    batch: int = 32
-    learning_rate: float = 2e-4
-    warmup: int = 50
-    weight_decay: float = 0.01
-    clip_norm: float = 1.0
-    ema_decay: float = 0.995
-    unroll: int = 3
-    bootstrap: float = 0.5
+    codec_steps: int = 0  # steps of the codec; 0 trains none, and pixels need none.
+    codec_batch: int = 48  # frames per codec step.
+    codec_learning_rate: float = 6e-4  # peak, warm-up cosine.
+    steps: int = 600  # steps of dynamics, success and gripper head together; 0 trains none.
+    batch: int = 32  # windows per step.
+    learning_rate: float = 2e-4  # peak, warm-up cosine.
+    warmup: int = 50  # steps of warm-up.
+    weight_decay: float = 0.01  # AdamW.
+    clip_norm: float = 1.0  # largest gradient norm.
+    ema_decay: float = 0.995  # of the averaged weights, which are stored; 0 stores the last ones.
+    unroll: int = 3  # chunks per window.
+    bootstrap: float = 0.5  # probability that a step continues from the model's own imagined frames.
+    # latent rollouts that such steps continue, to any depth (``bootstrapping``); 0 imagines ahead within the window
+    # instead.
     bootstrap_rows: int = 0
-    first_chunk_share: float = 0.1
-    static_share: float = 0.05
-    event_share: float = 0.4
-    negative_share: float = 0.2
+    first_chunk_share: float = 0.1  # share of windows that start an episode.
+    static_share: float = 0.05  # share of static clips.
+    event_share: float = 0.4  # share of windows around gripper changes and contacts.
+    negative_share: float = 0.2  # share of windows whose instruction is replaced by one that they do not fulfil.
+    # share of windows conditioned on the instruction instead of their actions, for a model that plans
+    # (``dynamics.planning``); static clips and failed episodes keep theirs.
     action_dropout: float = 0.0
-    outcome_steps: int = 400
-    outcome_batch: int = 64
-    outcome_learning_rate: float = 2e-3
-    outcome_weight_decay: float = 0.05
-    outcome_dropout: float = 0.1
-    restorer_steps: int = 0
-    restorer_batch: int = 32
-    restorer_learning_rate: float = 4e-3
-    distill_steps: int = 0
-    distill_teacher_steps: int = 8
-    distill_sampling_steps: int = 1
+    outcome_steps: int = 400  # steps of the outcome head, after the dynamics; 0 trains none.
+    outcome_batch: int = 64  # episodes per step of those.
+    outcome_learning_rate: float = 2e-3  # peak, warm-up cosine.
+    outcome_weight_decay: float = 0.05  # AdamW.
+    outcome_dropout: float = 0.1  # share of the findings hidden in each episode.
+    restorer_steps: int = 0  # steps of the frame restorer, last of all; 0 trains none.
+    restorer_batch: int = 32  # frames per step of those.
+    restorer_learning_rate: float = 4e-3  # peak, warm-up cosine.
+    distill_steps: int = 0  # steps of distillation, between dynamics and outcome head; 0 keeps the sampler.
+    distill_teacher_steps: int = 8  # of the sampler that is distilled.
+    distill_sampling_steps: int = 1  # of the distilled sampler.
+    # ``float32``, ``bfloat16`` for autocast, or ``auto``: bfloat16 where the device has units for it.
     dtype: str = "auto"
-    compile: bool = False
-    checkpoint_every: int = 200
+    compile: bool = False  # compile the dynamics (worth it on a GPU).
+    checkpoint_every: int = 200  # steps between checkpoints.
 
     def __post_init__(self) -> None:
-        """Check the ranges that no called module checks."""
         for name in ("bootstrap", "negative_share", "action_dropout"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingError(f"training.{name} must be in [0, 1], got {getattr(self, name)}")

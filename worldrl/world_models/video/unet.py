@@ -1,18 +1,13 @@
 """EDM U-Net: a chunk's frames one after the other, each from the newest frames and the actions that lead to it.
 
 The backend of DIAMOND (Alonso et al. 2024): a small residual U-Net with past frames and the noisy one in its channels;
-noise level and actions enter through adaptive group norms. EDM gives preconditioning, loss and few-step sampler (Karras
-et al. 2022). A finished frame is rounded to 8 bits and becomes the newest memory frame of the next.
-
-Three differences from DIAMOND: the episode's first frame is one more image in the channels; actions are continuous
-vectors, each with its commanded pose; sampling starts at variance σ_max², as in EDM's Algorithm 1, where DIAMOND's code
-starts at 1.
+noise level and actions enter through adaptive group norms. A finished frame is rounded to 8 bits and becomes the newest
+memory frame. Three differences: the episode's first frame is one more image in the channels; actions are continuous
+vectors, each with its commanded pose; sampling starts at variance σ_max², as in EDM's Algorithm 1 (DIAMOND's code: 1).
 
 Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions, ``s = L/F`` actions per frame,
 ``c h w`` latent (pixels, as a rule), ``n`` tokens of a frame at the bottom of the U-Net, ``d`` channels.
 """
-
-from __future__ import annotations
 
 from itertools import pairwise
 
@@ -66,11 +61,7 @@ class EdmUNet(nn.Module):
         nn.init.zeros_(self.conv_out.weight)
 
     def forward(self, x: Tensor, sigma: Tensor, past: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the clean frame D(x; σ) in float32 and the features ``[B, n, d]``.
-
-        ``x`` is a noisy frame ``[B, c, h, w]`` at levels ``sigma`` ``[B]``, ``past`` reference and memory ``[B, (1 + K)
-        c, h, w]``, ``action`` ``[B, s, 2A]`` leads to the frame.
-        """
+        """Clean frame D(x; σ) and features ``[B, n, d]``; ``past [B, (1 + K) c, h, w]``, ``action [B, s, 2A]``."""
         unet = self.config.unet
         scale = edm.precondition(edm.fold_offset(sigma, unet.offset_noise), unet.sigma_data)
         inputs = torch.cat([past / unet.sigma_data, expand_sigma(scale.c_in, x) * x], dim=1)
@@ -134,10 +125,7 @@ class EdmUNet(nn.Module):
         *,
         generator: torch.Generator,
     ) -> ChunkLoss:
-        """Denoise frame after frame, each from the model's own estimates of those before; see :meth:`Dynamics.loss`.
-
-        The estimates are detached (DIAMOND's multi-step training): no gradient runs from a frame into the one before.
-        """
+        """Denoise frame after frame, each from the model's own detached estimates of those before (DIAMOND)."""
         unet, now = self.config.unet, memory[:, -1:]
         found, errors, levels = list[Tensor](), list[Tensor](), list[Tensor]()
         for frame, steps in zip(clean.unbind(1), self._steps(action), strict=True):
@@ -177,5 +165,4 @@ class EdmUNet(nn.Module):
         return torch.cat([memory[:, 1:], frame[:, None]], dim=1)
 
     def _features(self, frames: list[Tensor]) -> Tensor:
-        """Join the frames' tokens ``[B, n, d]``, each plus its frame's vector: ``[B, F n, d]``."""
         return torch.cat([found + place for found, place in zip(frames, self.frame, strict=True)], dim=1)

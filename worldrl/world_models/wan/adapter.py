@@ -3,8 +3,6 @@
 In both cases the action channels, the success head and the outcome jury, which are not published, are trained in full.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from worldrl.core.extras import require
@@ -18,10 +16,7 @@ _NEW = (".lora_A.", ".lora_B.", ".condition_embedder.action_")
 
 
 def add_adapter(transformer: Any, config: WanDynamicsConfig) -> None:
-    """Put the low-rank additions in, if any; they begin at zero, so nothing changes yet.
-
-    Raises MissingExtraError (peft is not installed).
-    """
+    """Put the low-rank additions in, if any; nothing changes yet. MissingExtraError: peft is not installed."""
     if config.adapter == "full":
         return
     peft = require("peft", extra=EXTRA)
@@ -33,12 +28,7 @@ def add_adapter(transformer: Any, config: WanDynamicsConfig) -> None:
 
 
 def is_trained(name: str, config: WanDynamicsConfig) -> bool:
-    """Whether a world model's tensor is learned here, rather than read from the published folder.
-
-    Args:
-        name: in the world model's state, for example ``"dynamics.transformer.blocks.0.ffn.net.2.weight"``.
-        config: its adapter.
-    """
+    """Whether a tensor of the world model's state is learned here, rather than read from the published folder."""
     if name.startswith("codec."):
         return False
     return config.adapter == "full" or name.startswith(("success.", "outcome.")) or _is_new(f".{name}")

@@ -6,8 +6,6 @@ gives the very latents that a training clip begins with, while a future frame ca
 Shapes legend: ``B`` clips, ``T = 1 + 4 (f - 1)`` frames, ``f`` latent frames, ``c h w`` latent, ``Y X`` pixels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -22,12 +20,7 @@ from worldrl.world_models.wan.folder import latent_shape
 
 
 class WanCodec(nn.Module):
-    """Encode and decode clips of uint8 frames; the weights are frozen.
-
-    Args:
-        vae: diffusers' ``AutoencoderKLWan``.
-        config: of its use.
-    """
+    """Encode and decode clips of uint8 frames with diffusers' ``AutoencoderKLWan``; the weights are frozen."""
 
     mean: Tensor
     std: Tensor
@@ -45,12 +38,7 @@ class WanCodec(nn.Module):
 
     @torch.no_grad()
     def encode(self, frames: Tensor) -> Tensor:
-        """Map uint8 ``[B, T, Y, X, 3]`` to ``[B, f, c, h, w]`` in float32, about unit variance per channel.
-
-        The posterior's mode is taken, so the same frames always give the same latents.
-
-        Raises SettingError (frames of another size, or a number of them that leaves a group unfilled).
-        """
+        """Map uint8 ``[B, T, Y, X, 3]`` to the posterior's mode ``[B, f, c, h, w]``; SettingError: size or number."""
         size = self.config.image_size
         if tuple(frames.shape[2:]) != (size, size, 3) or frames.shape[1] % GROUP != 1:
             raise SettingError(

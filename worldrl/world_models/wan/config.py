@@ -1,7 +1,5 @@
 """Typed configuration of the Wan-class world model; it travels with the weights as JSON."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,30 +10,21 @@ from worldrl.core.storage.typed import from_plain
 from worldrl.world_models.video.config import SuccessHeadConfig
 
 KIND = "wan-world-model"
-GROUP = 4
-"""Frames per latent frame after the first: Wan's autoencoder takes one frame alone, then groups of four."""
+GROUP = 4  # frames per latent frame after the first: Wan's autoencoder takes one frame alone, then groups of four
 
 ADAPTERS = ("lora", "full")
 
 
 @dataclass
 class WanCodecConfig:
-    """Use of Wan's autoencoder, which is never trained here.
+    """Use of Wan's autoencoder, which is never trained here."""
 
-    Attributes:
-        image_size: pixels of a square frame, those of the dataset.
-        fit: how recorded images of another size get this one; refuse is an error.
-        dtype: number type it computes in; its authors recommend float32.
-        rows: clips per pass, which bounds its memory.
-    """
-
-    image_size: int = 256
-    fit: Fit = Fit.refuse
-    dtype: str = "float32"
-    rows: int = 8
+    image_size: int = 256  # pixels of a square frame, those of the dataset.
+    fit: Fit = Fit.refuse  # how recorded images of another size get this one; refuse is an error.
+    dtype: str = "float32"  # number type it computes in; its authors recommend float32.
+    rows: int = 8  # clips per pass, which bounds its memory.
 
     def __post_init__(self) -> None:
-        """Reject what it cannot compute."""
         _one_of("codec.dtype", self.dtype, ("float32", "bfloat16"))
         if self.rows < 1:
             raise SettingError(f"codec.rows must be at least 1, got {self.rows}")
@@ -48,47 +37,31 @@ class WanCodecConfig:
 
 @dataclass
 class WanDynamicsConfig:
-    """Layout of a clip, its actions, its noise, and what of the transformer is trained.
+    """Layout of a clip, its actions, its noise, and what of the transformer is trained."""
 
-    Attributes:
-        chunk_length: control steps ``L`` per chunk, the policy's chunk.
-        frame_stride: control steps per predicted frame.
-        memory_frames: newest frames ``K`` the model sees, besides the episode's first one; a multiple of 4.
-        memory_noise: noise level of the memory latents in training, which the model does not see; WoVR's is the base
-            level 0.05 after its shift of 5.
-        reference: whether the episode's first frame begins the clip; off (only for ablations), the oldest frame of the memory
-            stands in its place.
-        shift: schedule shift, in training and sampling.
-        sampling_steps: Euler steps of the sampler.
-        pure_noise_share: share of training rows at σ = 1.
-        bell_weight: whether the loss is weighted by WoVR's bell over noise levels, which is 0 at σ = 1.
-        action_tokens: whether actions are attended to as tokens, WoVR's global channel (off only for ablations).
-        action_modulation: whether actions modulate the blocks, its local channel (off only for ablations).
-        adapter: what of the published transformer is trained: lora (low-rank additions only) or full.
-        lora_rank: rank of the additions.
-        lora_alpha: their scale is ``lora_alpha / lora_rank``.
-        base_dtype: number type in which published weights that are not trained are kept: float32, or bfloat16 for
-            half the memory.
-    """
-
-    chunk_length: int = 8
-    frame_stride: int = 1
-    memory_frames: int = 4
+    chunk_length: int = 8  # control steps ``L`` per chunk, the policy's chunk.
+    frame_stride: int = 1  # control steps per predicted frame.
+    memory_frames: int = 4  # newest frames ``K`` the model sees, besides the episode's first one; a multiple of 4.
+    # noise level of the memory latents in training, which the model does not see; WoVR's is the base level 0.05 after
+    # its shift of 5.
     memory_noise: float = 0.208
+    # whether the episode's first frame begins the clip; off (only for ablations), the oldest frame of the memory stands
+    # in its place.
     reference: bool = True
-    shift: float = 5.0
-    sampling_steps: int = 5
-    pure_noise_share: float = 0.0
-    bell_weight: bool = True
+    shift: float = 5.0  # schedule shift, in training and sampling.
+    sampling_steps: int = 5  # Euler steps of the sampler.
+    pure_noise_share: float = 0.0  # share of training rows at σ = 1.
+    bell_weight: bool = True  # whether the loss is weighted by WoVR's bell over noise levels, which is 0 at σ = 1.
+    # whether actions are attended to as tokens, WoVR's global channel (off only for ablations).
     action_tokens: bool = True
-    action_modulation: bool = True
-    adapter: str = "lora"
-    lora_rank: int = 32
-    lora_alpha: float = 32.0
+    action_modulation: bool = True  # whether actions modulate the blocks, its local channel (off only for ablations).
+    adapter: str = "lora"  # what of the published transformer is trained: lora (low-rank additions only) or full.
+    lora_rank: int = 32  # rank of the additions.
+    lora_alpha: float = 32.0  # their scale is ``lora_alpha / lora_rank``.
+    # number type in which published weights that are not trained are kept: float32, or bfloat16 for half the memory.
     base_dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        """Reject a layout that does not fill whole latent frames, and words that mean nothing."""
         if self.chunk_length % (self.frame_stride * GROUP):
             raise SettingError(
                 f"dynamics.chunk_length must hold whole groups of {GROUP} frames of {self.frame_stride} steps (one latent "
@@ -148,15 +121,12 @@ class WanSuccessConfig(SuccessHeadConfig):
         loss_weight: weight of its cross-entropy beside the flow loss.
         positive_weight: weight of frames of success; below 1 favours precision.
         noise_weight: how much less a frame weighs in pure noise than in none.
-        width: to which the features are projected first.
-        heads: attention heads.
     """
 
-    width: int = 512
-    heads: int = 8
+    width: int = 512  # to which the features are projected first.
+    heads: int = 8  # attention heads.
 
     def __post_init__(self) -> None:
-        """Reject sizes that do not divide."""
         super().__post_init__()
         if self.width % self.heads:
             raise SettingError(f"success.heads must divide width {self.width}, got {self.heads}")
@@ -164,24 +134,16 @@ class WanSuccessConfig(SuccessHeadConfig):
 
 @dataclass
 class WanOutcomeConfig:
-    """Who judges a whole dream, and when the probability counts as success.
+    """Who judges a whole dream, and when the probability counts as success."""
 
-    Attributes:
-        ensemble_size: outcome heads in the ensemble, which reads the features of the success head; with 0, its own probability counts.
-        width: of a member's recurrent state.
-        threshold: probability from which a frame counts; calibrated on held-out rollouts.
-        min_threshold: calibration never goes below this.
-        debounce: consecutive frames over the threshold that make a success.
-    """
-
+    # outcome heads in the ensemble, which reads the features of the success head; with 0, its own probability counts.
     ensemble_size: int = 0
-    width: int = 128
-    threshold: float = 0.7
-    min_threshold: float = 0.5
-    debounce: int = 2
+    width: int = 128  # of a member's recurrent state.
+    threshold: float = 0.7  # probability from which a frame counts; calibrated on held-out rollouts.
+    min_threshold: float = 0.5  # calibration never goes below this.
+    debounce: int = 2  # consecutive frames over the threshold that make a success.
 
     def __post_init__(self) -> None:
-        """Reject a negative jury."""
         if self.ensemble_size < 0:
             raise SettingError(
                 f"outcome.ensemble_size must not be negative, got {self.ensemble_size}; 0 is no outcome head"
@@ -198,11 +160,8 @@ class WanConfig:
     outcome: WanOutcomeConfig = field(default_factory=WanOutcomeConfig)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> WanConfig:
-        """Rebuild from :meth:`to_json`; keys younger than the file take their defaults.
-
-        Raises SettingError (an unknown key, a value of another type or out of its range).
-        """
+    def from_json(cls, data: dict[str, Any]) -> "WanConfig":
+        """Rebuild from :meth:`to_json`; younger keys take their defaults; SettingError: unknown or out of range."""
         own = {name: part for name, part in current_config(data).items() if name not in ("embodiment", "base")}
         return from_plain(cls, own, where="config")
 

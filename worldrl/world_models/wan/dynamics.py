@@ -1,16 +1,13 @@
 """diffusers' Wan transformer with WoVR's layout and dual-channel action injection.
 
-A clip is ``[reference | memory | future]`` in latent frames. Given frames enter at timestep 0 and future ones at their
-noise level, token by token (the "separated timestep" that Wan2.2-TI2V was made with). Actions enter twice: as one token
-each in the place of the text, which every block attends to, and, grouped by latent frame, as a vector that joins
-that frame's time embedding before the projection to six modulations. Both channels end in a layer of zeros, so an
-untrained model is the published one without text.
+A clip is ``[reference | memory | future]`` in latent frames. Given frames enter at timestep 0 and future ones at
+their noise level (the "separated timestep" of Wan2.2-TI2V). Actions enter twice: as one token each in the place of
+the text, which every block attends to, and, grouped by latent frame, as a vector that joins that frame's time
+embedding. Both channels end in a layer of zeros, so an untrained model is the published one without text.
 
-Shapes legend: ``B`` rows, ``f`` latent frames of a clip, ``N`` actions of a clip of ``A`` numbers, ``n`` tokens of a latent frame,
-``d`` width, ``c h w`` latent.
+Shapes legend: ``B`` rows, ``f`` latent frames of a clip, ``N`` actions of a clip of ``A`` numbers, ``n`` tokens of a
+latent frame, ``d`` width, ``c h w`` latent.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -24,21 +21,15 @@ from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.diffusion.flow import add_noise, draw_sigma, shift_sigma, sigma_grid
 from worldrl.nn.blocks import Mlp
 from worldrl.world_models.video.dynamics import ChunkLoss
-from worldrl.world_models.video.success_head import SuccessHead
+from worldrl.world_models.video.heads import SuccessHead
 from worldrl.world_models.wan.config import GROUP, WanDynamicsConfig, WanSuccessConfig
 from worldrl.world_models.wan.folder import MASK_CHANNELS, frame_tokens
 
-TIMESTEPS = 1000
-"""Wan's timestep of noise level 1."""
+TIMESTEPS = 1000  # wan's timestep of noise level 1
 
 
 def bell_weight(sigma: Tensor, shift: float) -> Tensor:
-    """WoVR's weight over noise levels: a bell around ½ that is 0 at 1 and has mean 1 over the shifted schedule.
-
-    Args:
-        sigma: shifted levels ``[B]``.
-        shift: of the schedule.
-    """
+    """WoVR's weight of shifted levels ``[B]``: a bell around ½, 0 at 1, of mean 1 over the shifted schedule."""
 
     def bell(level: Tensor) -> Tensor:
         return torch.exp(-2 * (level - 0.5).square()) - math.exp(-0.5)
@@ -48,28 +39,16 @@ def bell_weight(sigma: Tensor, shift: float) -> Tensor:
 
 
 def flow_loss(velocity: Tensor, target: Tensor, valid: Tensor, weight: Tensor) -> Tensor:
-    """Weighted squared error of the velocity ``[B, p, c, h, w]``, over the latent frames all of whose frames were recorded.
-
-    Args:
-        velocity: of the future latents.
-        target: noise minus clean latents.
-        valid: bool ``[B, 4 p]``, the frame was recorded.
-        weight: of each clip ``[B]``.
-    """
+    """Weighted squared error of velocities ``[B, p, c, h, w]``, over latent frames that ``valid [B, 4 p]`` fills."""
     error = (velocity.float() - target).square().mean(dim=(2, 3, 4))  # [B, p]
     whole = valid.unflatten(1, (-1, GROUP)).all(dim=-1)
     return (weight[:, None] * whole * error).sum() / whole.sum().clamp_min(1)
 
 
 def grouped_actions(action: Tensor, size: int) -> Tensor:
-    """Gather the actions behind each latent frame.
+    """Gather the ``size`` actions behind each latent frame, ``[B, 1 + k size, A]`` to ``[B, 1 + k, size * A]``.
 
-    Args:
-        action: ``[B, 1 + k size, A]``, the reference's null action first.
-        size: actions per latent frame after the first.
-
-    Returns:
-        ``[B, 1 + k, size * A]``; the null action stands for the reference's whole group.
+    The first is the reference's null action, which stands for its whole group.
     """
     first = action[:, :1].expand(-1, size - 1, -1)
     return torch.cat([first, action], dim=1).unflatten(1, (-1, size)).flatten(2)
@@ -79,9 +58,6 @@ class InputTypeNorm(nn.RMSNorm):
     """A published norm of queries or keys with its weight in the input's type.
 
     Under autocast the input is bfloat16 and the weight float32, for which torch has no fused kernel and warns.
-
-    Args:
-        norm: whose weight is taken over, under the same name.
     """
 
     def __init__(self, norm: nn.RMSNorm):
@@ -94,13 +70,7 @@ class InputTypeNorm(nn.RMSNorm):
 
 
 class ActionConditioning(nn.Module):
-    """Takes the place of the transformer's ``condition_embedder``: its time layers, and actions instead of text.
-
-    Args:
-        embedder: the published ``condition_embedder``, of which the time layers are kept.
-        config: layout, and which channels are on.
-        actions: of the robot.
-    """
+    """Takes the place of the transformer's ``condition_embedder``: its time layers, and actions instead of text."""
 
     def __init__(self, embedder: Any, config: WanDynamicsConfig, actions: ActionSpec):
         super().__init__()
@@ -130,16 +100,9 @@ class ActionConditioning(nn.Module):
         encoder_hidden_states_image: Tensor | None = None,
         timestep_seq_len: int | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Embed; the signature is the published embedder's.
+        """Embed ``timestep [B * f n]`` and, in the place of text, actions ``[B, N, A]``; the published signature.
 
-        Args:
-            timestep: ``[B * f n]``, the same for all tokens of a latent frame.
-            encoder_hidden_states: actions ``[B, N, A]``.
-            encoder_hidden_states_image: not used.
-            timestep_seq_len: ``f n``.
-
-        Returns:
-            Time embedding ``[B, f n, d]``, its projection ``[B, f n, 6 d]``, action tokens ``[B, N, d]``, None.
+        Returns time embedding ``[B, f n, d]``, its projection ``[B, f n, 6 d]``, action tokens ``[B, N, d]``, None.
         """
         action, tokens = self.actions.scaled(encoder_hidden_states), (timestep_seq_len or 0) // self.frames
         level = timestep.unflatten(0, (len(action), -1))[:, ::tokens]  # [B, f]
@@ -158,17 +121,9 @@ class ActionConditioning(nn.Module):
 
 
 class WanDynamics(nn.Module):
-    """Velocity of a clip's latents under its actions.
+    """Velocity of a clip's latents ``shape`` ``(c, h, w)`` under its actions, by diffusers' ``WanTransformer3DModel``.
 
-    Args:
-        transformer: diffusers' ``WanTransformer3DModel``; its text layers are dropped, and of an image-to-video model
-            the layers for an image's embedding.
-        config: layout, channels and adapter.
-        shape: ``(c, h, w)`` of a latent frame.
-        actions: of the robot.
-
-    Raises:
-        SettingError: transformer and latents do not fit.
+    Its text layers are dropped, and of an image-to-video model those of an image. Raises SettingError: they do not fit.
     """
 
     _no_split_modules = ("WanTransformerBlock",)
@@ -198,16 +153,10 @@ class WanDynamics(nn.Module):
         return self.transformer.proj_out.in_features
 
     def forward(self, x: Tensor, sigma: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Predict.
+        """Velocity ε − z of latents ``[B, f, c, h, w]`` at levels ``sigma [B]``, and features ``[B, f n, d]``.
 
-        Args:
-            x: latents ``[B, f, c, h, w]``: given ones, then future ones at level ``sigma``.
-            sigma: ``[B]`` in (0, 1]; the given frames' level is 0.
-            action: float32 ``[B, N, A]``, the null action of the reference first.
-
-        Returns:
-            Velocity ε − z ``[B, f, c, h, w]``, of which the future part means something, and the features of all
-            tokens ``[B, f n, d]``.
+        ``action [B, N, A]`` begins with the null action of the reference. Only the future part of the velocity means
+        something.
         """
         features: list[Tensor] = []
         hook = self.transformer.proj_out.register_forward_pre_hook(lambda _, given: features.append(given[0]))
@@ -223,14 +172,7 @@ class WanDynamics(nn.Module):
         return self.config.future_latents
 
     def sample(self, noise: Tensor, reference: Tensor, memory: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Integrate the flow from ``noise``; return the future latents, and the last evaluation's features.
-
-        Args:
-            noise: ``[B, p, c, h, w]``.
-            reference: the clip's first latent ``[B, c, h, w]``.
-            memory: ``[B, m, c, h, w]``.
-            action: of the clip ``[B, N, A]``.
-        """
+        """Integrate the flow from ``noise [B, p, c, h, w]``: the future latents, and the last evaluation's features."""
         context = torch.cat([reference[:, None], memory], dim=1)
         future, features = noise, noise.new_zeros(0)
         grid = sigma_grid(self.config.sampling_steps, self.config.shift).to(noise.device)
@@ -253,8 +195,8 @@ class WanDynamics(nn.Module):
     ) -> ChunkLoss:
         """Flow matching on the future, at drawn levels: x_σ = (1-σ)·z + σ·ε, target ε − z (Wan's sign).
 
-        The reference stays clean. The memory gets a small fixed noise that the model does not see, since in imagination it is
-        the model's own; where it is that already (``own``), none. Shapes as in :meth:`sample`; ``valid`` is ``[B, 4 p]``.
+        The memory gets a small fixed noise that the model does not see, since in imagination it is the model's own;
+        where it is that already (``own``), none. ``valid`` is ``[B, 4 p]``.
         """
         config, frames = self.config, memory.shape[1]
         sigma = draw_sigma(
@@ -286,13 +228,7 @@ class WanDynamics(nn.Module):
 
 
 class WanSuccess(nn.Module):
-    """The joint success head on features that are narrowed first.
-
-    Args:
-        features: width of the transformer's features.
-        config: sizes.
-        frames: frames ``F`` per chunk.
-    """
+    """The joint success head on features that are narrowed first."""
 
     def __init__(self, features: int, config: WanSuccessConfig, frames: int):
         super().__init__()

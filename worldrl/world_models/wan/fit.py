@@ -4,8 +4,6 @@ Launched by ``accelerate launch`` or ``torchrun``, every process runs the same j
 kept of the launcher's configuration is how the model is spread (DDP, FSDP); number type and accumulation are settings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,10 +34,7 @@ from worldrl.world_models.wan.training import WanTraining, take
 
 
 class TrainedParts(nn.Module):
-    """The trained parts of a world model, with their loss as the forward pass: what Accelerate wraps.
-
-    Dynamics and success head are the model's, under the same names.
-    """
+    """The trained parts of a world model with their loss as forward pass, under the model's names: for Accelerate."""
 
     def __init__(self, model: WanWorldModel):
         super().__init__()
@@ -69,26 +64,12 @@ def fit_wan(
     log: MetricLog | None,
     series: str = "wan",
 ) -> FitReport:
-    """Train in place, resuming from the newest checkpoint in ``folder``.
+    """Train in place, resuming from ``folder`` (None saves nothing); a sharded model needs :func:`whole` afterwards.
 
-    Args:
-        model: on any device; afterwards on the one it was trained on, or, where it was sharded, of no further use: see
-            :func:`whole`.
-        episodes: to learn from; the same in every process.
-        config: settings.
-        instructions: what can be said about each task.
-        seed: of every draw.
-        device: of this process.
-        folder: of the checkpoints, the same in every process; None trains without.
-        log: of the first process.
-        series: names the training in the log.
-
-    Raises:
-        MissingExtraError: accelerate is not installed.
-        NonFiniteError: the gradient is not finite; the last checkpoint is intact.
-        SettingError: the number types of training and published weights do not fit, or rollouts are to be kept of a model that
-            is sharded.
-        KeyboardInterrupt: after Ctrl-C, once the step in flight is complete and saved.
+    Episodes and folder are the same in every process; ``log`` is the first one's. Raises MissingExtraError:
+    accelerate is not installed; NonFiniteError: the gradient is not finite; the last checkpoint is intact;
+    SettingError: number types of training and published weights do not fit, or rollouts of a sharded model. Ctrl-C
+    raises once the step is saved.
     """
     accelerator = start_accelerator(config, device, model.config.dynamics.base_dtype)
     process, passes = accelerator.process_index, config.accumulate
@@ -133,9 +114,8 @@ def clip_sampler(
 ) -> WindowSampler:
     """Make the sampler of a process, which keeps every ``processes``-th episode in memory.
 
-    Raises:
-        SettingError: there are fewer episodes than processes, or none of the kind that a share asks for, or rollouts are to
-            be kept in several processes.
+    Raises SettingError: fewer episodes than processes, none of the kind that a share asks for, or rollouts in several
+    processes.
     """
     if len(episodes) < processes:
         raise SettingError(f"{len(episodes)} episodes do not give one to each of {processes} processes")
@@ -172,10 +152,7 @@ def start_accelerator(config: WanTraining, device: torch.device, base_dtype: str
 
 
 def prepare(model: WanWorldModel, config: WanTraining, accelerator: Any, rollouts: bool) -> tuple[Any, Any]:
-    """Wrap the trained parts and their optimizer for the processes there are.
-
-    Raises SettingError (there are ``rollouts``, and the launch shards the model, which they need whole).
-    """
+    """Wrap the trained parts and their optimizer; SettingError: there are ``rollouts``, and the launch shards."""
     transformer = model.dynamics.transformer
     if config.gradient_checkpointing:
         transformer.enable_gradient_checkpointing()
@@ -213,10 +190,7 @@ def parameter_groups(part: nn.Module, config: WanTraining) -> list[dict[str, Any
 
 
 def finished_weights(folder: Path) -> dict[str, Tensor]:
-    """Return the trained tensors of the newest checkpoint, for a model that was not sharded.
-
-    Raises SettingError (there is none).
-    """
+    """Trained tensors of the newest checkpoint, for a model that was not sharded; SettingError: there is none."""
     found = newest(folder)
     if found is None:
         raise SettingError(f"{folder}: holds no checkpoint of a Wan world model")
@@ -224,9 +198,9 @@ def finished_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def whole(model: WanWorldModel, folder: Path) -> WanWorldModel:
-    """Return the model with all of its parameters in this process: itself, or, where it was sharded, a new one with its jury.
+    """Return the model with all of its parameters here: itself, or, where it was sharded, a new one with its jury.
 
-    Raises SettingError (it was sharded and ``folder`` holds no checkpoint).
+    Raises SettingError: it was sharded and ``folder`` holds no checkpoint.
     """
     if not is_sharded(model):
         return model

@@ -13,8 +13,6 @@
 Text encoder and tokenizer are not needed: actions take the place of the text.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shlex
 from collections.abc import Mapping
@@ -50,19 +48,12 @@ MASK_CHANNELS = 4
 
 @dataclass(frozen=True)
 class WanBase:
-    """A checked folder.
+    """A checked folder."""
 
-    Attributes:
-        folder: where it is.
-        transformer: its configuration.
-        vae: the autoencoder's.
-        files: everything that is read, relative to ``folder``.
-    """
-
-    folder: Path
-    transformer: Mapping[str, Any]
-    vae: Mapping[str, Any]
-    files: tuple[str, ...]
+    folder: Path  # where it is.
+    transformer: Mapping[str, Any]  # its configuration.
+    vae: Mapping[str, Any]  # the autoencoder's.
+    files: tuple[str, ...]  # everything that is read, relative to ``folder``.
 
     def hash(self) -> str:
         """Return the SHA-256 over names and contents of all files; it reads every byte, one thread per file."""
@@ -72,10 +63,10 @@ class WanBase:
 
 
 def open_base(folder: Path | str) -> WanBase:
-    """Check a folder of published weights without reading the weights themselves.
+    """Check a folder of published weights without reading the weights themselves; SettingError: none is named.
 
-    Raises ArtefactError: a file is missing, cut short, of another class or not safetensors; the message names the
-    file and the command that downloads it. Raises SettingError (no folder is named).
+    Raises ArtefactError with the file (missing, cut short, of another class, no safetensors) and the command that
+    gets it.
     """
     if not str(folder):
         place = Path("weights") / PUBLISHED[0].split("/")[1]
@@ -102,11 +93,7 @@ def download_command(folder: Path) -> str:
 
 
 def load_transformer(base: WanBase, dtype: torch.dtype = torch.float32) -> Any:
-    """Read the transformer to the CPU; what the published class keeps in float32 stays in float32.
-
-    Raises MissingExtraError (diffusers is not installed). Raises ArtefactError (configuration and weights do not
-    fit).
-    """
+    """Read the transformer to the CPU, in its published types; ArtefactError: configuration and weights differ."""
     return _load(base, "transformer", dtype)
 
 
@@ -126,15 +113,7 @@ def blank_vae(config: Mapping[str, Any]) -> Any:
 
 
 def latent_shape(vae: Mapping[str, Any], image_size: int) -> tuple[int, int, int]:
-    """Return ``(c, h, w)`` of one latent frame.
-
-    Args:
-        vae: the autoencoder's configuration; its downsampling stages and its own patch give the compression (8 or 16).
-        image_size: pixels of a square frame.
-
-    Raises:
-        SettingError: the frame does not divide.
-    """
+    """Return ``(c, h, w)`` of one latent frame of the autoencoder; SettingError: the image does not divide."""
     compression = 2 ** (len(vae.get("dim_mult", (1, 2, 4, 4))) - 1) * (vae.get("patch_size") or 1)
     if image_size % compression:
         raise SettingError(
@@ -144,11 +123,7 @@ def latent_shape(vae: Mapping[str, Any], image_size: int) -> tuple[int, int, int
 
 
 def frame_tokens(transformer: Mapping[str, Any], shape: tuple[int, int, int]) -> int:
-    """Return the tokens of one latent frame ``(c, h, w)``.
-
-    Raises SettingError (the transformer packs several latent frames into a token, its patches do not divide the
-    frame, or its channels are not the autoencoder's).
-    """
+    """Return the tokens of one latent frame ``(c, h, w)``; SettingError: it does not fit the transformer."""
     across, down, right = transformer.get("patch_size", (1, 2, 2))
     channels, height, width = shape
     if across != 1:
@@ -184,7 +159,6 @@ def _read_config(folder: Path, part: str, expected: str) -> dict[str, Any]:
 
 
 def _weight_files(folder: Path, part: str) -> list[str]:
-    """List the weight files of a part, after a look at each."""
     index = folder / part / INDEX
     if index.is_file():
         shards = read_json(index, error=ArtefactError).get("weight_map", {}).values()

@@ -1,15 +1,13 @@
 """A Wan-class video world model: WoVR's recipe on diffusers' transformer and autoencoder, behind the usual surface.
 
-The reference and the memory are kept as pictures, and encoded before each chunk as a training clip's were: the causal
-autoencoder makes latents that depend on what came before, so a chunk's own latents are not those of the next one's
-memory. The actions behind the memory are kept too: an arm still follows them. Where there is an outcome jury, its
-probability is the one that counts; otherwise the joint success head's.
+Reference and memory are kept as pictures and encoded before each chunk, as a training clip's were: the causal
+autoencoder makes latents that depend on what came before. The actions behind the memory are kept too: an arm still
+follows them. An outcome jury's probability counts; without one the joint success head's.
 
-Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions per chunk, ``M`` actions behind the
-memory, ``A`` numbers of an action and of a command, ``f`` latent frames of a clip, ``c h w`` latent, ``Y X`` pixels.
+Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions per chunk, ``M`` actions behind
+the memory, ``A`` numbers of an action and of a command, ``f`` latent frames of a clip, ``c h w`` latent, ``Y X``
+pixels.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,15 +21,13 @@ from torch import Tensor, nn
 from worldrl.core.device import autocast
 from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json, integrate_commands
 from worldrl.core.errors import ActionError, ArtefactError, SettingError
-from worldrl.core.observation import IMAGE, ObservationSpec
 from worldrl.core.rng import initial_weights, row_noise
 from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.storage.learned import Learned
 from worldrl.core.types import Imagined, ResetRecord
 from worldrl.data.windows.batch import WindowBatch
-from worldrl.world_models.video.checks import check_chunk, check_imagined
-from worldrl.world_models.video.chunks import Chunked
-from worldrl.world_models.video.outcome_head import OutcomeEnsemble, ensemble_success
+from worldrl.world_models.video.chunks import Chunked, check_chunk, check_imagined
+from worldrl.world_models.video.heads import OutcomeEnsemble, ensemble_success
 from worldrl.world_models.wan.adapter import add_adapter, is_trained
 from worldrl.world_models.wan.codec import WanCodec
 from worldrl.world_models.wan.config import KIND, WanConfig
@@ -41,21 +37,11 @@ from worldrl.world_models.wan.state import WanState, clip_action, context_frames
 
 
 class WanWorldModel(Chunked[WanConfig], nn.Module):
-    """Latent video diffusion on published Wan weights as a simulator.
+    """Latent video diffusion on published Wan weights (``base`` for their identity) as a simulator."""
 
-    Args:
-        config: layout and training of the clip.
-        embodiment: constants of the data's robot.
-        base: the published folder, for its identity.
-        transformer: diffusers' ``WanTransformer3DModel``.
-        vae: diffusers' ``AutoencoderKLWan``.
-    """
-
-    compute_dtype = torch.float32
-    """Number type of imagination; the autoencoder has its own."""
+    compute_dtype = torch.float32  # number type of imagination; the autoencoder has its own
     backbone = "wan"
-    gripper = state_head = None
-    """No head reads the gripper's opening or the measured state."""
+    gripper = state_head = None  # no head reads the gripper's opening or the measured state
 
     def __init__(self, config: WanConfig, embodiment: AnyEmbodiment, base: WanBase, transformer: Any, vae: Any):
         super().__init__()
@@ -73,19 +59,13 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
         self.eval()
 
     @classmethod
-    def from_base(cls, folder: Path | str, config: WanConfig, embodiment: AnyEmbodiment, *, seed: int) -> WanWorldModel:
-        """Begin with published weights, and action channels and success head of one's own, on the CPU.
+    def from_base(
+        cls, folder: Path | str, config: WanConfig, embodiment: AnyEmbodiment, *, seed: int
+    ) -> "WanWorldModel":
+        """Begin with published weights, and action channels and success head of ``seed``, on the CPU.
 
-        Args:
-            folder: in diffusers' layout, see ``wan_folder``.
-            config: layout and training.
-            embodiment: constants of the data's robot.
-            seed: of the new weights.
-
-        Raises:
-            ArtefactError: the folder is missing, damaged or of another class.
-            SettingError: configuration and folder do not fit.
-            MissingExtraError: diffusers or peft is not installed.
+        Raises ArtefactError: the folder is missing, damaged or of another class; SettingError: configuration and
+        folder do not fit; MissingExtraError: diffusers or peft is not installed.
         """
         base = open_base(folder)
         dtype = getattr(torch, config.dynamics.base_dtype)
@@ -103,12 +83,6 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
         return self.base.hash()
 
     @property
-    def observation(self) -> ObservationSpec:
-        """What a policy observes in it."""
-        size = self.config.codec.image_size
-        return ObservationSpec.of(self.embodiment.actions, [IMAGE], (size, size), state=False)
-
-    @property
     def device(self) -> torch.device:
         """Where the weights are."""
         return self.codec.mean.device
@@ -119,11 +93,7 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
         return self.dynamics.noise_frames, *self.codec.latent_shape
 
     def autocast(self) -> torch.autocast:
-        """Compute in ``compute_dtype``.
-
-        Raises:
-            SettingError: float32 was asked for, but the published weights are kept in bfloat16.
-        """
+        """Compute in ``compute_dtype``; SettingError: float32, but the published weights are kept in bfloat16."""
         if self.compute_dtype == torch.float32 and self.config.dynamics.base_dtype != "float32":
             raise SettingError("dtype: these published weights are kept in bfloat16; give dtype=bfloat16 (or auto)")
         return autocast(self.device, self.compute_dtype)
@@ -132,11 +102,7 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
 
     @torch.no_grad()
     def start(self, records: Sequence[ResetRecord]) -> WanState:
-        """Begin one rollout per record.
-
-        Raises:
-            SettingError: a record's pictures or actions have another size.
-        """
+        """Begin one rollout per record. Raises SettingError: a record's pictures or actions have another size."""
         arrays = start_arrays(records, self.config, self.embodiment.actions)
         with self.autocast():
             instruction = self.embed([record.instruction for record in records]).float()
@@ -148,19 +114,9 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
     def imagine(
         self, state: WanState, action: Tensor, *, generators: Sequence[torch.Generator]
     ) -> tuple[WanState, Imagined]:
-        """Predict one chunk.
+        """Predict one chunk of ``action [B, L, A]``; its ``latent`` is the whole clip, which :meth:`decode` needs.
 
-        Args:
-            state: ``B`` rows.
-            action: float32 ``[B, L, A]`` in the robot's range.
-            generators: one per row.
-
-        Returns:
-            The next state and what was imagined; its ``latent`` is the whole clip, which :meth:`decode` needs.
-
-        Raises:
-            ActionError: wrong shape or non-finite values; ``state`` is untouched.
-            NonFiniteError: the model imagined NaN or infinite latents; ``state`` is untouched.
+        Raises ActionError: wrong or non-finite; NonFiniteError: the latents are not finite. ``state`` is untouched.
         """
         check_chunk(action, (state.rows, self.chunk_length, self.embodiment.actions.size), generators)
         action = action.to(self.device)
@@ -174,14 +130,12 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
         return after, Imagined(clip, self.frame_steps, commands, probability, uncertainty)
 
     def _clip(self, state: WanState, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Make a chunk of noise; return the latents of the whole clip and the features."""
         context = self.codec.encode(context_frames(state.reference, state.memory, self.config.dynamics))
         told = clip_action(state.null_action, state.memory_action, action)
         future, features = self.dynamics.sample(noise, context[:, 0], context[:, 1:], told)
         return torch.cat([context, future], dim=1), features
 
     def _judge(self, features: Tensor, state: WanState) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return the probability of success ``[B, F]``, the jurors' doubt of it, and the belief after the chunk."""
         if self.outcome is None:
             return torch.sigmoid(self.success(features, state.instruction).float()), None, state.belief
         votes, belief = self.outcome(self.find(features, state.instruction), state.belief)
@@ -231,11 +185,7 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
     def follow(
         self, state: WanState, batch: WindowBatch, steps: slice, noise: Tensor, hidden: Tensor | None = None
     ) -> tuple[WanState, Tensor]:
-        """Imagine a chunk of windows; see :meth:`worldrl.world_models.video.following.Follower.follow`.
-
-        Raises:
-            ActionError: some rows are to go without actions.
-        """
+        """Imagine a chunk of windows, see :class:`~.following.Follower`; ActionError: rows without actions."""
         if hidden is not None:
             raise ActionError("hidden: a Wan world model does not plan; every row needs its actions")
         action = batch.action[:, steps]
@@ -283,14 +233,7 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
         parents: Sequence[dict[str, Any]] = (),
         learned: Learned | None = None,
     ) -> None:
-        """Write what was trained, and the identity of the published folder, as an artefact folder.
-
-        Args:
-            folder: the artefact.
-            store_dtype: number type of the file.
-            parents: what it was made from, beside the published folder.
-            learned: all it has learned from, beside what the publishers took; None leaves that unknown.
-        """
+        """Write what was trained, and the identity of the published folder; ``learned``: from which data."""
         path = str(self.base.folder.resolve())
         base = {"path": path, "hash": self.base_hash}
         config = {**self.config.to_json(), "embodiment": self.embodiment.to_json(), "base": base}
@@ -306,16 +249,12 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
         )
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu", *, base: Path | str | None = None) -> WanWorldModel:
-        """Read :meth:`save`'s folder onto its published weights.
+    def load(
+        cls, folder: Path, device: torch.device | str = "cpu", *, base: Path | str | None = None
+    ) -> "WanWorldModel":
+        """Read :meth:`save`'s folder onto its published weights, in ``base`` or where they were at the saving.
 
-        Args:
-            folder: the artefact.
-            device: where the model goes.
-            base: the published folder; None looks where it was when the model was saved.
-
-        Raises:
-            ArtefactError: either folder is missing or damaged, or the published weights are others.
+        Raises ArtefactError: either folder is missing or damaged, or the published weights are others.
         """
         artefact = read_artefact(folder, kind=KIND)
         try:

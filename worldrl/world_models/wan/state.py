@@ -3,10 +3,8 @@
 Shapes legend: as in ``wan``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,44 +15,20 @@ from torch import Tensor
 from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import SettingError
 from worldrl.core.types import ResetRecord
+from worldrl.world_models.video.following import RowState
 from worldrl.world_models.wan.config import WanConfig, WanDynamicsConfig
 
 
 @dataclass(frozen=True)
-class WanState:
-    """Rows between chunks.
+class WanState(RowState):
+    """Rows of a Wan world model; ``reference`` uint8 ``[B, Y, X, 3]`` is each row's first frame."""
 
-    Attributes:
-        reference: uint8 ``[B, Y, X, 3]``, each row's first frame.
-        memory: uint8 ``[B, K, Y, X, 3]``, the newest frames.
-        null_action: float32 ``[B, A]``, the null action at the reference.
-        memory_action: float32 ``[B, M, A]``, the actions that led to the memory.
-        command: what the robot was last told ``[B, A]``.
-        instruction: embedded instructions ``[B, d]``.
-        belief: of the outcome jury ``[B, J b]``, nothing where there is none.
-    """
-
-    reference: Tensor
-    memory: Tensor
-    null_action: Tensor
-    memory_action: Tensor
-    command: Tensor
-    instruction: Tensor
-    belief: Tensor
-
-    @property
-    def rows(self) -> int:
-        """How many rollouts."""
-        return self.reference.shape[0]
-
-    def select(self, index: Tensor) -> WanState:
-        """Keep the rows of ``index``."""
-        index = index.to(self.reference.device)
-        return WanState(**{name: value[index] for name, value in self.state_dict().items()})
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Tensors that restore the state exactly."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+    memory: Tensor  # uint8 ``[B, K, Y, X, 3]``, the newest frames.
+    null_action: Tensor  # float32 ``[B, A]``, the null action at the reference.
+    memory_action: Tensor  # float32 ``[B, M, A]``, the actions that led to the memory.
+    command: Tensor  # what the robot was last told ``[B, A]``.
+    instruction: Tensor  # embedded instructions ``[B, d]``.
+    belief: Tensor  # of the outcome jury ``[B, J b]``, nothing where there is none.
 
 
 def clip_action(null_action: Tensor, memory_action: Tensor, action: Tensor) -> Tensor:
@@ -65,17 +39,13 @@ def clip_action(null_action: Tensor, memory_action: Tensor, action: Tensor) -> T
 def context_frames(reference: Tensor, memory: Tensor, config: WanDynamicsConfig) -> Tensor:
     """Lay out a clip's given pictures ``[B, 1 + K, Y, X, 3]``: the reference, then the memory.
 
-    Without the reference the oldest frame of the memory begins the clip: the autoencoder wants one frame alone, and its
-    latents of the memory would know whatever stands there.
+    Without the reference the oldest frame of the memory begins the clip: the autoencoder wants one frame alone.
     """
     return torch.cat([reference[:, None] if config.reference else memory[:, :1], memory], dim=1)
 
 
 def start_arrays(records: Sequence[ResetRecord], config: WanConfig, actions: ActionSpec) -> dict[str, NDArray[Any]]:
-    """Stack what a state keeps of its records, by name of its attribute.
-
-    Raises SettingError (a record's pictures or actions have another size).
-    """
+    """Stack what a state keeps of its records, by attribute; SettingError: one has another size."""
     return {
         "reference": np.stack([record.reference for record in records]),
         "memory": np.stack([_memory(record, config) for record in records]),

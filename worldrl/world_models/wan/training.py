@@ -4,8 +4,6 @@ A clip is encoded as a whole by the causal autoencoder, so latents cannot be mad
 worldrl's own codec are: every step encodes its clips anew.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,64 +13,39 @@ from worldrl.core.types import Episode
 
 @dataclass
 class WanTraining:
-    """Settings of :func:`worldrl.world_models.wan.fit.fit_wan`.
+    """Settings of :func:`worldrl.world_models.wan.fit.fit_wan`."""
 
-    Attributes:
-        steps: optimiser steps; 0 leaves the model as it is.
-        batch: clips per process and pass.
-        accumulate: passes per optimiser step.
-        learning_rate: peak rate of published weights (``adapter=full``); warm-up cosine. WoVR's.
-        new_learning_rate: peak rate of what begins here: low-rank additions, action channels, success head.
-        warmup: steps of warm-up.
-        final_rate: share of the peak rate at the end.
-        weight_decay: AdamW.
-        clip_norm: largest gradient norm.
-        bootstrap: probability that a pass continues rollouts on the model's own frames (``bootstrapping``).
-        bootstrap_rows: how many such rollouts are kept, each as the newest images; both or neither of the two are 0.
-        first_chunk_share: share of clips that start an episode.
-        static_share: share of static clips.
-        event_share: share of clips around gripper changes and contacts.
-        negative_share: share of clips whose instruction is replaced by one that they do not fulfil.
-        outcome_steps: steps of the outcome ensemble, after the rest, where the model has one; 0 leaves it as it is.
-        outcome_episodes: recorded episodes, drawn at random, that are imagined for it, twice each, ``batch`` at a time.
-        outcome_batch: imagined episodes per step of those.
-        outcome_learning_rate: peak, warm-up cosine.
-        outcome_weight_decay: AdamW.
-        outcome_dropout: share of the findings hidden in each episode.
-        dtype: ``float32``, ``bfloat16`` for autocast, or ``auto``: bfloat16 where the device has units for it.
-        gradient_checkpointing: recompute each block in the backward pass: less memory, a third more time.
-        compile: compile the transformer's blocks.
-        checkpoint_every: steps between checkpoints.
-    """
-
-    steps: int = 10_000
-    batch: int = 8
-    accumulate: int = 1
-    learning_rate: float = 1e-5
-    new_learning_rate: float = 1e-4
-    warmup: int = 200
-    final_rate: float = 0.1
-    weight_decay: float = 0.01
-    clip_norm: float = 1.0
-    bootstrap: float = 0.0
+    steps: int = 10_000  # optimiser steps; 0 leaves the model as it is.
+    batch: int = 8  # clips per process and pass.
+    accumulate: int = 1  # passes per optimiser step.
+    learning_rate: float = 1e-5  # peak rate of published weights (``adapter=full``); warm-up cosine. WoVR's.
+    new_learning_rate: float = 1e-4  # peak rate of what begins here: low-rank additions, action channels, success head.
+    warmup: int = 200  # steps of warm-up.
+    final_rate: float = 0.1  # share of the peak rate at the end.
+    weight_decay: float = 0.01  # AdamW.
+    clip_norm: float = 1.0  # largest gradient norm.
+    bootstrap: float = 0.0  # probability that a pass continues rollouts on the model's own frames (``bootstrapping``).
+    # how many such rollouts are kept, each as the newest images; both or neither of the two are 0.
     bootstrap_rows: int = 0
-    first_chunk_share: float = 0.05
-    static_share: float = 0.05
-    event_share: float = 0.3
-    negative_share: float = 0.2
+    first_chunk_share: float = 0.05  # share of clips that start an episode.
+    static_share: float = 0.05  # share of static clips.
+    event_share: float = 0.3  # share of clips around gripper changes and contacts.
+    negative_share: float = 0.2  # share of clips whose instruction is replaced by one that they do not fulfil.
+    # steps of the outcome ensemble, after the rest, where the model has one; 0 leaves it as it is.
     outcome_steps: int = 400
+    # recorded episodes, drawn at random, that are imagined for it, twice each, ``batch`` at a time.
     outcome_episodes: int = 256
-    outcome_batch: int = 64
-    outcome_learning_rate: float = 2e-3
-    outcome_weight_decay: float = 0.05
-    outcome_dropout: float = 0.1
+    outcome_batch: int = 64  # imagined episodes per step of those.
+    outcome_learning_rate: float = 2e-3  # peak, warm-up cosine.
+    outcome_weight_decay: float = 0.05  # AdamW.
+    outcome_dropout: float = 0.1  # share of the findings hidden in each episode.
+    # ``float32``, ``bfloat16`` for autocast, or ``auto``: bfloat16 where the device has units for it.
     dtype: str = "auto"
-    gradient_checkpointing: bool = True
-    compile: bool = False
-    checkpoint_every: int = 500
+    gradient_checkpointing: bool = True  # recompute each block in the backward pass: less memory, a third more time.
+    compile: bool = False  # compile the transformer's blocks.
+    checkpoint_every: int = 500  # steps between checkpoints.
 
     def __post_init__(self) -> None:
-        """Check the ranges that the rooms below do not check."""
         for name in ("batch", "accumulate", "checkpoint_every", "outcome_episodes", "outcome_batch"):
             if getattr(self, name) < 1:
                 raise SettingError(f"wan.training.{name} must be at least 1, got {getattr(self, name)}")

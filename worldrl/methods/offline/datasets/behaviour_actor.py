@@ -1,9 +1,4 @@
-"""The actor of a self-made dataset: trained by ``behaviour_sac``, loaded without Stable-Baselines3.
-
-Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
-"""
-
-from __future__ import annotations
+"""The actor of a self-made dataset: trained by ``behaviour_sac``, loaded without Stable-Baselines3."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,17 +12,11 @@ from torch.nn import functional as F
 from worldrl.core.storage.artefact import read_artefact
 
 ACTOR = "sac-actor"
-LOG_STD = (-20.0, 2.0)
-"""Bounds of Stable-Baselines3 for the log standard deviation."""
+LOG_STD = (-20.0, 2.0)  # bounds of Stable-Baselines3 for the log standard deviation
 
 
 def squashed_gaussian(weights: Mapping[str, Tensor], obs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and log standard deviation, both ``[B, A]``, of an action before its tanh.
-
-    Args:
-        weights: of Stable-Baselines3's SAC actor: ``latent_pi.{0,2,...}``, ``mu`` and ``log_std``.
-        obs: float32 ``[B, S]``.
-    """
+    """Mean and log standard deviation ``[B, A]`` before tanh, of Stable-Baselines3's SAC actor at ``obs [B, S]``."""
     hidden = obs
     layers = sorted(int(name.split(".")[1]) for name in weights if name.startswith("latent_pi") and "weight" in name)
     for layer in layers:
@@ -44,7 +33,7 @@ class BehaviourActor:
     config: Mapping[str, Any]
 
     @classmethod
-    def load(cls, folder: Path) -> BehaviourActor:
+    def load(cls, folder: Path) -> "BehaviourActor":
         """Load one of ``actors/step-...``; ArtefactError as :func:`~worldrl.core.storage.artefact.read_artefact`."""
         artefact = read_artefact(folder, kind=ACTOR)
         return cls(artefact.tensors, artefact.config)

@@ -9,11 +9,7 @@ begins with a reset, so an episode is truncated, not terminated, at its border.
       actors/step-00010000/       the actor after so many steps, with its deterministic return
       experience/step-00010000/   the rows of the stretch that ended there, with simulator states
       checkpoints/                the newest two states of the whole learner
-
-Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -41,29 +37,17 @@ SERIES = "sac"
 
 @dataclass
 class BehaviourSac:
-    """Settings of :func:`train_behaviour`; most defaults are Stable-Baselines3's.
+    """Settings of :func:`train_behaviour`; most defaults are Stable-Baselines3's."""
 
-    Attributes:
-        steps: environment steps, each followed by one update.
-        hidden: widths of the hidden layers of actor and critics.
-        learning_rate: of all three optimizers (Adam).
-        batch_size: rows per update.
-        gamma: discount.
-        tau: rate of the targets per update.
-        learning_starts: steps of uniform actions before the first update.
-        checkpoint_every: steps per stretch; the actor at the end of each is stored and evaluated.
-        evaluation_episodes: deterministic episodes per evaluation.
-    """
-
-    steps: int = 300_000
-    hidden: tuple[int, ...] = (256, 256)
-    learning_rate: float = 3e-4
-    batch_size: int = 256
-    gamma: float = 0.99
-    tau: float = 0.005
-    learning_starts: int = 10_000
-    checkpoint_every: int = 10_000
-    evaluation_episodes: int = 10
+    steps: int = 300_000  # environment steps, each followed by one update.
+    hidden: tuple[int, ...] = (256, 256)  # widths of the hidden layers of actor and critics.
+    learning_rate: float = 3e-4  # of all three optimizers (Adam).
+    batch_size: int = 256  # rows per update.
+    gamma: float = 0.99  # discount.
+    tau: float = 0.005  # rate of the targets per update.
+    learning_starts: int = 10_000  # steps of uniform actions before the first update.
+    checkpoint_every: int = 10_000  # steps per stretch; the actor at the end of each is stored and evaluated.
+    evaluation_episodes: int = 10  # deterministic episodes per evaluation.
 
     def __post_init__(self) -> None:
         self.hidden = tuple(self.hidden)
@@ -94,18 +78,8 @@ def train_behaviour(
 ) -> list[Evaluated]:
     """Train SAC, resuming from ``folder``; return every stored actor, oldest first.
 
-    Args:
-        folder: of actors, experience and checkpoints.
-        env_id: registered Gymnasium id.
-        config: settings.
-        seed: root of every random stream.
-        max_episode_steps: time limit; None takes the registered one.
-        log: receives the return of each stored actor.
-
-    Raises:
-        SettingError: the environment is not registered or not one of vectors.
-        ArtefactError: a stored part is damaged or was trained with other settings.
-        MissingExtraError: Stable-Baselines3 is not installed.
+    Raises SettingError: no registered environment of vectors; ArtefactError: a stored part is damaged or of other
+    settings; MissingExtraError: Stable-Baselines3 is not installed.
     """
     learner = _Learner(folder, env_id, config, seed, max_episode_steps)
 
@@ -122,10 +96,7 @@ def train_behaviour(
 
 
 def read_experience(folder: Path, until: int) -> list[VectorEpisode]:
-    """Return the experience up to step ``until`` as episodes in order, in the environment's units.
-
-    Raises ArtefactError (a stretch is missing or damaged).
-    """
+    """Return episodes up to step ``until``, in the environment's units; ArtefactError: a stretch is missing."""
     episodes: list[VectorEpisode] = []
     for path in _stretches(folder, until):
         stretch = read_artefact(path, kind=EXPERIENCE)
@@ -164,8 +135,6 @@ def _episode(columns: Mapping[str, Tensor], seed: int | None) -> VectorEpisode:
 
 
 class _Learner:
-    """Stable-Baselines3's learner between two stretches."""
-
     def __init__(
         self, folder: Path, env_id: str, config: BehaviourSac, seed: int, max_episode_steps: int | None = None
     ) -> None:
@@ -211,7 +180,6 @@ class _Learner:
             self.sac.learn(steps, callback=advance, log_interval=None, reset_num_timesteps=False)
 
     def evaluate(self) -> float:
-        """Mean deterministic return over the same episodes at every border."""
         policy = memoryless(BehaviourActor(self._actor(), {}))
         seeds = [stream_seed(self.seed, "behaviour-sac", "evaluation", n) % 2**31 for n in range(self._episodes)]
         returns = [play_episode(self.env, self.info, policy, seed=s, generator=None).reward.sum() for s in seeds]
@@ -233,7 +201,6 @@ class _Learner:
         return {"log_temperature": self.sac.log_ent_coef.detach(), "kept": kept}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a checkpoint, and the experience before it."""
         self.kept = [Evaluated(int(step), float(value)) for step, value in state_dict["kept"]]
         with torch.no_grad():
             self.sac.log_ent_coef.copy_(state_dict["log_temperature"])
@@ -256,7 +223,6 @@ class _Learner:
         return {name: tensor.detach().clone() for name, tensor in self.sac.actor.state_dict().items()}
 
     def training(self, log: MetricLog | None) -> Training:
-        """Say what checkpoints hold; the log's line of an actor is its step."""
         optimizers = {
             "actor": self.sac.actor.optimizer,
             "critic": self.sac.critic.optimizer,

@@ -1,7 +1,5 @@
 """Stable-Baselines3's replay buffer with named random streams and storage without pickle."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,10 +31,7 @@ def recorded_replay() -> type[Any]:
 
 
 class Recorded:
-    """A buffer of one environment that loses no row and holds simulator states until :meth:`newest` returns them.
-
-    Set ``generator``, which draws the batches, before each stretch of training.
-    """
+    """A buffer that loses no row; set its ``generator`` before each stretch, and take :meth:`newest` after it."""
 
     generator: np.random.Generator
     pos: int

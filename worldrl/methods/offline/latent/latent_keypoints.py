@@ -8,8 +8,6 @@ one space. The training takes seconds and follows from seed and rows, so no chec
 Shapes legend: ``N`` rows, ``S`` observation, ``A`` action.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 
@@ -24,31 +22,20 @@ from worldrl.core.training.optimizer import adamw
 from worldrl.rollout.imagined.latent_world import ROWS_AT_ONCE, RecordedLatents
 from worldrl.world_models.latent.keypoints import STD_FLOOR, KeypointEncoder
 
-NAME = "latent-keypoints"
-"""Name of the training and its random streams."""
+NAME = "latent-keypoints"  # name of the training and its random streams
 
 
 @dataclass(frozen=True)
 class KeypointTraining:
-    """Training of the encoder; after a few hundred steps it overfits the episodes.
+    """Training of the encoder; after a few hundred steps it overfits the episodes."""
 
-    Attributes:
-        steps: optimizer steps; the weights of the best measurement are kept.
-        batch: rows per step.
-        learning_rate: of AdamW, constant.
-        weight_decay: of AdamW.
-        hidden: width of the head's two hidden layers.
-        look_every: steps between two measurements on the held-out episodes.
-        held_out: one in so many recorded episodes is held out.
-    """
-
-    steps: int = 800
-    batch: int = 128
-    learning_rate: float = 1e-3
-    weight_decay: float = 1e-2
-    hidden: int = 256
-    look_every: int = 50
-    held_out: int = 5
+    steps: int = 800  # optimizer steps; the weights of the best measurement are kept.
+    batch: int = 128  # rows per step.
+    learning_rate: float = 1e-3  # of AdamW, constant.
+    weight_decay: float = 1e-2  # of AdamW.
+    hidden: int = 256  # width of the head's two hidden layers.
+    look_every: int = 50  # steps between two measurements on the held-out episodes.
+    held_out: int = 5  # one in so many recorded episodes is held out.
 
     def __post_init__(self) -> None:
         require_at_least_one(self, ("steps", "batch", "hidden", "look_every"), of="keypoint training")
@@ -67,14 +54,7 @@ class KeypointReport:
 
 
 class Cloner(nn.Module):
-    """An encoder and the head that clones from its output.
-
-    Args:
-        encoder: of observations, already measured.
-        obs: float32 ``[N, S]``; its columns after the latents are standardised here.
-        action_size: ``A``.
-        hidden: width.
-    """
+    """A measured encoder and the head that clones from it; what follows the latents is standardised here."""
 
     def __init__(self, encoder: KeypointEncoder, obs: Tensor, action_size: int, hidden: int) -> None:
         super().__init__()
@@ -104,10 +84,7 @@ def explained(cloner: Cloner, obs: Tensor, action: Tensor, mean: Tensor) -> floa
 
 
 def parted(source: Tensor, every: int) -> tuple[Tensor, Tensor]:
-    """Split rows, with their episodes ``source`` int64 ``[N]``, into training and held-out indices, every ``every``-th episode.
-
-    Raises SettingError (fewer than two episodes).
-    """
+    """Hold out every ``every``-th episode: row indices of both parts. SettingError: fewer than two episodes."""
     episodes = source.unique()
     if len(episodes) < 2:
         raise SettingError(
@@ -125,21 +102,10 @@ def fit_keypoints(
     *,
     seed: int,
 ) -> tuple[KeypointEncoder, KeypointReport]:
-    """Learn the keypoints of a dataset's latents.
+    """Learn the keypoints of a dataset's latents, of ``latent_shape`` ``(c, h, w)``.
 
-    Args:
-        latents: the rows, still as latents; a stride of 1 gives most.
-        latent_shape: ``(c, h, w)``.
-        keypoints: number of points.
-        training: None takes the defaults.
-        seed: of weights and batches.
-
-    Returns:
-        The frozen encoder on the rows' device, and the report on held-out episodes.
-
-    Raises:
-        SettingError: fewer than two episodes, or a number out of range.
-        NonFiniteError: the loss is not finite.
+    Returns the frozen encoder on the rows' device, and the report on held-out episodes. Raises SettingError: fewer
+    than two episodes, or a number out of range; NonFiniteError: the loss is not finite.
     """
     plan = training or KeypointTraining()
     learned, held = parted(latents.source, plan.held_out)

@@ -1,11 +1,8 @@
-"""Settings of agents in the latents of a video world model; ``worldrl reproduce offline-video`` measured them.
+"""Settings of agents in the latents of a video world model, measured in ``docs/log/offline-reproductions-3.md``.
 
-A step is a chunk and an episode some ten of them; a success pays 1 and ends it. So returns are in [0, 1] and the entropy
-of a chunk must weigh little. Actors begin as clones: a random one never succeeds, not even in imagination.
-``docs/log/offline-reproductions-3.md`` has the measurements.
+A step is a chunk and an episode some ten of them; a success pays 1 and ends it. So returns are in [0, 1] and the
+entropy of a chunk must weigh little. Actors begin as clones: a random one never succeeds, not even in imagination.
 """
-
-from __future__ import annotations
 
 from typing import Any
 
@@ -17,8 +14,7 @@ from worldrl.methods.offline.ravl import RavlConfig
 from worldrl.methods.offline.td3_bc import Td3BcConfig
 from worldrl.methods.offline.training import OfflineTraining
 
-NAME = "video-latents"
-"""Name of these settings, in the place of a dataset's."""
+NAME = "video-latents"  # name of these settings, in the place of a dataset's
 KEYPOINTS, COMPONENTS, STRIDE = 32, 8, 1
 """Sizes of observations and actions, and control steps between trajectories of an episode."""
 TRAINING = OfflineTraining(steps=8000, batch_size=256, evaluate_every=2000, checkpoint_every=1000)

@@ -9,8 +9,6 @@ leaves the whole real episode, and nothing is imagined. The world assigns one en
 Shapes legend: ``B`` rollouts, ``T`` rows of the longest history, ``N`` rows of the dataset, ``S`` observation.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -24,27 +22,18 @@ from worldrl.core.transitions import Transitions
 from worldrl.methods.offline.neubay.neubay import Neubay, RecurrentState
 from worldrl.methods.offline.neubay.packed_sequences import COLUMNS, PackedSequences, segment
 
-FRESH_MEMORY_ROWS = 65_536
-"""Rows of histories read at once, which bounds the memory in use."""
+FRESH_MEMORY_ROWS = 65_536  # rows of histories read at once, which bounds the memory in use
 
 
 @dataclass(frozen=True)
 class LongRolloutConfig:
-    """Settings of long rollouts.
+    """Settings of long rollouts."""
 
-    Attributes:
-        rollouts: per generation, B.
-        episode_steps: time limit of the task, history included.
-        horizon: imagined steps at most; null up to the time limit (for the sweep over horizons).
-        threshold: largest uncertainty after which a rollout continues.
-        history: recorded steps at most that are read; null from the episode's first (the paper's).
-    """
-
-    rollouts: int = 100
-    episode_steps: int = 1000
-    horizon: int | None = None
-    threshold: float = math.inf
-    history: int | None = None
+    rollouts: int = 100  # per generation, B.
+    episode_steps: int = 1000  # time limit of the task, history included.
+    horizon: int | None = None  # imagined steps at most; null up to the time limit (for the sweep over horizons).
+    threshold: float = math.inf  # largest uncertainty after which a rollout continues.
+    history: int | None = None  # recorded steps at most that are read; null from the episode's first (the paper's).
 
     def __post_init__(self) -> None:
         require_at_least_one(self, ("rollouts", "episode_steps"), of="rollouts")
@@ -63,11 +52,8 @@ class Episodes:
     length: Tensor
 
     @classmethod
-    def of(cls, rows: Transitions, episode: Tensor) -> Episodes:
-        """Find the borders of ``episode`` int64 ``[N]``, each row's episode, in blocks.
-
-        Raises SettingError (no rows, or an episode in more than one block).
-        """
+    def of(cls, rows: Transitions, episode: Tensor) -> "Episodes":
+        """Borders of episodes in each row's number ``[N]``; SettingError: no rows, or one in several blocks."""
         ids, length = torch.unique_consecutive(episode, return_counts=True)
         if not len(ids) or len(torch.unique(ids)) < len(ids):
             raise SettingError(f"episodes: {len(ids)} blocks of rows, each episode must be exactly one of them")
@@ -109,11 +95,7 @@ class _Rollout:
 def long_rollouts(
     agent: Neubay, world: StateWorld, episodes: Episodes, config: LongRolloutConfig, *, generator: torch.Generator
 ) -> tuple[list[PackedSequences], Logs]:
-    """Imagine one generation in a world made with the rows of ``episodes``.
-
-    Returns:
-        One segment per rollout, and logs: imagined steps, and how rollouts ended.
-    """
+    """Imagine one generation in a world of these episodes: a segment per rollout, and how rollouts ended."""
     episode = torch.randint(len(episodes.first), (config.rollouts,), generator=generator)
     share = torch.rand(config.rollouts, generator=generator)
     cut = (share * (episodes.length[episode] + 1)).long()  # 0 .. length, uniformly
@@ -179,11 +161,7 @@ def _imagine(
 
 
 def read_histories(agent: Neubay, rollouts: list[Any]) -> tuple[RecurrentState, Tensor, Tensor]:
-    """Let the agent read every history but its last arrival, at which it acts next.
-
-    Returns:
-        Its memory, and the last action ``[B, A]`` and reward ``[B]`` (zeros without a history).
-    """
+    """Let the agent read all but the last arrival: its memory, last action ``[B, A]`` and reward ``[B]``."""
     packed_rows = [rollout.packed() for rollout in rollouts]
     size = max(1, FRESH_MEMORY_ROWS // max(len(packed) for packed in packed_rows))
     parts = [agent.remember(right_aligned(packed_rows[i : i + size])) for i in range(0, len(packed_rows), size)]

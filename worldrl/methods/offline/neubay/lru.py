@@ -12,8 +12,6 @@ vector operations (:func:`scan`) instead of ``T``.
 Shapes legend: ``R`` leading axes (rollouts, or none), ``T`` rows of packed sequences, ``d`` width, ``n`` complex states.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -24,27 +22,18 @@ from torch import Tensor, nn
 
 from worldrl.core.errors import SettingError, require_at_least_one
 
-SMALLEST = 1e-8
-"""Smallest value under a logarithm."""
+SMALLEST = 1e-8  # smallest value under a logarithm
 
 
 @dataclass(frozen=True)
 class MemoryConfig:
-    """Sizes of a stack of recurrent layers.
+    """Sizes of a stack of recurrent layers."""
 
-    Attributes:
-        width: d, features in and out.
-        states: n, complex states per layer.
-        layers: how many.
-        radius_min: smallest modulus of λ at the start.
-        radius_max: largest modulus of λ at the start, below 1; memories last about 1 / (1 - modulus) rows.
-    """
-
-    width: int = 256
-    states: int = 128
-    layers: int = 2
-    radius_min: float = 0.0
-    radius_max: float = 0.9
+    width: int = 256  # d, features in and out.
+    states: int = 128  # n, complex states per layer.
+    layers: int = 2  # how many.
+    radius_min: float = 0.0  # smallest modulus of λ at the start.
+    radius_max: float = 0.9  # largest modulus of λ at the start, below 1; memories last about 1 / (1 - modulus) rows.
 
     def __post_init__(self) -> None:
         require_at_least_one(self, ("width", "states", "layers"), of="memory")
@@ -102,10 +91,7 @@ def _solve(a: Tensor, b: Tensor) -> Tensor:
 def initial_eigenvalues(
     states: int, radius_min: float, radius_max: float, *, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Draw ``log ν`` and ``log θ``, float32 ``[n]``: λ uniform in area on the ring radius_min ≤ |λ| ≤ radius_max, all phases.
-
-    ``generator=None`` takes torch's own, which :func:`worldrl.core.rng.initial_weights` lends.
-    """
+    """Draw ``log ν`` and ``log θ``, ``[n]``: λ uniform in area on the ring radius_min ≤ |λ| ≤ radius_max."""
     squared = torch.rand(states, generator=generator) * (radius_max**2 - radius_min**2) + radius_min**2
     phase = 2 * math.pi * torch.rand(states, generator=generator)
     nu = -0.5 * squared.clamp(min=SMALLEST).log()
@@ -132,15 +118,9 @@ class LinearRecurrence(nn.Module):
         return torch.polar(torch.exp(-self.nu_log.exp()), self.theta_log.exp())
 
     def forward(self, u: Tensor, reset: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Run over packed sequences.
+        """Run over packed ``u [*R, T, d]``: y of the same shape, and the state ``[*R, n]`` after the last row.
 
-        Args:
-            u: ``[*R, T, d]``.
-            reset: bool ``[*R, T]``; True where an episode begins, which clears the state.
-            state: complex ``[*R, n]`` of the row before the first; zeros at the start.
-
-        Returns:
-            y ``[*R, T, d]``, and the state after the last row.
+        True in ``reset [*R, T]`` begins an episode, which clears the state; ``state=None`` is zeros.
         """
         gamma = self.gamma_log.exp().unsqueeze(-1)
         driven = torch.complex(F.linear(u, gamma * self.b_re), F.linear(u, gamma * self.b_im))

@@ -17,8 +17,6 @@ small change of weights moves the features of all later rows.
 Shapes legend: ``T`` packed rows, ``B`` rollouts, ``S`` observation, ``A`` action, ``N`` critics, ``d`` features.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from dataclasses import dataclass, field
@@ -41,47 +39,29 @@ from worldrl.methods.offline.targets import bounded, require_bounds
 
 @dataclass(frozen=True)
 class NeubayConfig:
-    """Settings of :class:`Neubay`; defaults are the paper's for D4RL locomotion.
+    """Settings of :class:`Neubay`; defaults are the paper's for D4RL locomotion."""
 
-    Attributes:
-        memory: of each encoder.
-        hidden: widths of the heads (Adroit: three layers).
-        critics: members N.
-        target_critics: members of which the target takes the minimum, drawn anew at each update.
-        discount: γ.
-        polyak: rate τ of the target critic, its encoder included.
-        encoder_rate: learning rate of both encoders; the paper tunes it per dataset (:mod:`settings_by_dataset`).
-        head_rate: learning rate of the heads and of log α; the actor's rates fall along a cosine to 0.
-        actor_rate: learning rate of the actor's head, null for head_rate; its encoder's rate scales alike.
-        kappa: κ, weight of recorded steps in every loss; tuned per dataset.
-        temperature: a fixed α; null learns it.
-        initial_temperature: α at the beginning where it is learned (published: 0.1 for Adroit, 1e-5 for AntMaze).
-        entropy_per_action: H̄ = -entropy_per_action · dim(a) (AntMaze: 10).
-        clip_norm: largest gradient norm (Adroit: 1e4, AntMaze: 1).
-        floor: smallest target; null for none.
-        ceiling: largest target; null for none.
-        clone_steps: first updates, in which the actor clones the recorded steps.
-        clone_rate: learning rate of the actor's head meanwhile.
-    """
-
-    memory: MemoryConfig = field(default_factory=MemoryConfig)
-    hidden: tuple[int, ...] = (256, 256)
-    critics: int = 10
-    target_critics: int = 2
-    discount: float = 0.99
-    polyak: float = 0.005
+    memory: MemoryConfig = field(default_factory=MemoryConfig)  # of each encoder.
+    hidden: tuple[int, ...] = (256, 256)  # widths of the heads (Adroit: three layers).
+    critics: int = 10  # members N.
+    target_critics: int = 2  # members of which the target takes the minimum, drawn anew at each update.
+    discount: float = 0.99  # γ.
+    polyak: float = 0.005  # rate τ of the target critic, its encoder included.
+    # learning rate of both encoders; the paper tunes it per dataset (:mod:`settings_by_dataset`).
     encoder_rate: float = 1e-5
-    head_rate: float = 1e-4
+    head_rate: float = 1e-4  # learning rate of the heads and of log α; the actor's rates fall along a cosine to 0.
+    # learning rate of the actor's head, null for head_rate; its encoder's rate scales alike.
     actor_rate: float | None = None
-    kappa: float = 0.5
-    temperature: float | None = None
+    kappa: float = 0.5  # κ, weight of recorded steps in every loss; tuned per dataset.
+    temperature: float | None = None  # a fixed α; null learns it.
+    # α at the beginning where it is learned (published: 0.1 for Adroit, 1e-5 for AntMaze).
     initial_temperature: float = 0.2
-    entropy_per_action: float = 1.0
-    clip_norm: float = 1000.0
-    floor: float | None = None
-    ceiling: float | None = None
-    clone_steps: int = 0
-    clone_rate: float = 1e-3
+    entropy_per_action: float = 1.0  # H̄ = -entropy_per_action · dim(a) (AntMaze: 10).
+    clip_norm: float = 1000.0  # largest gradient norm (Adroit: 1e4, AntMaze: 1).
+    floor: float | None = None  # smallest target; null for none.
+    ceiling: float | None = None  # largest target; null for none.
+    clone_steps: int = 0  # first updates, in which the actor clones the recorded steps.
+    clone_rate: float = 1e-3  # learning rate of the actor's head meanwhile.
 
     def __post_init__(self) -> None:
         require(len(self.hidden) > 0, "agent.hidden", "at least one width", self.hidden)
@@ -119,26 +99,18 @@ def kappa_mean(loss: Tensor, real: Tensor, pairs: Tensor, kappa: float) -> Tenso
 
 @dataclass(frozen=True)
 class RecurrentState:
-    """Memory of rollouts between two steps.
+    """Memory of rollouts between two steps."""
 
-    Attributes:
-        state: complex ``[B, layers, n]``.
-        fresh: bool ``[B]``, the next row is an episode's first.
-    """
+    state: Tensor  # complex ``[B, layers, n]``.
+    fresh: Tensor  # bool ``[B]``, the next row is an episode's first.
 
-    state: Tensor
-    fresh: Tensor
-
-    def select(self, index: Tensor) -> RecurrentState:
+    def select(self, index: Tensor) -> "RecurrentState":
         """Return the rollouts of ``index``."""
         return RecurrentState(self.state[index], self.fresh[index])
 
 
 class Neubay(Agent):
-    """The agent: acts on arrivals (observation, last action, last reward) and learns from packed sequences.
-
-    The actor's cosine has ``facts.updates`` steps.
-    """
+    """Acts on arrivals (observation, last action, last reward) and learns from packed sequences; see the module."""
 
     name: ClassVar[str] = "neubay"
     config_class: ClassVar[type[Any]] = NeubayConfig
@@ -164,14 +136,9 @@ class Neubay(Agent):
 
     @torch.no_grad()
     def remember(self, packed: PackedSequences) -> RecurrentState:
-        """Read histories before acting.
+        """Read histories ``[B, T, ...]``, right-aligned and begun by a reset, and return the memory after the last row.
 
-        Args:
-            packed: columns ``[B, T, ...]``, each history right-aligned and begun by a reset. Rows of an empty history must
-                all be resets.
-
-        Returns:
-            The memory after the last row; ``fresh`` where every row is a reset.
+        Rows of an empty history must all be resets; the memory is ``fresh`` where every row is.
         """
         _, state = self.actor.encoder(packed.obs, packed.action, packed.reward, packed.reset)
         fresh = packed.reset.all(-1)
@@ -181,18 +148,7 @@ class Neubay(Agent):
     def step(
         self, obs: Tensor, action: Tensor, reward: Tensor, memory: RecurrentState, *, generator: torch.Generator | None
     ) -> tuple[Tensor, RecurrentState]:
-        """Choose actions for arrivals.
-
-        Args:
-            obs: ``[B, S]``.
-            action: ``[B, A]``, the last ones; zeros at an episode's first row.
-            reward: ``[B]``, of the last actions.
-            memory: of the rows before.
-            generator: None takes the most likely action.
-
-        Returns:
-            Actions ``[B, A]`` in [-1, 1], and the memory.
-        """
+        """Choose actions ``[B, A]`` in [-1, 1] for arrivals, the most likely without ``generator``, and the memory."""
         features, state = self.actor.encoder(
             obs[:, None], action[:, None], reward[:, None], memory.fresh[:, None], memory.state
         )
@@ -277,7 +233,6 @@ class Neubay(Agent):
         return {"actor/loss": loss.detach(), "actor/entropy": entropy, "actor/alpha": self.temperature.alpha}
 
     def _clone_step(self, packed: PackedSequences, policy: Gaussian) -> Logs:
-        """Take a step of the actor towards the recorded actions, if there are any."""
         recorded = (packed.pairs & packed.real[1:]).nonzero()[:, 0]
         if not len(recorded):
             return {}
@@ -287,7 +242,6 @@ class Neubay(Agent):
         return {"actor/clone": loss.detach()}
 
     def _pace_actor(self, share: float) -> None:
-        """Set the actor's learning rates to a share of their initial values."""
         for group in self.optimizers["actor"].param_groups:
             group["lr"] = group["initial_lr"] * share
 

@@ -16,8 +16,6 @@ arrival is stored, and the target still bootstraps from it.
 Shapes legend: ``T`` rows, ``S`` observation, ``A`` action.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, fields
 from typing import Any
@@ -30,32 +28,23 @@ from worldrl.core.errors import SettingError
 
 @dataclass(frozen=True)
 class PackedSequences:
-    """Rows of arrivals; see the module's table.
+    """Rows of arrivals; see the module's table."""
 
-    Attributes:
-        obs: float32 ``[T, S]``.
-        action: float32 ``[T, A]`` that led to this row; zeros at a reset.
-        reward: float32 ``[T]`` of that action; zero at a reset.
-        terminated: bool ``[T]``, that action ended the task.
-        reset: bool ``[T]``, the first row of a segment.
-        real: bool ``[T]``, that action was recorded, not imagined; at a reset as its own observation.
-    """
-
-    obs: Tensor
-    action: Tensor
-    reward: Tensor
-    terminated: Tensor
-    reset: Tensor
-    real: Tensor
+    obs: Tensor  # float32 ``[T, S]``.
+    action: Tensor  # float32 ``[T, A]`` that led to this row; zeros at a reset.
+    reward: Tensor  # float32 ``[T]`` of that action; zero at a reset.
+    terminated: Tensor  # bool ``[T]``, that action ended the task.
+    reset: Tensor  # bool ``[T]``, the first row of a segment.
+    real: Tensor  # bool ``[T]``, that action was recorded, not imagined; at a reset as its own observation.
 
     def __len__(self) -> int:
         return int(self.obs.shape[0])
 
-    def select(self, index: Tensor | slice) -> PackedSequences:
+    def select(self, index: Tensor | slice) -> "PackedSequences":
         """Return the rows of ``index``, in that order."""
         return PackedSequences(*(getattr(self, field.name)[index] for field in fields(self)))
 
-    def to(self, device: torch.device | str) -> PackedSequences:
+    def to(self, device: torch.device | str) -> "PackedSequences":
         """Move every column."""
         return PackedSequences(*(getattr(self, field.name).to(device) for field in fields(self)))
 
@@ -74,18 +63,7 @@ COLUMNS = tuple(field.name for field in fields(PackedSequences))
 
 
 def segment(obs: Tensor, action: Tensor, reward: Tensor, *, terminated: bool, real: Tensor | bool) -> PackedSequences:
-    """Pack one episode, or a part of one.
-
-    Args:
-        obs: ``[n + 1, S]``, the last arrival included.
-        action: ``[n, A]``.
-        reward: ``[n]``.
-        terminated: whether the last step ended the task.
-        real: bool ``[n]`` per step, or one value for all.
-
-    Raises:
-        SettingError: the lengths do not fit.
-    """
+    """Pack ``n`` steps with ``obs [n + 1, S]``; ``real`` is ``[n]`` or one for all. SettingError: other lengths."""
     steps = len(action)
     if len(obs) != steps + 1 or len(reward) != steps:
         raise SettingError(
@@ -107,11 +85,7 @@ def segment(obs: Tensor, action: Tensor, reward: Tensor, *, terminated: bool, re
 
 
 class PackedSequenceBuffer:
-    """First-in-first-out segments in a ring of ``capacity`` rows; whole segments are dropped where a new one needs room.
-
-    Raises:
-        SettingError: a capacity below 2, which holds no transition.
-    """
+    """First-in-first-out segments in a ring of at least 2 rows; whole segments make room for a new one."""
 
     def __init__(self, capacity: int, obs_size: int, action_size: int) -> None:
         if capacity < 2:
@@ -150,11 +124,9 @@ class PackedSequenceBuffer:
         self._written += length
 
     def sample(self, rows: int, *, generator: torch.Generator) -> PackedSequences:
-        """Draw segments uniformly, with replacement, until they have exactly ``rows`` rows (at least 2).
+        """Draw segments, with replacement, until they have exactly ``rows`` rows (2 or more); SettingError if empty.
 
         The last segment is cut at its end, never at its start, so every memory begins where its episode did.
-
-        Raises SettingError (the buffer is empty).
         """
         if not self._segments:
             raise SettingError("tape: nothing to sample from; add a segment first")

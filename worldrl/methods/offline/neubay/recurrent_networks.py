@@ -3,8 +3,6 @@
 Shapes legend: ``R`` leading axes, ``T`` packed rows, ``S`` observation, ``A`` action, ``N`` critics, ``d`` features.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -18,8 +16,7 @@ from worldrl.methods.offline.networks import LOG_STD_BOUNDS, Gaussian
 from worldrl.methods.offline.neubay.lru import Memory, MemoryConfig
 from worldrl.nn.stacked import StackedLayerNorm, StackedLinear, fan_in_uniform
 
-SMALL = 0.01
-"""Factor on the initial weights of the values' last layers, so that first values and targets are small."""
+SMALL = 0.01  # factor on the initial weights of the values' last layers, so that first values and targets are small
 
 
 def block(inputs: int, outputs: int) -> nn.Sequential:

@@ -12,8 +12,6 @@ The encoder reads observation and previous action. Rewards enter the encoder thr
 Shapes legend: ``T`` packed rows, ``B`` rollouts, ``A`` actions (one-hot), ``d`` features.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,27 +30,16 @@ from worldrl.methods.offline.targets import td_target
 
 @dataclass(frozen=True)
 class RecurrentQConfig:
-    """The paper's settings for the bandit.
+    """The paper's settings for the bandit."""
 
-    Attributes:
-        memory: of the encoder.
-        hidden: width of the head's layers.
-        hidden_layers: how many.
-        gamma: discount.
-        tau: rate of the target network.
-        encoder_lr: learning rate up to the memory; recurrent encoders need far smaller ones than heads.
-        head_lr: learning rate of the head.
-        clip_norm: largest gradient norm, of the encoder and of the head apart.
-    """
-
-    memory: MemoryConfig = field(default_factory=MemoryConfig)
-    hidden: int = 256
-    hidden_layers: int = 2
-    gamma: float = 0.99
-    tau: float = 0.005
-    encoder_lr: float = 3e-6
-    head_lr: float = 1e-4
-    clip_norm: float = 1.0
+    memory: MemoryConfig = field(default_factory=MemoryConfig)  # of the encoder.
+    hidden: int = 256  # width of the head's layers.
+    hidden_layers: int = 2  # how many.
+    gamma: float = 0.99  # discount.
+    tau: float = 0.005  # rate of the target network.
+    encoder_lr: float = 3e-6  # learning rate up to the memory; recurrent encoders need far smaller ones than heads.
+    head_lr: float = 1e-4  # learning rate of the head.
+    clip_norm: float = 1.0  # largest gradient norm, of the encoder and of the head apart.
 
 
 class RecurrentQ(nn.Module):
@@ -107,14 +94,9 @@ class RecurrentQAgent:
     def act(
         self, obs: Tensor, action: Tensor, state: Tensor | None, *, epsilon: float, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Choose one action per rollout, int64 ``[B]``, and return the memory.
+        """Choose one action per rollout, int64 ``[B]``, with probability ``epsilon`` at random, and return the memory.
 
-        Args:
-            obs: ``[B, S]``.
-            action: one-hot ``[B, A]``, the last ones; zeros at the start.
-            state: the memory; None at the start.
-            epsilon: probability of a uniformly random action.
-            generator: of the exploration.
+        ``action``: the last ones, one-hot ``[B, A]``, zeros at the start; ``state``: the memory, None at the start.
         """
         reset = torch.full((len(obs), 1), state is None)
         q, after = self.network(obs[:, None], action[:, None], reset, state)

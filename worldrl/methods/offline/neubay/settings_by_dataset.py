@@ -4,8 +4,6 @@ Adroit and AntMaze differ in other settings too: three head layers, ``clip_norm`
 ``entropy_per_action`` 10, ``clip_norm`` 1 and half as many updates again.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from worldrl.core.errors import SettingError, nearest
@@ -21,8 +19,7 @@ class Tuned:
     temperature: float | None = None
 
 
-HOPPER = 0.2
-"""The fixed α of the Hopper sets."""
+HOPPER = 0.2  # the fixed α of the Hopper sets
 DATASETS: dict[str, Tuned] = {
     "halfcheetah-random": Tuned(3e-5, 0.8),
     "halfcheetah-medium": Tuned(3e-5, 0.8),
@@ -56,10 +53,7 @@ DATASETS: dict[str, Tuned] = {
 
 
 def tuned_for(dataset: str, config: NeubayConfig | None = None) -> NeubayConfig:
-    """Return a configuration with the paper's values of one of ``DATASETS``; ``config=None`` takes the defaults.
-
-    Raises SettingError: unknown name; the message has the nearest.
-    """
+    """Return a configuration with the paper's values of one of ``DATASETS``; SettingError: another name."""
     if dataset not in DATASETS:
         raise SettingError(f"dataset: the paper has no settings for {dataset!r}{nearest(dataset, DATASETS)}")
     found = DATASETS[dataset]

@@ -4,8 +4,6 @@ Every draw comes from a stream named by its generation or update, so a killed ru
 checkpoint, which holds weights, optimizers and buffer.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,23 +22,14 @@ from worldrl.methods.offline.neubay.packed_sequences import PackedSequenceBuffer
 
 @dataclass(frozen=True)
 class NeubayTraining:
-    """Settings of the training; the paper's for locomotion.
+    """Settings of the training; the paper's for locomotion."""
 
-    Attributes:
-        updates: gradient steps.
-        rows: packed rows per update.
-        buffer: capacity of the buffer, rows.
-        updates_per_step: gradient steps per step of a generation, its real history included.
-        rollouts: settings of the rollouts.
-        checkpoint_generations: generations between checkpoints.
-    """
-
-    updates: int = 2_000_000
-    rows: int = 2048
-    buffer: int = 40_000_000
-    updates_per_step: float = 0.05
-    rollouts: LongRolloutConfig = field(default_factory=LongRolloutConfig)
-    checkpoint_generations: int = 50
+    updates: int = 2_000_000  # gradient steps.
+    rows: int = 2048  # packed rows per update.
+    buffer: int = 40_000_000  # capacity of the buffer, rows.
+    updates_per_step: float = 0.05  # gradient steps per step of a generation, its real history included.
+    rollouts: LongRolloutConfig = field(default_factory=LongRolloutConfig)  # settings of the rollouts.
+    checkpoint_generations: int = 50  # generations between checkpoints.
 
     def __post_init__(self) -> None:
         for name, least in (("updates", 1), ("rows", 2), ("checkpoint_generations", 1)):
@@ -61,24 +50,11 @@ def train_neubay(
     log: MetricLog | None = None,
     on_generation: Callable[[int], None] | None = None,
 ) -> Logs:
-    """Train until ``config.updates`` updates have been taken, resuming from the newest checkpoint in ``folder``.
+    """Train until ``config.updates`` updates have been taken, resuming from ``folder``; None saves nothing.
 
-    Args:
-        agent: freshly made; a checkpoint's weights replace its own.
-        world: made with the rows of ``episodes``.
-        episodes: the dataset.
-        config: settings.
-        seed: of every stream.
-        folder: of the checkpoints; None saves none.
-        log: receives the logs of each generation's rollouts and last update.
-        on_generation: called with the number of updates after each generation, before its checkpoint; after a kill within
-            it, it is called again.
-
-    Returns:
-        The last logs; empty when no update was left.
-
-    Raises:
-        KeyboardInterrupt: after Ctrl-C, once the present generation is complete and saved.
+    ``on_generation`` gets the number of updates after each generation, before its checkpoint; after a kill within it,
+    again. Returns the last logs; empty when no update was left. Ctrl-C raises once the generation is complete and
+    saved.
     """
     buffer = PackedSequenceBuffer(config.buffer, world.obs_size, world.action_size)
     state = _Generations(agent, buffer)
@@ -112,8 +88,6 @@ def train_neubay(
 
 @dataclass
 class _Generations:
-    """Contents of a checkpoint besides weights and optimizers."""
-
     agent: Neubay
     buffer: PackedSequenceBuffer
     generation: int = 0

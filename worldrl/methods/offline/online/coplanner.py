@@ -11,8 +11,6 @@ u is the world's uncertainty; the published one is the deviation of the members'
 Shapes legend: ``B`` states, ``K`` candidates, ``S`` observation, ``A`` action.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,23 +23,14 @@ from worldrl.methods.offline.agent import require_rules
 
 @dataclass(frozen=True)
 class UpMpcConfig:
-    """Settings of :func:`up_mpc`; defaults are those on MBPO.
+    """Settings of :func:`up_mpc`; defaults are those on MBPO."""
 
-    Attributes:
-        candidates: K.
-        horizon: H.
-        reward_discount: γ_r.
-        uncertainty_discount: γ_u.
-        conservative: α_c, of rollouts.
-        optimistic: α_o, of exploration.
-    """
-
-    candidates: int = 5
-    horizon: int = 5
-    reward_discount: float = 0.97
-    uncertainty_discount: float = 0.97
-    conservative: float = 2.0
-    optimistic: float = 1.0
+    candidates: int = 5  # K.
+    horizon: int = 5  # H.
+    reward_discount: float = 0.97  # γ_r.
+    uncertainty_discount: float = 0.97  # γ_u.
+    conservative: float = 2.0  # α_c, of rollouts.
+    optimistic: float = 1.0  # α_o, of exploration.
 
     def __post_init__(self) -> None:
         rules = {
@@ -87,17 +76,7 @@ def up_mpc(
     *,
     generator: torch.Generator,
 ) -> Tensor:
-    """Choose actions ``[B, A]`` by uncertainty-aware policy-guided planning.
-
-    Args:
-        world: simulates the candidates; it should measure an uncertainty.
-        state: of the world, ``B`` rows; it is not changed.
-        obs: the same as observations, ``[B, S]``.
-        agent: the policy.
-        config: sizes.
-        weight: −α_c or +α_o.
-        generator: of all draws.
-    """
+    """Choose actions ``[B, A]`` by uncertainty-aware policy-guided planning; ``weight`` is −α_c or +α_o."""
     rows, count = len(obs), config.candidates
     index = torch.arange(rows, device=obs.device).repeat(count)  # candidate after candidate
     candidates = agent.act(obs[index], generator=generator)
@@ -109,10 +88,7 @@ def up_mpc(
 
 
 class Planner:
-    """A policy that plans from observations: optimistic if it ``explores``, else conservative.
-
-    The world must start at any observation (``start_at``), as the ensemble's does.
-    """
+    """Plans from observations, optimistic if it ``explores``, else conservative; its world must have ``start_at``."""
 
     def __init__(self, world: Any, agent: OfflineAgent, config: UpMpcConfig, *, explores: bool) -> None:
         self.world, self.agent, self.config = world, agent, config

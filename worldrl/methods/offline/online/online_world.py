@@ -2,11 +2,7 @@
 
 Every ``refit_every`` steps the ensemble trains further on all real rows, recorded and online; then a generation of
 rollouts begins at any of them. A batch holds ⌊B r⌋ online rows, imagined ones for the rest.
-
-Shapes legend: ``B`` rows.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
@@ -23,16 +19,10 @@ from worldrl.world_models.state.ensemble_world import EnsembleWorld
 
 
 class OnlineWorld:
-    """An ensemble that keeps learning, and the buffer of rollouts in it.
+    """An ensemble that keeps learning (in place), and the buffer of rollouts in it.
 
-    Args:
-        world: trained offline; its ensemble is changed.
-        recorded: rows of its offline training.
-        imagining: amount of imagination, and share of real rows in a batch.
-        training: of each refit.
-        refit_every: environment steps between two refits.
-        seed: root of the refits' draws.
-        rollouts: makes the imagination of a world with so many start rows.
+    ``recorded``: rows of its offline training; ``refit_every``: environment steps; ``rollouts``: makes the
+    imagination of a world with so many start rows.
     """
 
     def __init__(

@@ -7,8 +7,6 @@ and is truncated after ``truncate_after`` steps. After that, episodes are the en
 Shapes legend: ``N`` snapshots, ``S`` observation, ``C`` clusters.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,33 +19,23 @@ from worldrl.core.rng import numpy_stream
 from worldrl.data.offline.trajectories import Trajectories
 from worldrl.methods.offline.agent import require_rules
 
-ITERATIONS = 100
-"""Most rounds of Lloyd's algorithm; it ends earlier when no point changes its cluster."""
+ITERATIONS = 100  # most rounds of Lloyd's algorithm; it ends earlier when no point changes its cluster
 
 
 @dataclass(frozen=True)
 class SnapshotConfig:
-    """Settings of :class:`SnapshotResets`; defaults are the paper's.
+    """Settings of :class:`SnapshotResets`; defaults are the paper's."""
 
-    Attributes:
-        clusters: C.
-        truncate_after: steps of an episode that began at a snapshot.
-        snapshot_steps: environment steps after which episodes begin as usual.
-    """
-
-    clusters: int = 6
-    truncate_after: int = 100
-    snapshot_steps: int = 100_000
+    clusters: int = 6  # C.
+    truncate_after: int = 100  # steps of an episode that began at a snapshot.
+    snapshot_steps: int = 100_000  # environment steps after which episodes begin as usual.
 
     def __post_init__(self) -> None:
         require_rules(self, "snapshots", {"at least 1": "clusters truncate_after", "zero or more": "snapshot_steps"})
 
 
 def k_means(points: NDArray[np.floating[Any]], clusters: int, *, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Cluster points ``[N, S]`` by Lloyd's algorithm from k-means++ centres: int64 ``[N]``.
-
-    No cluster is empty unless points coincide. SettingError: more clusters than points.
-    """
+    """Cluster points ``[N, S]`` by Lloyd's algorithm after k-means++: int64 ``[N]``; SettingError: too few."""
     if not 1 <= clusters <= len(points):
         raise SettingError(f"clusters: {len(points)} points cannot make {clusters} clusters; ask for fewer")
     centres = _first_centres(points, clusters, generator)
@@ -78,16 +66,9 @@ def _first_centres(points: NDArray[Any], clusters: int, generator: np.random.Gen
 
 
 class SnapshotResets(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A MuJoCo environment whose episodes begin at snapshots.
+    """A MuJoCo environment of Gymnasium whose episodes begin at snapshots, each drawn from its own stream.
 
-    Args:
-        env: one of Gymnasium's MuJoCo environments.
-        teacher: a dataset of that environment with qpos and qvel.
-        config: settings.
-        seed: root of clusters and draws; episode ``k`` draws from a stream of its own.
-
-    Raises:
-        SettingError: the dataset has no simulator states, or the environment's state cannot be set.
+    Raises SettingError: the teacher's dataset has no simulator states, or the environment's state cannot be set.
     """
 
     def __init__(

@@ -4,17 +4,11 @@
     2. online: after each step one batch of the online buffer alone; ``updates_per_step`` critic steps, one on each part of
        it, then one step of temperature and actor on all of it
 
-No offline row is kept: the warm-up fills the buffer with the policy's own steps, which recalibrates the values. The
-published agent is SAC with 10 critics, targets from 2 of them, no entropy in the target, and layer normalisation in
-critics and policy. It is pre-trained with Cal-QL, or CQL on locomotion.
+The warm-up recalibrates the values. The published agent is SAC with 10 critics, targets from 2 of them, no entropy in
+the target, and layer normalisation in critics and policy, pre-trained with Cal-QL, or CQL on locomotion.
 
-The environment's own state is not saved. A checkpoint is therefore taken between two episodes, and the next begins with
-a seed of its own: with agent, buffer and counters, a killed phase resumes bit for bit.
-
-Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
+The environment's own state is not saved, so checkpoints are taken between episodes, each with a seed of its own.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -44,24 +38,15 @@ COUNTED = {"returns": "returns", "ends": "ends", "updates": "updates", "told": "
 
 @dataclass(frozen=True)
 class WsrlConfig:
-    """Settings of :func:`fine_tune`; defaults are the paper's.
+    """Settings of :func:`fine_tune`; defaults are the paper's."""
 
-    Attributes:
-        steps: environment steps in all, the warm-up's among them.
-        warmup: steps collected by the frozen policy.
-        updates_per_step: update-to-data ratio, the critic steps per environment step.
-        batch_size: rows drawn per environment step, shared by the critic steps.
-        capacity: rows of the online buffer.
-        log_every: environment steps between log lines.
-        checkpoint_every: smallest number of environment steps between checkpoints; taken at the next end of an episode.
-    """
-
-    steps: int = 500_000
-    warmup: int = 5000
-    updates_per_step: int = 4
-    batch_size: int = 1024
-    capacity: int = 1_000_000
-    log_every: int = 1000
+    steps: int = 500_000  # environment steps in all, the warm-up's among them.
+    warmup: int = 5000  # steps collected by the frozen policy.
+    updates_per_step: int = 4  # update-to-data ratio, the critic steps per environment step.
+    batch_size: int = 1024  # rows drawn per environment step, shared by the critic steps.
+    capacity: int = 1_000_000  # rows of the online buffer.
+    log_every: int = 1000  # environment steps between log lines.
+    # smallest number of environment steps between checkpoints; taken at the next end of an episode.
     checkpoint_every: int = 10_000
 
     def __post_init__(self) -> None:
@@ -79,17 +64,11 @@ class WsrlConfig:
 
 @dataclass(frozen=True)
 class FineTuned:
-    """Result of :func:`fine_tune`.
+    """Result of :func:`fine_tune`."""
 
-    Attributes:
-        returns: undiscounted return of each finished episode.
-        ends: environment step at the end of each.
-        updates: critic steps taken.
-    """
-
-    returns: list[float] = field(default_factory=list[float])
-    ends: list[int] = field(default_factory=list[int])
-    updates: int = 0
+    returns: list[float] = field(default_factory=list[float])  # undiscounted return of each finished episode.
+    ends: list[int] = field(default_factory=list[int])  # environment step at the end of each.
+    updates: int = 0  # critic steps taken.
 
 
 def fine_tune(
@@ -105,23 +84,12 @@ def fine_tune(
     explorer: Acts | None = None,
     world: OnlineWorld | None = None,
 ) -> FineTuned:
-    """Continue learning online, in place, resuming from ``folder``.
+    """Continue learning online, in place, resuming from ``folder`` (None saves nothing).
 
-    Args:
-        name: first name of the random streams, and series in the log.
-        agent: pre-trained; its state is changed.
-        env: with vector observations and actions; its ``state_dict``, if any, holds state that a reset does not set.
-        info: gives the action bounds.
-        config: sizes.
-        seed: root of resets, actions and batches; step ``k`` draws from ``stream(seed, name, k)``.
-        folder: of the checkpoints; None saves none.
-        log: receives the agent's logs and ``episode/return``.
-        explorer: acts after the warm-up (COPlanner); None: the agent.
-        world: gives imagined rows and keeps learning (COPlanner); None trains on online rows alone.
-
-    Raises:
-        ArtefactError: the checkpoints are damaged or belong to another agent, or the disk refuses.
-        KeyboardInterrupt: after Ctrl-C, once the running episode is over and saved.
+    ``name``: of random streams and log; step ``k`` draws from ``stream(seed, name, k)``; ``env``: its ``state_dict``,
+    if any, holds what a reset does not set; ``explorer``: acts after the warm-up in place of the agent; ``world``:
+    gives imagined rows and keeps learning (both COPlanner). Raises ArtefactError: checkpoints are damaged or of
+    another agent, or the disk refuses. Ctrl-C raises once the running episode is saved.
     """
     online = _Online(agent, env, info, TransitionBuffer(config.capacity), seed, name, world)
 
@@ -167,7 +135,6 @@ class _Online:
 
     @property
     def parts(self) -> dict[str, Stateful]:
-        """Contents of a checkpoint besides the counters."""
         given = {"agent": self.agent, "buffer": self.buffer, "world": self.world, "env": self.env}
         return {name: part for name, part in given.items() if hasattr(part, "state_dict")}
 
@@ -177,14 +144,12 @@ class _Online:
         return counted | {name: part.state_dict() for name, part in self.parts.items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state_dict` gave."""
         for key, name in COUNTED.items():
             setattr(self, name, state_dict[key])
         for name, part in self.parts.items():
             part.load_state_dict(state_dict[name])
 
     def learn(self, step: int, config: WsrlConfig, generator: torch.Generator) -> None:
-        """Update the agent on online rows, and on imagined ones where there is a world."""
         if self.world is not None:
             found = self.world.refresh(step - config.warmup, self.buffer, self.agent, generator)
             self.world_logs = found or self.world_logs
