@@ -64,15 +64,10 @@ OURS: Mapping[str, tuple[type[Any], Any]] = {
 
 @dataclass(frozen=True)
 class Run:
-    """One training of one code base.
+    """One training of one code base."""
 
-    Attributes:
-        ret: mean return of the test episodes, in the environment's rewards.
-        update_ms: processor's time of an update.
-    """
-
-    ret: float
-    update_ms: float
+    ret: float  # mean return of the test episodes, in the environment's rewards
+    update_ms: float  # processor's time of an update
 
 
 # --- what both learn from and are tested on -------------------------------------------------------------------------

@@ -31,19 +31,12 @@ TURN, TILT = 0.45, 0.03  # largest yaw of the hand, and the spread of its other 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """One scene.
+    """One scene."""
 
-    Attributes:
-        layout: Fixtures, the drawer's opening, and objects that `poses` does not name.
-        poses: Of free objects, float64[7]: position (m) and quaternion (w, x, y, z).
-        command: Pose of the hand, float32[7] (see `control.py`).
-        finger: Opening of each finger, metres.
-    """
-
-    layout: Layout
-    poses: Mapping[str, NDArray[np.float64]]
-    command: NDArray[np.float32]
-    finger: float
+    layout: Layout  # Fixtures, the drawer's opening, and objects that `poses` does not name
+    poses: Mapping[str, NDArray[np.float64]]  # Of free objects, float64[7]: position (m) and quaternion (w, x, y, z)
+    command: NDArray[np.float32]  # Pose of the hand, float32[7] (see `control.py`)
+    finger: float  # Opening of each finger, metres
 
 
 def draw_arrangement(task: TaskSpec, *, generator: np.random.Generator) -> Arrangement:

@@ -33,23 +33,15 @@ ACTION_TOLERANCE = 1e-6  # rounding of a float32 pipeline; within it values are 
 
 @dataclass(frozen=True)
 class Embodiment:
-    """Constants that turn an action into the next commanded pose.
+    """Constants that turn an action into the next commanded pose."""
 
-    Attributes:
-        position_scale: Metres moved by an action component of 1.
-        rotation_scale: Radians turned by an action component of 1.
-        workspace_low: Lower corner of the box the commanded position is clipped to, metres.
-        workspace_high: Upper corner of that box, metres.
-        max_rotation: Largest norm of the rotation vector, radians.
-        control_hz: Control steps per second.
-    """
-
-    position_scale: float = 0.02
-    rotation_scale: float = 0.1
+    position_scale: float = 0.02  # Metres moved by an action component of 1
+    rotation_scale: float = 0.1  # Radians turned by an action component of 1
+    # Lower corner of the box the commanded position is clipped to, metres.
     workspace_low: tuple[float, float, float] = (0.34, -0.22, 0.012)
-    workspace_high: tuple[float, float, float] = (0.66, 0.22, 0.24)
-    max_rotation: float = 0.5
-    control_hz: int = 20
+    workspace_high: tuple[float, float, float] = (0.66, 0.22, 0.24)  # Upper corner of that box, metres
+    max_rotation: float = 0.5  # Largest norm of the rotation vector, radians
+    control_hz: int = 20  # Control steps per second
 
 
 PANDA = Embodiment()

@@ -22,17 +22,11 @@ FULL_STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 
 @dataclass(frozen=True)
 class Placement:
-    """Positions that define a stored initial state; every velocity is zero.
+    """Positions that define a stored initial state; every velocity is zero."""
 
-    Attributes:
-        qpos: float64[nq], joint positions (m, rad, quaternions w x y z).
-        mocap_pos: float64[n_fixtures, 3], metres.
-        mocap_quat: float64[n_fixtures, 4], (w, x, y, z).
-    """
-
-    qpos: NDArray[np.float64]
-    mocap_pos: NDArray[np.float64]
-    mocap_quat: NDArray[np.float64]
+    qpos: NDArray[np.float64]  # float64[nq], joint positions (m, rad, quaternions w x y z)
+    mocap_pos: NDArray[np.float64]  # float64[n_fixtures, 3], metres
+    mocap_quat: NDArray[np.float64]  # float64[n_fixtures, 4], (w, x, y, z)
 
 
 class Physics(ABC):

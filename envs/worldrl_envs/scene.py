@@ -18,38 +18,24 @@ N_PROPS = 6  # slots for visual-only distractors; invisible until a style shows 
 
 @dataclass(frozen=True)
 class Part:
-    """A further primitive of an object, such as a handle.
+    """A further primitive of an object, such as a handle."""
 
-    Attributes:
-        shape: "box" or "cylinder".
-        size: Half extents in metres, as in `ObjectSpec`.
-        position: Of its centre in the object's frame, metres.
-        rgba: Colour in [0, 1].
-    """
-
-    shape: str
-    size: tuple[float, float, float]
-    position: tuple[float, float, float]
-    rgba: tuple[float, float, float, float]
+    shape: str  # "box" or "cylinder"
+    size: tuple[float, float, float]  # Half extents in metres, as in `ObjectSpec`
+    position: tuple[float, float, float]  # Of its centre in the object's frame, metres
+    rgba: tuple[float, float, float, float]  # Colour in [0, 1]
 
 
 @dataclass(frozen=True)
 class ObjectSpec:
-    """A free object made of one primitive, or of one with parts on it.
+    """A free object made of one primitive, or of one with parts on it."""
 
-    Attributes:
-        shape: "box" or "cylinder".
-        size: Half extents in metres: (x, y, z) of a box, (radius, half height, 0) of a cylinder.
-        rgba: Colour in [0, 1].
-        mass: Of the main primitive, kilograms.
-        parts: Further primitives, 10 g each.
-    """
-
-    shape: str
+    shape: str  # "box" or "cylinder"
+    # Half extents in metres: (x, y, z) of a box, (radius, half height, 0) of a cylinder.
     size: tuple[float, float, float]
-    rgba: tuple[float, float, float, float]
-    mass: float = 0.08
-    parts: tuple[Part, ...] = ()
+    rgba: tuple[float, float, float, float]  # Colour in [0, 1]
+    mass: float = 0.08  # Of the main primitive, kilograms
+    parts: tuple[Part, ...] = ()  # Further primitives, 10 g each
 
     @property
     def rest_height(self) -> float:

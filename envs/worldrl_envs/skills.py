@@ -40,48 +40,30 @@ FUNNEL_FREE, FUNNEL_SLOPE = 0.006, 3.0
 
 @dataclass(frozen=True)
 class Goal:
-    """Where the gripper should go now.
+    """Where the gripper should go now."""
 
-    Attributes:
-        position: Of the tool centre point, float64[3].
-        yaw: Turn about the vertical, rad.
-        gripper: -1 open, +1 closed.
-        speed: Largest position component of the action, in (0, 1].
-        reached: The skill has finished; the next one may begin.
-        failed: The skill cannot finish; the one before it must be repeated.
-    """
-
-    position: NDArray[np.float64]
-    yaw: float = 0.0
-    gripper: float = OPEN
-    speed: float = 1.0
-    reached: bool = False
-    failed: bool = False
+    position: NDArray[np.float64]  # Of the tool centre point, float64[3]
+    yaw: float = 0.0  # Turn about the vertical, rad
+    gripper: float = OPEN  # -1 open, +1 closed
+    speed: float = 1.0  # Largest position component of the action, in (0, 1]
+    reached: bool = False  # The skill has finished; the next one may begin
+    failed: bool = False  # The skill cannot finish; the one before it must be repeated
 
 
 @dataclass
 class Memory:
-    """What a skill remembers between control steps.
+    """What a skill remembers between control steps."""
 
-    Attributes:
-        generator: Draws the aiming error.
-        offset_std: Standard deviation of the aiming error.
-        timer: Control steps spent in the present phase.
-        phase: Name of the present phase.
-        blind: Every skill is tried once. A pick closes and lifts, whether or not it holds the
-            object; what is carried is let go over a misplaced spot; pushes and pulls end at a
-            misplaced point. A seeing expert lifts only what it holds, so from its episodes a
-            world model learns that lifting proves a grasp, and dreams success for every policy
-            that lifts.
-        offset: This attempt's aiming error in the plane.
-    """
-
-    generator: np.random.Generator
-    offset_std: float = 0.0
-    timer: int = 0
-    phase: str = ""
+    generator: np.random.Generator  # Draws the aiming error
+    offset_std: float = 0.0  # Standard deviation of the aiming error
+    timer: int = 0  # Control steps spent in the present phase
+    phase: str = ""  # Name of the present phase
+    # Every skill is tried once. A pick closes and lifts, whether or not it holds the object; what is carried is let go
+    # over a misplaced spot; pushes and pulls end at a misplaced point. A seeing expert lifts only what it holds, so
+    # from its episodes a world model learns that lifting proves a grasp, and dreams success for every policy that
+    # lifts.
     blind: bool = False
-    offset: NDArray[np.float64] = field(init=False)
+    offset: NDArray[np.float64] = field(init=False)  # This attempt's aiming error in the plane
 
     def __post_init__(self) -> None:
         """Draw the first aiming error."""

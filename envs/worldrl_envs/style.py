@@ -32,35 +32,23 @@ SAMPLED_RANGES = {
 
 @dataclass(frozen=True)
 class Style:
-    """One look.
+    """One look."""
 
-    Attributes:
-        name: For results and pictures.
-        light: Brightness of the key light and the head light, 1 as designed.
-        light_direction: Direction the key light shines in (world frame, any length).
-        warmth: Tint of the light, -1 bluish to 1 reddish.
-        table: Colour of the table, rgb in [0, 1].
-        texture: Table material, one of `TEXTURES`.
-        robot_grey: Grey value of the robot's white parts in [0, 1].
-        colours: Colour per object or fixture name, rgb in [0, 1]; others keep their own.
-        camera_jitter: Offset of the main camera, metres (x, y, z); it keeps its direction.
-        camera_roll: Turn of the main camera about its viewing direction, rad.
-        distractors: Number of visual-only props around the working area, 0 to 6.
-        distractor_seed: Chooses the props' places, sizes and colours.
-    """
-
-    name: str = "default"
-    light: float = 1.0
+    name: str = "default"  # For results and pictures
+    light: float = 1.0  # Brightness of the key light and the head light, 1 as designed
+    # Direction the key light shines in (world frame, any length).
     light_direction: tuple[float, float, float] = (-0.35, 0.45, -1.0)
-    warmth: float = 0.0
-    table: tuple[float, float, float] = (0.62, 0.56, 0.48)
-    texture: str = "plain"
-    robot_grey: float = 0.93
+    warmth: float = 0.0  # Tint of the light, -1 bluish to 1 reddish
+    table: tuple[float, float, float] = (0.62, 0.56, 0.48)  # Colour of the table, rgb in [0, 1]
+    texture: str = "plain"  # Table material, one of `TEXTURES`
+    robot_grey: float = 0.93  # Grey value of the robot's white parts in [0, 1]
+    # Colour per object or fixture name, rgb in [0, 1]; others keep their own.
     colours: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    # Offset of the main camera, metres (x, y, z); it keeps its direction.
     camera_jitter: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    camera_roll: float = 0.0
-    distractors: int = 0
-    distractor_seed: int = 0
+    camera_roll: float = 0.0  # Turn of the main camera about its viewing direction, rad
+    distractors: int = 0  # Number of visual-only props around the working area, 0 to 6
+    distractor_seed: int = 0  # Chooses the props' places, sizes and colours
 
     def __post_init__(self) -> None:
         """Check the ranges.

@@ -46,19 +46,12 @@ STEPS = 32
 
 @dataclass(frozen=True)
 class Size:
-    """Which sizes are measured.
+    """Which sizes are measured."""
 
-    Attributes:
-        preset: of train-world-model, for the model without published weights.
-        wan: settings of train-world-model beside its wan preset.
-        geometry: of transformer and autoencoder in the place of the published one.
-        sides: of the square matrices.
-    """
-
-    preset: str
-    wan: tuple[str, ...]
-    geometry: dict[str, Any] | None
-    sides: tuple[int, ...]
+    preset: str  # of train-world-model, for the model without published weights
+    wan: tuple[str, ...]  # settings of train-world-model beside its wan preset
+    geometry: dict[str, Any] | None  # of transformer and autoencoder in the place of the published one
+    sides: tuple[int, ...]  # of the square matrices
 
 
 TINY_WAN = ("codec.image_size=16", "dynamics.lora_rank=2", "success.width=16", "success.heads=2")
@@ -70,44 +63,26 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table.
+    """One line of the table."""
 
-    Attributes:
-        model: ``gpu`` or a Wan geometry.
-        work: ``imagine``, ``train``, ``train lora`` or ``train full``.
-        batch: rollouts or training windows at once.
-        device: ``cuda``, or ``cpu`` to try the script.
-        size: of :data:`SIZES`.
-        dtype: ``float32``, ``bfloat16`` or ``auto``.
-        repetitions: chunks or training steps that are timed.
-    """
-
-    model: str
-    work: str
-    batch: int
-    device: str
-    size: str
-    dtype: str
-    repetitions: int
+    model: str  # `gpu` or a Wan geometry
+    work: str  # `imagine`, `train`, `train lora` or `train full`
+    batch: int  # rollouts or training windows at once
+    device: str  # `cuda`, or `cpu` to try the script
+    size: str  # of SIZES
+    dtype: str  # `float32`, `bfloat16` or `auto`
+    repetitions: int  # chunks or training steps that are timed
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What running one row took.
+    """What running one row took."""
 
-    Attributes:
-        gflop: model FLOPs of one chunk or step, of all rows.
-        frames: predicted in it.
-        seconds: of it.
-        own: its largest products and convolutions.
-        more: further numbers for the result.
-    """
-
-    gflop: float
-    frames: int
-    seconds: float
-    own: tuple[Kernel, ...]
-    more: dict[str, Any]
+    gflop: float  # model FLOPs of one chunk or step, of all rows
+    frames: int  # predicted in it
+    seconds: float  # of it
+    own: tuple[Kernel, ...]  # its largest products and convolutions
+    more: dict[str, Any]  # further numbers for the result
 
 
 # -- models and data -------------------------------------------------------------------------------------------------

@@ -61,19 +61,12 @@ def count_gflop(call: Callable[[], object]) -> float:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A matrix product or a convolution, without its numbers.
+    """A matrix product or a convolution, without its numbers."""
 
-    Attributes:
-        name: ``product`` or ``convolution``.
-        left: shape of the first factor, or of the input.
-        right: of the second factor, or of the weight.
-        options: of a convolution: stride, padding, dilation, transposed, output padding, groups.
-    """
-
-    name: str
-    left: tuple[int, ...]
-    right: tuple[int, ...]
-    options: tuple[Any, ...] = ()
+    name: str  # `product` or `convolution`
+    left: tuple[int, ...]  # shape of the first factor, or of the input
+    right: tuple[int, ...]  # of the second factor, or of the weight
+    options: tuple[Any, ...] = ()  # of a convolution: stride, padding, dilation, transposed, output padding, groups
 
     def __str__(self) -> str:
         """Name it with both shapes."""

@@ -41,19 +41,12 @@ OWN = 2
 
 @dataclass(kw_only=True)
 class Row(Part):
-    """One line of the table; ``units`` are the frames that one call makes, over all rollouts, none of an anchor.
+    """One line of the table; ``units`` are the frames that one call makes, over all rollouts, none of an anchor."""
 
-    Attributes:
-        dtype: number type.
-        batch: rollouts side by side.
-        gflop: of one call.
-        own: the largest products and convolutions of one call.
-    """
-
-    dtype: str
-    batch: int = 0
-    gflop: float
-    own: tuple[Kernel, ...] = ()
+    dtype: str  # number type
+    batch: int = 0  # rollouts side by side
+    gflop: float  # of one call
+    own: tuple[Kernel, ...] = ()  # the largest products and convolutions of one call
 
     def rates(self, threads: int) -> list[float]:
         """GFLOP per second on ``threads`` cores, round by round."""

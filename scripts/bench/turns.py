@@ -76,27 +76,16 @@ def tell(given: argparse.Namespace, body: dict[str, Any]) -> None:
 
 @dataclass(kw_only=True)
 class Part:
-    """One thing that is measured, in turn with the others.
+    """One thing that is measured, in turn with the others."""
 
-    Attributes:
-        what: the task, the same text for all that do it.
-        who: the code base, or our way of doing it.
-        call: does it once.
-        units: how many of ``unit`` one call makes.
-        unit: what is counted.
-        clock: tells seconds; CPU time of this process unless a device works.
-        seconds: of one call, one per round, by ``clock``.
-        wall: wall seconds of it.
-    """
-
-    what: str
-    who: str = ""
-    call: Callable[[], object]
-    units: int = 1
-    unit: str = "calls"
-    clock: Callable[[], float] = time.process_time
-    seconds: list[float] = field(default_factory=list)
-    wall: list[float] = field(default_factory=list)
+    what: str  # the task, the same text for all that do it
+    who: str = ""  # the code base, or our way of doing it
+    call: Callable[[], object]  # does it once
+    units: int = 1  # how many of `unit` one call makes
+    unit: str = "calls"  # what is counted
+    clock: Callable[[], float] = time.process_time  # tells seconds; CPU time of this process unless a device works
+    seconds: list[float] = field(default_factory=list)  # of one call, one per round, by `clock`
+    wall: list[float] = field(default_factory=list)  # wall seconds of it
 
     def measure(self, least: float = 0.0) -> None:
         """Call until ``least`` seconds are over; keep the mean as one repetition."""

@@ -31,27 +31,17 @@ LEFT_FINGER, RIGHT_FINGER = 6, 7
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """The numbers of an action; a command has the same number of numbers.
+    """The numbers of an action; a command has the same number of numbers."""
 
-    Attributes:
-        names: of the numbers, in order.
-        low: least value of each.
-        high: greatest value of each.
-        targets: which are absolute targets; the others are changes, and zero changes nothing.
-        grippers: which are grippers.
-        gripper_open: a gripper's number when it is commanded open.
-        gripper_closed: its number when it is commanded closed.
-        opening_unit: difference in a gripper's measured opening that matters: about that between holding a small object
-            and holding nothing (m where two fingers are measured, else in the gripper's own unit).
-    """
-
-    names: tuple[str, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    targets: tuple[bool, ...]
-    grippers: tuple[int, ...]
-    gripper_open: float
-    gripper_closed: float
+    names: tuple[str, ...]  # of the numbers, in order
+    low: tuple[float, ...]  # least value of each
+    high: tuple[float, ...]  # greatest value of each
+    targets: tuple[bool, ...]  # which are absolute targets; the others are changes, and zero changes nothing
+    grippers: tuple[int, ...]  # which are grippers
+    gripper_open: float  # a gripper's number when it is commanded open
+    gripper_closed: float  # its number when it is commanded closed
+    # Difference in a gripper's measured opening that matters: about that between holding a small object and holding
+    # nothing (m where two fingers are measured, else in the gripper's own unit).
     opening_unit: float
 
     def __post_init__(self) -> None:

@@ -32,23 +32,14 @@ JOINTS = "joints"
 
 @dataclass(frozen=True)
 class Embodiment:
-    """Constants of one robot under LIBERO's 7-number convention.
+    """Constants of one robot under LIBERO's 7-number convention."""
 
-    Attributes:
-        position_scale: metres of Δposition at action 1.
-        rotation_scale: radians of Δrotation at action 1.
-        workspace_low: lower corner of the box the commanded position is clipped to (m).
-        workspace_high: upper corner (m).
-        max_rotation: largest norm of the commanded rotation vector (rad).
-        control_hz: control steps per second.
-    """
-
-    position_scale: float
-    rotation_scale: float
-    workspace_low: tuple[float, float, float]
-    workspace_high: tuple[float, float, float]
-    max_rotation: float
-    control_hz: float
+    position_scale: float  # metres of Δposition at action 1
+    rotation_scale: float  # radians of Δrotation at action 1
+    workspace_low: tuple[float, float, float]  # lower corner of the box the commanded position is clipped to (m)
+    workspace_high: tuple[float, float, float]  # upper corner (m)
+    max_rotation: float  # largest norm of the commanded rotation vector (rad)
+    control_hz: float  # control steps per second
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -92,20 +83,13 @@ class JointEmbodiment:
     """Constants of a robot whose actions are absolute joint targets.
 
     State, command and action have the same numbers: joints (rad), grippers (0 closed to 1 open).
-
-    Attributes:
-        names: of the numbers, in order.
-        low: least value of each.
-        high: greatest value of each.
-        max_speed: fastest change of each per second; the command follows the action no faster.
-        control_hz: control steps per second.
     """
 
-    names: tuple[str, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    max_speed: tuple[float, ...]
-    control_hz: float
+    names: tuple[str, ...]  # of the numbers, in order
+    low: tuple[float, ...]  # least value of each
+    high: tuple[float, ...]  # greatest value of each
+    max_speed: tuple[float, ...]  # fastest change of each per second; the command follows the action no faster
+    control_hz: float  # control steps per second
 
     def __post_init__(self) -> None:
         """Check the ranges."""

@@ -25,20 +25,13 @@ Logs = dict[str, Tensor]
 
 @runtime_checkable
 class Policy(Protocol):
-    """A chunked, language-conditioned image policy with exact log-probabilities.
+    """A chunked, language-conditioned image policy with exact log-probabilities."""
 
-    Attributes:
-        chunk_length: control steps ``L`` that it decides at once.
-        actions: what the ``A`` numbers of an action are.
-        needs_noise: whether even its greedy chunks start from noise: acting then takes generators, and temperature 0 is
-            greedy.
-        n_obs_steps: newest observations that a decision looks at, one per control step (``PolicyObs.past``).
-    """
-
-    chunk_length: int
-    actions: ActionSpec
+    chunk_length: int  # control steps `L` that it decides at once
+    actions: ActionSpec  # what the `A` numbers of an action are
+    # Whether even its greedy chunks start from noise: acting then takes generators, and temperature 0 is greedy.
     needs_noise: bool
-    n_obs_steps: int
+    n_obs_steps: int  # newest observations that a decision looks at, one per control step (`PolicyObs.past`)
 
     @property
     def more(self) -> Sequence[str]:
@@ -130,14 +123,11 @@ class WorldState(Protocol):
 class WorldModel(Protocol):
     """One surface for latent video diffusion, state ensembles and trajectory diffusion.
 
-    Attributes:
-        embodiment: the robot: what its actions are, and how they move its command.
-
     A state is a :class:`WorldState` of the model's own making; callers hand it back and look no further, so it is
     ``Any`` where it comes in.
     """
 
-    embodiment: AnyEmbodiment
+    embodiment: AnyEmbodiment  # the robot: what its actions are, and how they move its command
 
     @property
     def more(self) -> Sequence[str]:

@@ -33,20 +33,13 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement of the paper, as a number that should be above zero.
+    """One statement of the paper, as a number that should be above zero."""
 
-    Attributes:
-        sentence: the statement.
-        quantity: meaning and unit of the numbers.
-        values: one per seed.
-        judged: interval and verdict that are not over seeds; None for those over seeds.
-        undecided: seeds whose noise allows no number; with any, the claim is open, since the other seeds are a selection.
-    """
-
-    sentence: str
-    quantity: str
-    values: Sequence[float]
-    judged: Judged | None = None
+    sentence: str  # the statement
+    quantity: str  # meaning and unit of the numbers
+    values: Sequence[float]  # one per seed
+    judged: Judged | None = None  # interval and verdict that are not over seeds; None for those over seeds
+    # Seeds whose noise allows no number; with any, the claim is open, since the other seeds are a selection.
     undecided: int = 0
 
     @property

@@ -14,17 +14,11 @@ import torch
 
 @dataclass
 class LoopState:
-    """What one loop changes.
+    """What one loop changes."""
 
-    Attributes:
-        generator: of all the loop's draws.
-        parts: everything else, by name; each has ``state_dict`` and ``load_state_dict``.
-        seen: further values; empty in a fresh start.
-    """
-
-    generator: torch.Generator
-    parts: Mapping[str, Any]
-    seen: dict[str, Any] = field(default_factory=dict[str, Any])
+    generator: torch.Generator  # of all the loop's draws
+    parts: Mapping[str, Any]  # everything else, by name; each has `state_dict` and `load_state_dict`
+    seen: dict[str, Any] = field(default_factory=dict[str, Any])  # further values; empty in a fresh start
 
     def state_dict(self) -> dict[str, Any]:
         """Contents of a checkpoint."""

@@ -32,21 +32,13 @@ _SPEED = (3.1416, 3.4034, 3.1416, 3.9270, 3.9270, 3.9270, 2.0)
 
 @dataclass(frozen=True)
 class JointEmbodiment:
-    """Constants that turn joint targets into the next command.
+    """Constants that turn joint targets into the next command."""
 
-    Attributes:
-        names: Of the numbers, in order.
-        low: Least value of each, rad; grippers 0.
-        high: Greatest value of each, rad; grippers 1.
-        max_speed: Fastest change of each, rad/s; grippers in openings per second.
-        control_hz: Control steps per second.
-    """
-
-    names: tuple[str, ...] = NAMES
-    low: tuple[float, ...] = _LOW + _LOW
-    high: tuple[float, ...] = _HIGH + _HIGH
-    max_speed: tuple[float, ...] = _SPEED + _SPEED
-    control_hz: int = PANDA.control_hz
+    names: tuple[str, ...] = NAMES  # Of the numbers, in order
+    low: tuple[float, ...] = _LOW + _LOW  # Least value of each, rad; grippers 0
+    high: tuple[float, ...] = _HIGH + _HIGH  # Greatest value of each, rad; grippers 1
+    max_speed: tuple[float, ...] = _SPEED + _SPEED  # Fastest change of each, rad/s; grippers in openings per second
+    control_hz: int = PANDA.control_hz  # Control steps per second
 
 
 SIXAXIS_PAIR = JointEmbodiment()

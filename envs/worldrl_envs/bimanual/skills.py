@@ -33,17 +33,11 @@ DROP_TIME = 8
 
 @dataclass(frozen=True)
 class Hand:
-    """One arm as a skill sees it.
+    """One arm as a skill sees it."""
 
-    Attributes:
-        sim: The scene.
-        arm: "left" or "right".
-        command: Commanded tool position (3, m), yaw (rad) of the present joint targets, float64[4].
-    """
-
-    sim: BimanualSimulation
-    arm: str
-    command: NDArray[np.float64]
+    sim: BimanualSimulation  # The scene
+    arm: str  # "left" or "right"
+    command: NDArray[np.float64]  # Commanded tool position (3, m), yaw (rad) of the present joint targets, float64[4]
 
     @property
     def side(self) -> float:

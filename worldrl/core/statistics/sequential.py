@@ -89,21 +89,15 @@ class Decision(TypedDict):
 
 @dataclass(frozen=True)
 class Boundary:
-    """When a sequential comparison of at most ``n_max`` pairs stops (:class:`StoppingRule`).
-
-    Attributes:
-        n_max: most pairs, fixed beforehand.
-        alpha: probability of stopping where neither policy is better, at most.
-        nominal: two-sided p-value at which it stops.
-        lead: int64 ``[n_max + 1]``, smallest difference of the discordant counts that stops, by their sum; one more
-            than the sum where none does.
-    """
+    """When a sequential comparison of at most ``n_max`` pairs stops (:class:`StoppingRule`)."""
 
     name: ClassVar[str] = "pocock"
     paired: ClassVar[bool] = True
-    n_max: int
-    alpha: float
-    nominal: float
+    n_max: int  # most pairs, fixed beforehand
+    alpha: float  # probability of stopping where neither policy is better, at most
+    nominal: float  # two-sided p-value at which it stops
+    # Int64 `[n_max + 1]`, smallest difference of the discordant counts that stops, by their sum; one more than the sum
+    # where none does.
     lead: NDArray[np.int64]
 
     def crossed(self, tally: Tally) -> bool:

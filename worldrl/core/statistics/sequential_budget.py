@@ -48,21 +48,15 @@ FINE = 20
 
 @dataclass(frozen=True)
 class BudgetRule:
-    """When a sequential comparison of at most ``n_max`` pairs stops (:class:`~worldrl.core.statistics.sequential.StoppingRule`).
-
-    Attributes:
-        n_max: most pairs, fixed beforehand.
-        alpha: probability of stopping where neither policy is better, at most.
-        error: bound on it, over every share of discordant pairs.
-        lead: int64 ``[n_max + 1, n_max + 1]``, smallest difference of the discordant counts that stops, by pairs and by
-            their sum; one more than the sum where none does.
-    """
+    """When a sequential comparison of at most ``n_max`` pairs stops (:class:`~worldrl.core.statistics.sequential.StoppingRule`)."""
 
     name: ClassVar[str] = "budget"
     paired: ClassVar[bool] = True
-    n_max: int
-    alpha: float
-    error: float
+    n_max: int  # most pairs, fixed beforehand
+    alpha: float  # probability of stopping where neither policy is better, at most
+    error: float  # bound on it, over every share of discordant pairs
+    # Int64 `[n_max + 1, n_max + 1]`, smallest difference of the discordant counts that stops, by pairs and by their
+    # sum; one more than the sum where none does.
     lead: NDArray[np.int64]
 
     def crossed(self, tally: Tally) -> bool:

@@ -56,21 +56,15 @@ BEFORE_THE_BOUND = 0.9965
 
 @dataclass(frozen=True)
 class StepRule:
-    """When a comparison of at most ``n_max`` episodes of each policy stops (:class:`~worldrl.core.statistics.sequential.StoppingRule`).
-
-    Attributes:
-        n_max: most episodes of each, fixed beforehand.
-        alpha: probability of stopping where both have the same success rate, at most.
-        error: bound on it, over every success rate.
-        needed: int64 ``[n_max + 1, n_max + 1]``, fewest successes of one policy that stop, by episodes and by the successes of
-            the other; one more than the episodes where none do.
-    """
+    """When a comparison of at most ``n_max`` episodes of each policy stops (:class:`~worldrl.core.statistics.sequential.StoppingRule`)."""
 
     name: ClassVar[str] = "step"
     paired: ClassVar[bool] = False
-    n_max: int
-    alpha: float
-    error: float
+    n_max: int  # most episodes of each, fixed beforehand
+    alpha: float  # probability of stopping where both have the same success rate, at most
+    error: float  # bound on it, over every success rate
+    # Int64 `[n_max + 1, n_max + 1]`, fewest successes of one policy that stop, by episodes and by the successes of the
+    # other; one more than the episodes where none do.
     needed: NDArray[np.int64]
 
     def crossed(self, tally: Tally) -> bool:
@@ -139,17 +133,11 @@ def _by_sum(table: Floats) -> Floats:
 
 
 class _Class(NamedTuple):
-    """States that stop together or not at all.
+    """States that stop together or not at all."""
 
-    Attributes:
-        states: (a, b) with b > a, and (n-b, n-a) where that is another.
-        cost: P(there at n), both directions, float64 ``[P]`` by ``p``.
-        outer: which classes must stop with it.
-    """
-
-    states: frozenset[tuple[int, int]]
-    cost: Floats
-    outer: tuple[int, ...]
+    states: frozenset[tuple[int, int]]  # (a, b) with b > a, and (n-b, n-a) where that is another
+    cost: Floats  # P(there at n), both directions, float64 `[P]` by `p`
+    outer: tuple[int, ...]  # which classes must stop with it
 
 
 def _stops(alive: Floats, successes: Floats, slack: Floats) -> NDArray[np.bool_]:

@@ -66,21 +66,13 @@ class _Manifest:
 
 @dataclass(frozen=True)
 class Artefact:
-    """A verified artefact in memory.
+    """A verified artefact in memory."""
 
-    Attributes:
-        folder: where it was read from.
-        kind: what it is, for example ``"policy"``.
-        config: its plain JSON config.
-        tensors: name to tensor; empty when the artefact has none.
-        manifest: the manifest.
-    """
-
-    folder: Path
-    kind: str
-    config: dict[str, Any]
-    tensors: dict[str, Tensor] = field(repr=False)
-    manifest: dict[str, Any] = field(repr=False)
+    folder: Path  # where it was read from
+    kind: str  # what it is, for example `"policy"`
+    config: dict[str, Any]  # its plain JSON config
+    tensors: dict[str, Tensor] = field(repr=False)  # name to tensor; empty when the artefact has none
+    manifest: dict[str, Any] = field(repr=False)  # the manifest
 
     @property
     def hash(self) -> str:

@@ -31,19 +31,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was loaded.
+    """What was loaded."""
 
-    Attributes:
-        step: how many steps had been taken.
-        extra: the extra state that was saved.
-        folder: the checkpoint's folder.
-        skipped: why newer checkpoints were passed over, one sentence each.
-    """
-
-    step: int
-    extra: dict[str, Any]
-    folder: Path
-    skipped: tuple[str, ...] = field(default=())
+    step: int  # how many steps had been taken
+    extra: dict[str, Any]  # the extra state that was saved
+    folder: Path  # the checkpoint's folder
+    skipped: tuple[str, ...] = field(default=())  # why newer checkpoints were passed over, one sentence each
 
 
 def save_checkpoint(

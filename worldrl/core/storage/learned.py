@@ -29,17 +29,11 @@ class _Stored:
 
 @dataclass(frozen=True)
 class Learned:
-    """Everything that was learned from.
+    """Everything that was learned from."""
 
-    Attributes:
-        datasets: fingerprints of whole datasets.
-        episodes: digests of their episodes, the same for one motion in several looks.
-        complete: whether that is all; False where weights took part that do not say what they learned from.
-    """
-
-    datasets: frozenset[str] = frozenset()
-    episodes: frozenset[str] = frozenset()
-    complete: bool = True
+    datasets: frozenset[str] = frozenset()  # fingerprints of whole datasets
+    episodes: frozenset[str] = frozenset()  # digests of their episodes, the same for one motion in several looks
+    complete: bool = True  # whether that is all; False where weights took part that do not say what they learned from
 
     def __or__(self, other: Learned) -> Learned:
         """Join what two have learned from."""

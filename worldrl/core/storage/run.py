@@ -41,17 +41,11 @@ CLAIM = (CONFIG, "run_clock.json")
 
 @dataclass(frozen=True)
 class Stage:
-    """One step of a run, with a folder of its own.
+    """One step of a run, with a folder of its own."""
 
-    Attributes:
-        name: for example ``"02-train-policy"``.
-        folder: where its artefacts go; exists.
-        config_hash: of the run's config, stored with the summary.
-    """
-
-    name: str
-    folder: Path
-    config_hash: str
+    name: str  # for example `"02-train-policy"`
+    folder: Path  # where its artefacts go; exists
+    config_hash: str  # of the run's config, stored with the summary
 
     @property
     def finished(self) -> bool:

@@ -29,23 +29,15 @@ Loss = Callable[[int], tuple[Tensor, Logs]]
 
 @dataclass(frozen=True)
 class FitReport:
-    """What :func:`fit` did.
+    """What :func:`fit` did."""
 
-    Attributes:
-        name: as given.
-        steps: steps taken in all.
-        resumed_from: the step this session began with; 0 for a fresh start.
-        wall_s: seconds of this session.
-        logs: the last step's logged scalars; empty when nothing was left to do.
-        skipped: why damaged checkpoints were passed over.
-    """
-
-    name: str
-    steps: int
-    resumed_from: int
-    wall_s: float
+    name: str  # as given
+    steps: int  # steps taken in all
+    resumed_from: int  # the step this session began with; 0 for a fresh start
+    wall_s: float  # seconds of this session
+    # The last step's logged scalars; empty when nothing was left to do.
     logs: dict[str, float] = field(default_factory=dict[str, float])
-    skipped: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()  # why damaged checkpoints were passed over
 
 
 def fit(

@@ -31,23 +31,15 @@ def every(count: int) -> Due:
 
 @dataclass(frozen=True)
 class Training:
-    """All that a training changes, and where it is stored.
+    """All that a training changes, and where it is stored."""
 
-    Attributes:
-        name: series in the log.
-        folder: of the checkpoints; None trains without.
-        log: lines from the position of a resume on are forgotten.
-        extra: further state, stored beside modules and optimizers.
-        first_line: the log's first line after position ``p`` is ``p + first_line``.
-    """
-
-    name: str
-    folder: Path | None
-    log: MetricLog | None = None
+    name: str  # series in the log
+    folder: Path | None  # of the checkpoints; None trains without
+    log: MetricLog | None = None  # lines from the position of a resume on are forgotten
     modules: Mapping[str, Stateful] = field(default_factory=dict[str, Stateful])
     optimizers: Mapping[str, Optimizer] = field(default_factory=dict[str, Optimizer])
-    extra: Stateful | None = None
-    first_line: int = 0
+    extra: Stateful | None = None  # further state, stored beside modules and optimizers
+    first_line: int = 0  # the log's first line after position `p` is `p + first_line`
 
     def resume(self) -> tuple[int, tuple[str, ...]]:
         """Load the newest checkpoint; return its position and why newer ones were skipped."""

@@ -23,17 +23,11 @@ from worldrl.data.lerobot.rows import episode_columns, episode_stats
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong with a dataset.
+    """One thing that is wrong with a dataset."""
 
-    Attributes:
-        file: relative to the dataset.
-        problem: what is wrong, and what to do.
-        episode: which episode it concerns, if one.
-    """
-
-    file: str
-    problem: str
-    episode: int | None = None
+    file: str  # relative to the dataset
+    problem: str  # what is wrong, and what to do
+    episode: int | None = None  # which episode it concerns, if one
 
 
 def check_dataset(folder: Path | str) -> list[Finding]:

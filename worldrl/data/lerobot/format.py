@@ -90,20 +90,13 @@ def camera_role(feature: str, cameras: int) -> str | None:
 
 @dataclass(frozen=True)
 class DatasetHeader:
-    """What all episodes of a dataset share.
+    """What all episodes of a dataset share."""
 
-    Attributes:
-        fps: frames per second, equal to the embodiment's control rate: one frame per control step.
-        cameras: names, in the order of the episode's camera axis.
-        image_size: rows and columns of every camera, in pixels.
-        embodiment: constants of the robot that was recorded.
-        suite: benchmark whose tasks and initial states these are, as a protocol names it; empty where nobody said.
-    """
-
-    fps: int
-    cameras: tuple[str, ...]
-    image_size: tuple[int, int]
-    embodiment: AnyEmbodiment
+    fps: int  # frames per second, equal to the embodiment's control rate: one frame per control step
+    cameras: tuple[str, ...]  # names, in the order of the episode's camera axis
+    image_size: tuple[int, int]  # rows and columns of every camera, in pixels
+    embodiment: AnyEmbodiment  # constants of the robot that was recorded
+    # Benchmark whose tasks and initial states these are, as a protocol names it; empty where nobody said.
     suite: str = ""
 
     def __post_init__(self) -> None:
@@ -165,37 +158,21 @@ class _StoredHeader:
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """What the journal says of one episode: everything but its arrays.
+    """What the journal says of one episode: everything but its arrays."""
 
-    Attributes:
-        index: its number in the dataset, contiguous from 0.
-        length: how many actions ``T``; its data file has ``T + 1`` rows.
-        first_row: how many rows come before it in the dataset.
-        task: name of the task.
-        instruction: what the robot was told.
-        task_index: number of the instruction, in order of first appearance (lerobot's ``task_index``).
-        terminated: the task ended the episode.
-        truncated: the time limit ended it.
-        success: the task was fulfilled at some frame.
-        meta: provenance as given by the recorder.
-        sha256: of the data file.
-        content: digest of the episode's arrays and metadata, independent of how they are encoded.
-        stats: per column, in lerobot's layout.
-    """
-
-    index: int
-    length: int
-    first_row: int
-    task: str
-    instruction: str
-    task_index: int
-    terminated: bool
-    truncated: bool
-    success: bool
-    meta: Mapping[str, Any]
-    sha256: str
-    content: str
-    stats: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    index: int  # its number in the dataset, contiguous from 0
+    length: int  # how many actions `T`; its data file has `T + 1` rows
+    first_row: int  # how many rows come before it in the dataset
+    task: str  # name of the task
+    instruction: str  # what the robot was told
+    task_index: int  # number of the instruction, in order of first appearance (lerobot's `task_index`)
+    terminated: bool  # the task ended the episode
+    truncated: bool  # the time limit ended it
+    success: bool  # the task was fulfilled at some frame
+    meta: Mapping[str, Any]  # provenance as given by the recorder
+    sha256: str  # of the data file
+    content: str  # digest of the episode's arrays and metadata, independent of how they are encoded
+    stats: Mapping[str, Any] = field(default_factory=dict, repr=False)  # per column, in lerobot's layout
 
     @property
     def rows(self) -> int:

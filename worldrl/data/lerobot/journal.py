@@ -30,17 +30,11 @@ REPAIR = "repair_dataset(folder, new_folder) keeps the longest verified prefix"
 
 @dataclass(frozen=True)
 class Journal:
-    """A journal as read.
+    """A journal as read."""
 
-    Attributes:
-        header: what all episodes share.
-        records: one per episode, numbered from 0 without gaps.
-        size: bytes up to the end of the last whole line; anything after it is a torn tail.
-    """
-
-    header: DatasetHeader
-    records: tuple[EpisodeRecord, ...]
-    size: int
+    header: DatasetHeader  # what all episodes share
+    records: tuple[EpisodeRecord, ...]  # one per episode, numbered from 0 without gaps
+    size: int  # bytes up to the end of the last whole line; anything after it is a torn tail
 
 
 def seal(entry: Mapping[str, Any]) -> bytes:

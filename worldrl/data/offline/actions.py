@@ -17,17 +17,11 @@ BOUND_SLACK = 1e-4
 
 @dataclass(frozen=True)
 class ActionRange:
-    """What the user says of a dataset's actions.
+    """What the user says of a dataset's actions."""
 
-    Attributes:
-        low: lower bounds, one for all numbers or one each; none leaves the dataset's own.
-        high: upper bounds, likewise.
-        clip: move actions that lie beyond to their bound, instead of refusing the dataset.
-    """
-
-    low: Sequence[float] = ()
-    high: Sequence[float] = ()
-    clip: bool = False
+    low: Sequence[float] = ()  # lower bounds, one for all numbers or one each; none leaves the dataset's own
+    high: Sequence[float] = ()  # upper bounds, likewise
+    clip: bool = False  # move actions that lie beyond to their bound, instead of refusing the dataset
 
     def bounds(
         self, size: int, low: Sequence[float], high: Sequence[float]

@@ -37,62 +37,37 @@ UNKNOWN_SEED = -1
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What is known of a dataset besides its rows.
+    """What is known of a dataset besides its rows."""
 
-    Attributes:
-        source: file or folder it was read from, or what made it; stands in every error message.
-        action_low: lower bounds of the ``A`` action numbers, in the environment's units.
-        action_high: upper bounds.
-        dataset_id: Minari id, ``namespace/env/name-vN``.
-        env_id: registered Gymnasium id of the environment to evaluate in.
-        env_kwargs: its keyword arguments.
-        max_episode_steps: its time limit; None takes the registered one.
-        env_wrappers: names of wrappers it had, which cannot be made again from their names.
-        ref_min: return that scores 0, by the dataset's own account.
-        ref_max: return that scores 100.
-        provenance: JSON-ready: how it was made, as far as the file says, and what reading it found (:mod:`remarks`).
-        obs_parts: keys and sizes of the parts of an observation, in the order of its columns; None where no key is known.
-        obs_keys: keys of the environment's parts in the order of the columns, by the user's account.
-    """
-
-    source: str
-    action_low: tuple[float, ...]
-    action_high: tuple[float, ...]
-    dataset_id: str | None = None
-    env_id: str | None = None
-    env_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    max_episode_steps: int | None = None
-    env_wrappers: tuple[str, ...] = ()
-    ref_min: float | None = None
-    ref_max: float | None = None
+    source: str  # file or folder it was read from, or what made it; stands in every error message
+    action_low: tuple[float, ...]  # lower bounds of the `A` action numbers, in the environment's units
+    action_high: tuple[float, ...]  # upper bounds
+    dataset_id: str | None = None  # Minari id, `namespace/env/name-vN`
+    env_id: str | None = None  # registered Gymnasium id of the environment to evaluate in
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])  # its keyword arguments
+    max_episode_steps: int | None = None  # its time limit; None takes the registered one
+    env_wrappers: tuple[str, ...] = ()  # names of wrappers it had, which cannot be made again from their names
+    ref_min: float | None = None  # return that scores 0, by the dataset's own account
+    ref_max: float | None = None  # return that scores 100
+    # JSON-ready: how it was made, as far as the file says, and what reading it found (remarks).
     provenance: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    # Keys and sizes of the parts of an observation, in the order of its columns; None where no key is known.
     obs_parts: Layout | None = None
-    obs_keys: tuple[str, ...] = ()
+    obs_keys: tuple[str, ...] = ()  # keys of the environment's parts in the order of the columns, by the user's account
 
 
 @dataclass(frozen=True, eq=False)
 class VectorEpisode:
-    """One episode of vectors.
+    """One episode of vectors."""
 
-    Attributes:
-        obs: float32 ``[T+1, S]``.
-        action: float32 ``[T, A]`` in the environment's units.
-        reward: float32 ``[T]``.
-        terminated: the task ended it.
-        truncated: a limit ended it.
-        qpos: float64 ``[T, Q]``, the simulator's positions before each step, or None.
-        qvel: float64 ``[T, V]``, its velocities, or None.
-        seed: what the environment was reset with; None if unknown.
-    """
-
-    obs: NDArray[np.float32]
-    action: NDArray[np.float32]
-    reward: NDArray[np.float32]
-    terminated: bool
-    truncated: bool
-    qpos: NDArray[np.float64] | None = None
-    qvel: NDArray[np.float64] | None = None
-    seed: int | None = None
+    obs: NDArray[np.float32]  # float32 `[T+1, S]`
+    action: NDArray[np.float32]  # float32 `[T, A]` in the environment's units
+    reward: NDArray[np.float32]  # float32 `[T]`
+    terminated: bool  # the task ended it
+    truncated: bool  # a limit ended it
+    qpos: NDArray[np.float64] | None = None  # float64 `[T, Q]`, the simulator's positions before each step, or None
+    qvel: NDArray[np.float64] | None = None  # float64 `[T, V]`, its velocities, or None
+    seed: int | None = None  # what the environment was reset with; None if unknown
 
     def __len__(self) -> int:
         """Return the number of steps ``T``."""
@@ -103,34 +78,22 @@ class VectorEpisode:
 class Trajectories:
     """An offline dataset; making one checks it.
 
-    Attributes:
-        obs: float32 ``[N, S]``.
-        action: float32 ``[N, A]`` in the environment's units.
-        reward: float32 ``[N]``.
-        next_obs: float32 ``[N, S]``.
-        terminated: bool ``[N]``.
-        truncated: bool ``[N]``.
-        episode: int64 ``[N]``, counting up from 0.
-        info: what is known of it.
-        qpos: float64 ``[N, Q]`` simulator positions before each step, or None.
-        qvel: float64 ``[N, V]`` simulator velocities before each step, or None.
-        seed: int64 ``[E]``, what each episode's environment was reset with, -1 where unknown, or None.
-
     Raises:
         ArtefactError: a wrong shape or type, a value that is not finite, an action out of bounds, or an episode that
             ends in its middle or not at all; the message names file, episode and field.
     """
 
-    obs: NDArray[np.float32]
-    action: NDArray[np.float32]
-    reward: NDArray[np.float32]
-    next_obs: NDArray[np.float32]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    episode: NDArray[np.int64]
-    info: DatasetInfo
-    qpos: NDArray[np.float64] | None = None
-    qvel: NDArray[np.float64] | None = None
+    obs: NDArray[np.float32]  # float32 `[N, S]`
+    action: NDArray[np.float32]  # float32 `[N, A]` in the environment's units
+    reward: NDArray[np.float32]  # float32 `[N]`
+    next_obs: NDArray[np.float32]  # float32 `[N, S]`
+    terminated: NDArray[np.bool_]  # bool `[N]`
+    truncated: NDArray[np.bool_]  # bool `[N]`
+    episode: NDArray[np.int64]  # int64 `[N]`, counting up from 0
+    info: DatasetInfo  # what is known of it
+    qpos: NDArray[np.float64] | None = None  # float64 `[N, Q]` simulator positions before each step, or None
+    qvel: NDArray[np.float64] | None = None  # float64 `[N, V]` simulator velocities before each step, or None
+    # Int64 `[E]`, what each episode's environment was reset with, -1 where unknown, or None.
     seed: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:

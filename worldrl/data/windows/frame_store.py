@@ -27,40 +27,23 @@ from worldrl.data.windows.keyframes import keyframes
 
 @dataclass(frozen=True)
 class FrameStore:
-    """Concatenated episodes of one robot.
+    """Concatenated episodes of one robot."""
 
-    Attributes:
-        actions: what the numbers of ``action`` and ``command`` are.
-        frames: uint8 ``[R, Y, X, 3]`` of one camera, or a sheet of several, or what a codec made of them: a tensor
-            ``[R, c, h, w]``.
-        action: float32 ``[R, A]``, taken at this frame.
-        command: float32 ``[R, A]`` at this frame.
-        success: bool ``[R]``, this frame fulfils the task.
-        opening: float32 ``[R, G]``, measured opening of each gripper.
-        state: float32 ``[R, S]``, measured.
-        first: int64 ``[E]``, the row of each episode's frame 0.
-        length: int64 ``[E]``, each episode's number of actions ``T``.
-        event_episode: int64 ``[events]``, the episode of each keyframe.
-        event_step: int64 ``[events]``, its frame in that episode.
-        fulfilled: bool ``[E]``, some frame of the episode fulfils the task.
-        instruction: ``E`` sentences.
-        task: ``E`` task names.
-    """
-
-    actions: ActionSpec
+    actions: ActionSpec  # what the numbers of `action` and `command` are
+    # Uint8 `[R, Y, X, 3]` of one camera, or a sheet of several, or what a codec made of them: a tensor `[R, c, h, w]`.
     frames: NDArray[np.uint8] | Tensor
-    action: NDArray[np.float32]
-    command: NDArray[np.float32]
-    success: NDArray[np.bool_]
-    opening: NDArray[np.float32]
-    state: NDArray[np.float32]
-    first: NDArray[np.int64]
-    length: NDArray[np.int64]
-    event_episode: NDArray[np.int64]
-    event_step: NDArray[np.int64]
-    fulfilled: NDArray[np.bool_]
-    instruction: tuple[str, ...]
-    task: tuple[str, ...]
+    action: NDArray[np.float32]  # float32 `[R, A]`, taken at this frame
+    command: NDArray[np.float32]  # float32 `[R, A]` at this frame
+    success: NDArray[np.bool_]  # bool `[R]`, this frame fulfils the task
+    opening: NDArray[np.float32]  # float32 `[R, G]`, measured opening of each gripper
+    state: NDArray[np.float32]  # float32 `[R, S]`, measured
+    first: NDArray[np.int64]  # int64 `[E]`, the row of each episode's frame 0
+    length: NDArray[np.int64]  # int64 `[E]`, each episode's number of actions `T`
+    event_episode: NDArray[np.int64]  # int64 `[events]`, the episode of each keyframe
+    event_step: NDArray[np.int64]  # int64 `[events]`, its frame in that episode
+    fulfilled: NDArray[np.bool_]  # bool `[E]`, some frame of the episode fulfils the task
+    instruction: tuple[str, ...]  # `E` sentences
+    task: tuple[str, ...]  # `E` task names
 
 
 def build_store(episodes: Sequence[Episode], camera: str | None = None, images: Sequence[str] = (IMAGE,)) -> FrameStore:

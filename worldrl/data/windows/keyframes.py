@@ -21,15 +21,10 @@ Kind = Literal["gripper", "contact", "parting"]
 
 @dataclass(frozen=True, order=True)
 class Keyframe:
-    """One keyframe.
+    """One keyframe."""
 
-    Attributes:
-        step: the first frame (1..T) that shows the change; action ``step - 1`` produced it.
-        kind: ``"gripper"`` (the commanded gripper changed sides), ``"contact"`` (contact began) or ``"parting"``.
-    """
-
-    step: int
-    kind: Kind
+    step: int  # the first frame (1..T) that shows the change; action `step - 1` produced it
+    kind: Kind  # `"gripper"` (the commanded gripper changed sides), `"contact"` (contact began) or `"parting"`
 
 
 def gripper_changes(command: NDArray[np.float32], actions: ActionSpec) -> NDArray[np.int64]:

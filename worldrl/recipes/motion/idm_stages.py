@@ -173,17 +173,11 @@ def motion_basis(
 
 @dataclass(frozen=True)
 class Clips:
-    """Parts of recorded episodes, all of one length.
+    """Parts of recorded episodes, all of one length."""
 
-    Attributes:
-        frames: uint8 ``[N, T, Y, X, 3]``.
-        values: recorded columns, float32 ``[N, T, D]``.
-        first: uint8 ``[N, Y, X, 3]``, the first frame of each one's episode.
-    """
-
-    frames: Tensor
-    values: Tensor
-    first: Tensor
+    frames: Tensor  # uint8 `[N, T, Y, X, 3]`
+    values: Tensor  # recorded columns, float32 `[N, T, D]`
+    first: Tensor  # uint8 `[N, Y, X, 3]`, the first frame of each one's episode
 
     def shown(self, frames: Tensor, restore: Restore | None) -> Tensor:
         """Show frames ``[N, T, Y, X, 3]`` of these episodes as they are, or as ``restore`` does."""

@@ -44,21 +44,13 @@ COLLECTION = "practice"
 
 @dataclass(frozen=True)
 class Planning:
-    """Who plans, who reads the plans, and by what they are chosen.
+    """Who plans, who reads the plans, and by what they are chosen."""
 
-    Attributes:
-        model: plans.
-        idm: reads the whole command (:func:`~worldrl.rollout.imagined.decoded_plans.check_targets`).
-        reward: of finished videos.
-        mixing: makes one number of its terms, where one of several plans is chosen.
-        seed: of all draws.
-    """
-
-    model: VideoWorldModel
-    idm: InverseDynamics
-    reward: VideoReward
-    mixing: RewardMix
-    seed: int
+    model: VideoWorldModel  # plans
+    idm: InverseDynamics  # reads the whole command (check_targets)
+    reward: VideoReward  # of finished videos
+    mixing: RewardMix  # makes one number of its terms, where one of several plans is chosen
+    seed: int  # of all draws
 
     def plan(self, records: Sequence[ResetRecord], config: StagedConfig, *purpose: Any) -> StagedPlans:
         """Plan from some records; ``purpose`` names the noise."""
@@ -68,16 +60,11 @@ class Planning:
 
 @dataclass(frozen=True)
 class DecodedPlans:
-    """Plans of one task and what they show.
+    """Plans of one task and what they show."""
 
-    Attributes:
-        plans: as they were imagined.
-        records: where they begin.
-        decoded: targets that inverse dynamics reads off the frames, the recorded first one among them, ``[N, 1 + T, D]``.
-    """
-
-    plans: StagedPlans
-    records: Sequence[ResetRecord]
+    plans: StagedPlans  # as they were imagined
+    records: Sequence[ResetRecord]  # where they begin
+    # Targets that inverse dynamics reads off the frames, the recorded first one among them, `[N, 1 + T, D]`.
     decoded: Tensor
 
     @property
@@ -88,13 +75,9 @@ class DecodedPlans:
 
 @dataclass(frozen=True)
 class ExecutedPlans(DecodedPlans):
-    """Plans of one task and what became of them.
+    """Plans of one task and what became of them."""
 
-    Attributes:
-        step: control step at which the task was first fulfilled, int64 ``[N]``; -1 where it never was.
-    """
-
-    step: NDArray[np.int64]
+    step: NDArray[np.int64]  # control step at which the task was first fulfilled, int64 `[N]`; -1 where it never was
 
 
 def states_seed(seed: int, purpose: str) -> int:
@@ -157,20 +140,13 @@ def executed_plans(
 
 @dataclass(frozen=True)
 class CollectionSettings:
-    """Executed plans of all tasks.
+    """Executed plans of all tasks."""
 
-    Attributes:
-        read: targets read off the imagined frames, float32 ``[N, T, D]``; shorter plans hold their last ones.
-        task: ``N`` names.
-        instruction: ``N`` sentences; a task has several.
-        success: bool ``[N]``.
-        terms: what the planning's reward gave each plan, name to float32 ``[N]``.
-    """
-
-    read: Tensor
-    task: list[str]
-    instruction: list[str]
-    success: NDArray[np.bool_]
+    read: Tensor  # targets read off the imagined frames, float32 `[N, T, D]`; shorter plans hold their last ones
+    task: list[str]  # `N` names
+    instruction: list[str]  # `N` sentences; a task has several
+    success: NDArray[np.bool_]  # bool `[N]`
+    # What the planning's reward gave each plan, name to float32 `[N]`.
     terms: Mapping[str, NDArray[np.float32]] = field(default_factory=dict[str, NDArray[np.float32]])
 
     @classmethod

@@ -54,19 +54,12 @@ def forgetful(agent: Any) -> Callable[[], DecideChunk]:
 
 @dataclass(frozen=True, eq=False)
 class LatentActor:
-    """Most likely chunks of one agent.
+    """Most likely chunks of one agent."""
 
-    Attributes:
-        model: its codec and instruction encoder make the observations.
-        begins: makes a decision function for each episode.
-        encoder: of observations, as in training; None passes the latents.
-        basis: of actions, as in training; None where the agent chooses all numbers of a chunk.
-    """
-
-    model: VideoWorldModel
-    begins: Callable[[], DecideChunk]
-    encoder: KeypointEncoder | None = None
-    basis: ChunkBasis | None = None
+    model: VideoWorldModel  # its codec and instruction encoder make the observations
+    begins: Callable[[], DecideChunk]  # makes a decision function for each episode
+    encoder: KeypointEncoder | None = None  # of observations, as in training; None passes the latents
+    basis: ChunkBasis | None = None  # of actions, as in training; None where the agent chooses all numbers of a chunk
 
     def build(self) -> LatentActor:
         """Itself: there is no other process."""

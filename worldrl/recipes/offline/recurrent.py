@@ -40,24 +40,15 @@ LONGEST = 1000
 
 @dataclass(frozen=True)
 class RecurrentConfig:
-    """Settings of tapes and rollouts; defaults are the paper's for locomotion, but for the tape that is kept (40 million).
+    """Settings of tapes and rollouts; defaults are the paper's for locomotion, but for the tape that is kept (40 million)."""
 
-    Attributes:
-        rows: of tape per update.
-        kept: rows of tape kept; the oldest segments go first.
-        rollouts: per generation.
-        updates_per_step: gradient steps per step that a generation brings, its real history counted.
-        quantile: ζ, quantile of the data's uncertainty at which rollouts are cut.
-        horizon: imagined steps at most; null up to the time limit.
-        history: recorded steps at most that a rollout reads before it imagines; null from the episode's first (the paper's).
-    """
-
-    rows: int = 2048
-    kept: int = 2_000_000
-    rollouts: int = 100
-    updates_per_step: float = 0.05
-    quantile: float = 1.0
-    horizon: int | None = None
+    rows: int = 2048  # of tape per update
+    kept: int = 2_000_000  # rows of tape kept; the oldest segments go first
+    rollouts: int = 100  # per generation
+    updates_per_step: float = 0.05  # gradient steps per step that a generation brings, its real history counted
+    quantile: float = 1.0  # ζ, quantile of the data's uncertainty at which rollouts are cut
+    horizon: int | None = None  # imagined steps at most; null up to the time limit
+    # Recorded steps at most that a rollout reads before it imagines; null from the episode's first (the paper's).
     history: int | None = None
 
     def __post_init__(self) -> None:

@@ -101,17 +101,11 @@ class Opened:
 
 @dataclass(frozen=True)
 class Imagined:
-    """Imagination of an algorithm.
+    """Imagination of an algorithm."""
 
-    Attributes:
-        imagination: makes generations of rows; None without imagination.
-        world: a :class:`~worldrl.core.interfaces.StateWorld`, where single steps exist.
-        report: JSON-ready, of its training.
-    """
-
-    imagination: Imagination | None
-    world: Any
-    report: dict[str, Any]
+    imagination: Imagination | None  # makes generations of rows; None without imagination
+    world: Any  # a StateWorld, where single steps exist
+    report: dict[str, Any]  # JSON-ready, of its training
 
 
 def open_data(settings: Any, device: torch.device) -> Opened:

@@ -93,34 +93,21 @@ class PolicyRolloutConfig:
 
 @dataclass(frozen=True)
 class Readers:
-    """Inverse dynamics that judge the dreams; None where there is none.
+    """Inverse dynamics that judge the dreams; None where there is none."""
 
-    Attributes:
-        motion: reads every frame.
-        grasp: reads where a dream begins.
-    """
-
-    motion: InverseDynamics | None = None
-    grasp: GraspDynamics | None = None
+    motion: InverseDynamics | None = None  # reads every frame
+    grasp: GraspDynamics | None = None  # reads where a dream begins
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One policy's dreams and what became of them.
+    """One policy's dreams and what became of them."""
 
-    Attributes:
-        metrics: as in ``result.json``.
-        imagined: bool ``[E]``, imagined to succeed.
-        confirmed_by_execution: bool ``[E]``, and really did with the same actions.
-        signs: each sign of trust ``[E]``.
-        task: of each dream, ``E`` names.
-    """
-
-    metrics: dict[str, Any]
-    imagined: NDArray[np.bool_]
-    confirmed_by_execution: NDArray[np.bool_]
-    signs: dict[str, NDArray[np.float64]]
-    task: tuple[str, ...]
+    metrics: dict[str, Any]  # as in `result.json`
+    imagined: NDArray[np.bool_]  # bool `[E]`, imagined to succeed
+    confirmed_by_execution: NDArray[np.bool_]  # bool `[E]`, and really did with the same actions
+    signs: dict[str, NDArray[np.float64]]  # each sign of trust `[E]`
+    task: tuple[str, ...]  # of each dream, `E` names
 
 
 def policies_beside_reality(

@@ -33,23 +33,14 @@ QUANTITY = {
 
 @dataclass(frozen=True)
 class Findings:
-    """What the page is made from.
+    """What the page is made from."""
 
-    Attributes:
-        metrics: as in ``result.json``.
-        measures: raw numbers and pictures of each episode.
-        drift: each quantity over the predicted frames.
-        horizons: control steps.
-        frame_stride: control steps between frames.
-        strips: filmstrips of each kind.
-    """
-
-    metrics: Mapping[str, Any]
-    measures: Measures
-    drift: Mapping[str, Drift]
-    horizons: Sequence[int]
-    frame_stride: int
-    strips: int
+    metrics: Mapping[str, Any]  # as in `result.json`
+    measures: Measures  # raw numbers and pictures of each episode
+    drift: Mapping[str, Drift]  # each quantity over the predicted frames
+    horizons: Sequence[int]  # control steps
+    frame_stride: int  # control steps between frames
+    strips: int  # filmstrips of each kind
 
     @property
     def headline(self) -> int:

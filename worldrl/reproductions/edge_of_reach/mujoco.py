@@ -48,47 +48,29 @@ METHODS = ("base", "ravl")
 
 @dataclass(frozen=True)
 class SimulatorSettings:
-    """Settings of the task and the agents; rollouts and RAVL are the published ones by default.
-
-    Attributes:
-        behaviour_steps: steps of the SAC whose experience is the dataset.
-        behaviour_start: its steps of uniform actions.
-        behaviour_hidden: width of its two hidden layers.
-        refresh: updates between two generations of rollouts.
-        starts: rollouts per generation.
-        generations: number of generations in the buffer.
-        horizon: k.
-        batch: rows per update, of which ``real_ratio`` are recorded.
-        hidden: width of the two hidden layers of actor and critics.
-        rate: learning rate of everything.
-        critics: of RAVL.
-        diversity: η of RAVL.
-        evaluations: points of the curves.
-        episodes: true episodes per point.
-        asked: rollouts whose final states the critics value at the end.
-    """
+    """Settings of the task and the agents; rollouts and RAVL are the published ones by default."""
 
     seeds: int = 3
     env: str = "Hopper-v5"
-    behaviour_steps: int = 100_000
-    behaviour_start: int = 10_000
-    behaviour_hidden: int = 256
+    behaviour_steps: int = 100_000  # steps of the SAC whose experience is the dataset
+    behaviour_start: int = 10_000  # its steps of uniform actions
+    behaviour_hidden: int = 256  # width of its two hidden layers
     updates: int = 300_000
-    refresh: int = 1000
-    starts: int = 10_000
-    generations: int = 5
-    horizon: int = 5
-    batch: int = 256
+    refresh: int = 1000  # updates between two generations of rollouts
+    starts: int = 10_000  # rollouts per generation
+    generations: int = 5  # number of generations in the buffer
+    horizon: int = 5  # k
+    batch: int = 256  # rows per update, of which `real_ratio` are recorded
     real_ratio: float = 0.05
-    hidden: int = 256
-    rate: float = 3e-4
+    hidden: int = 256  # width of the two hidden layers of actor and critics
+    rate: float = 3e-4  # learning rate of everything
     polyak: float = 0.005
     discount: float = 0.99
-    critics: int = 10
-    diversity: float = 1.0
-    evaluations: int = 30
-    episodes: int = 10
-    asked: int = 2000
+    critics: int = 10  # of RAVL
+    diversity: float = 1.0  # η of RAVL
+    evaluations: int = 30  # points of the curves
+    episodes: int = 10  # true episodes per point
+    asked: int = 2000  # rollouts whose final states the critics value at the end
 
 
 # Ten critics in place of the 50 published for Hopper, which take an hour; a larger diversity makes up for them. An error is

@@ -45,27 +45,16 @@ WAVELENGTH = 0.4
 
 @dataclass(frozen=True)
 class Plane:
-    """The environment, which is its own exact world; see the module.
+    """The environment, which is its own exact world; see the module."""
 
-    Attributes:
-        horizon: k of the rollouts, which puts the ledge k - 1 steps from the start.
-        size: half of the square's side; the other lengths are relative to it.
-        step: largest move per coordinate; a multiple of the grid's ``size`` / 100.
-        start: half side of the square where episodes begin.
-        beyond: distance of the reward's peak beyond the ledge, in both coordinates.
-        far: distance from the peak at which the reward is 0.
-        discount: γ of the oracle.
-        novelties: further observed numbers, all 0 on the ledge; see :meth:`observe`.
-    """
-
-    horizon: int = 5
-    size: float = 1.0
-    step: float = 0.1
-    start: float = 0.05
-    beyond: float = 0.1
-    far: float = 0.9
-    discount: float = 0.95
-    novelties: int = 0
+    horizon: int = 5  # k of the rollouts, which puts the ledge k - 1 steps from the start
+    size: float = 1.0  # half of the square's side; the other lengths are relative to it
+    step: float = 0.1  # largest move per coordinate; a multiple of the grid's `size` / 100
+    start: float = 0.05  # half side of the square where episodes begin
+    beyond: float = 0.1  # distance of the reward's peak beyond the ledge, in both coordinates
+    far: float = 0.9  # distance from the peak at which the reward is 0
+    discount: float = 0.95  # γ of the oracle
+    novelties: int = 0  # further observed numbers, all 0 on the ledge; see observe
 
     @property
     def ledge(self) -> float:

@@ -49,40 +49,27 @@ ROWS, STARTS_SHOWN, STATES_ASKED = 2000, 32, 4000
 
 @dataclass(frozen=True)
 class EdgeSettings:
-    """Settings of the plane and the agents.
-
-    Attributes:
-        refresh: updates between two generations of rollouts.
-        starts: rollouts per generation.
-        generations: number of generations in the buffer.
-        horizon: k.
-        batch: rows per update, of which ``real_ratio`` are recorded.
-        hidden: width of the two hidden layers of actor and critics.
-        rate: learning rate of everything.
-        novelties: observed numbers besides the position, 0 on the ledge; with 0 of them critics extrapolate into the abyss.
-        critics: of RAVL.
-        diversity: η of RAVL. In a plane of actions ten gradients cannot diverge, so η > 0 lowers values within reach too.
-        evaluations: points of the curves.
-        steps: of an evaluated episode.
-    """
+    """Settings of the plane and the agents."""
 
     seeds: int = 5
     updates: int = 100_000
-    refresh: int = 1000
-    starts: int = 2000
-    generations: int = 5
-    horizon: int = 5
+    refresh: int = 1000  # updates between two generations of rollouts
+    starts: int = 2000  # rollouts per generation
+    generations: int = 5  # number of generations in the buffer
+    horizon: int = 5  # k
     discount: float = 0.95
-    batch: int = 256
+    batch: int = 256  # rows per update, of which `real_ratio` are recorded
     real_ratio: float = 0.05
-    hidden: int = 256
-    rate: float = 3e-4
+    hidden: int = 256  # width of the two hidden layers of actor and critics
+    rate: float = 3e-4  # learning rate of everything
     polyak: float = 0.005
+    # Observed numbers besides the position, 0 on the ledge; with 0 of them critics extrapolate into the abyss.
     novelties: int = 16
-    critics: int = 10
+    critics: int = 10  # of RAVL
+    # Η of RAVL. In a plane of actions ten gradients cannot diverge, so η > 0 lowers values within reach too.
     diversity: float = 0.0
-    evaluations: int = 20
-    steps: int = 50
+    evaluations: int = 20  # points of the curves
+    steps: int = 50  # of an evaluated episode
 
     def __post_init__(self) -> None:
         non_negative("change.novelties", self.novelties)

@@ -46,27 +46,16 @@ from worldrl.world_models.video.training_config import WorldModelTraining
 
 @dataclass(frozen=True)
 class Parts:
-    """Parts of an arm at its beginning.
+    """Parts of an arm at its beginning."""
 
-    Attributes:
-        model: the video model; every arm has a copy of its own.
-        idm: decodes the command.
-        learned: training demonstrations of both.
-        kept: held-out demonstrations.
-        frame_s: seconds between imagined frames.
-        limits: name of the reward's penalty on limits, and its margin; None without.
-        critic: predicts the success of plans; None without a collection.
-        critic_worth: accuracy on held-out plans, and the cost of collection and critic.
-    """
-
-    model: VideoWorldModel
-    idm: InverseDynamics
-    learned: Sequence[Episode]
-    kept: Sequence[Episode]
-    frame_s: float
-    limits: tuple[str, float] | None = None
-    critic: ExecutionCritic | None = None
-    critic_worth: Mapping[str, Any] | None = None
+    model: VideoWorldModel  # the video model; every arm has a copy of its own
+    idm: InverseDynamics  # decodes the command
+    learned: Sequence[Episode]  # training demonstrations of both
+    kept: Sequence[Episode]  # held-out demonstrations
+    frame_s: float  # seconds between imagined frames
+    limits: tuple[str, float] | None = None  # name of the reward's penalty on limits, and its margin; None without
+    critic: ExecutionCritic | None = None  # predicts the success of plans; None without a collection
+    critic_worth: Mapping[str, Any] | None = None  # accuracy on held-out plans, and the cost of collection and critic
 
     @property
     def executability(self) -> DecodedReward:

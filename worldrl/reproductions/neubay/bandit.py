@@ -52,51 +52,33 @@ CHECKPOINTS = 10
 
 @dataclass(frozen=True)
 class BanditSettings:
-    """Settings of the bandit, the paper's by default.
-
-    Attributes:
-        updates_per_step: gradient steps per imagined pull.
-        batch: packed rows per update.
-        rollouts: episodes imagined at once, one per member.
-        buffer: capacity, packed rows.
-        width: features of the memory.
-        states: complex states of each memory layer.
-        hidden: width of the head.
-        encoder_lr: learning rate up to the memory.
-        head_lr: learning rate after it.
-        tau: of the target network.
-        epsilon_end: random share of pulls after ``epsilon_share`` of the training; it falls linearly from 1.
-        penalty: λ of the penalised agent; the paper's are 0.1, 0.5 and 2.5.
-        centre: 1 subtracts the data's mean from training rewards, 0 does not. The rank of policies is the same, since every
-            episode has 100 pulls. Values are then near 0 instead of 50, where one pull is a hundredth of them.
-        radius: largest modulus of the memory's eigenvalues at the start; the paper's 0.9 forgets within ten pulls.
-        standardise: 1 trains the reward models on standardised rewards, as NEUBAY's state models; 0, as its bandit, on raw ones.
-        tests: real bandits per success probability.
-        members: reward models trained; the best ``rollouts`` of them are used.
-        epochs: of their training, at most.
-    """
+    """Settings of the bandit, the paper's by default."""
 
     seeds: int = 5
     updates: int = 20_000
-    updates_per_step: float = 0.02
-    batch: int = 1000
-    rollouts: int = 100
-    buffer: int = 1_000_000
-    width: int = 256
-    states: int = 128
-    hidden: int = 256
-    encoder_lr: float = 3e-6
-    head_lr: float = 1e-4
-    tau: float = 0.005
-    epsilon_end: float = 0.1
+    updates_per_step: float = 0.02  # gradient steps per imagined pull
+    batch: int = 1000  # packed rows per update
+    rollouts: int = 100  # episodes imagined at once, one per member
+    buffer: int = 1_000_000  # capacity, packed rows
+    width: int = 256  # features of the memory
+    states: int = 128  # complex states of each memory layer
+    hidden: int = 256  # width of the head
+    encoder_lr: float = 3e-6  # learning rate up to the memory
+    head_lr: float = 1e-4  # learning rate after it
+    tau: float = 0.005  # of the target network
+    epsilon_end: float = 0.1  # random share of pulls after `epsilon_share` of the training; it falls linearly from 1
     epsilon_share: float = 0.1
-    penalty: float = 2.5
+    penalty: float = 2.5  # λ of the penalised agent; the paper's are 0.1, 0.5 and 2.5
+    # 1 subtracts the data's mean from training rewards, 0 does not. The rank of policies is the same, since every
+    # episode has 100 pulls. Values are then near 0 instead of 50, where one pull is a hundredth of them.
     centre: int = 0
+    # Largest modulus of the memory's eigenvalues at the start; the paper's 0.9 forgets within ten pulls.
     radius: float = 0.9
+    # 1 trains the reward models on standardised rewards, as NEUBAY's state models; 0, as its bandit, on raw ones.
     standardise: int = 0
-    tests: int = 20
-    members: int = 128
-    epochs: int = 500
+    tests: int = 20  # real bandits per success probability
+    members: int = 128  # reward models trained; the best `rollouts` of them are used
+    epochs: int = 500  # of their training, at most
 
 
 SETTINGS: Mapping[str, BanditSettings] = {

@@ -27,25 +27,16 @@ PATIENCE = 5
 
 @dataclass(frozen=True)
 class RewardTraining:
-    """Settings of the ensemble's training; the paper's.
+    """Settings of the ensemble's training; the paper's."""
 
-    Attributes:
-        members: number trained.
-        elites: number used, the best by hold-out loss.
-        hidden: h, in two layers.
-        epochs: at most.
-        batch: rows per member and step.
-        hold_out: share of the rows that only measures.
-    """
-
-    members: int = 128
-    elites: int = 100
-    hidden: int = 16
-    epochs: int = 500
-    batch: int = 128
+    members: int = 128  # number trained
+    elites: int = 100  # number used, the best by hold-out loss
+    hidden: int = 16  # h, in two layers
+    epochs: int = 500  # at most
+    batch: int = 128  # rows per member and step
     learning_rate: float = 1e-3
     weight_decay: float = 1e-4
-    hold_out: float = 0.2
+    hold_out: float = 0.2  # share of the rows that only measures
 
 
 class RewardEnsemble(nn.Module):
@@ -133,17 +124,11 @@ def _loss(ensemble: RewardEnsemble, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ElitePredictions:
-    """Predictions of the elites; a bandit has no state, so a table per arm is the whole model.
+    """Predictions of the elites; a bandit has no state, so a table per arm is the whole model."""
 
-    Attributes:
-        mu: ``[N, K]`` mean reward.
-        sigma: ``[N, K]`` standard deviation.
-        uncertainty: ``[K]``, standard deviation of the means over members.
-    """
-
-    mu: Tensor
-    sigma: Tensor
-    uncertainty: Tensor
+    mu: Tensor  # `[N, K]` mean reward
+    sigma: Tensor  # `[N, K]` standard deviation
+    uncertainty: Tensor  # `[K]`, standard deviation of the means over members
 
     def rewards(self, arm: Tensor, *, generator: torch.Generator) -> Tensor:
         """Draw a reward for ``arm`` int64 ``[E]``; rollout e uses member e mod N at every pull."""

@@ -48,43 +48,30 @@ METHODS = tuple(f"horizon-{horizon}" for horizon in HORIZONS)
 
 @dataclass(frozen=True)
 class HorizonSettings:
-    """Settings of the sweep.
-
-    Attributes:
-        episodes: recorded, of 200 steps.
-        members: of the ensemble, with ``elites``, layers of ``model_width`` and at most ``epochs`` epochs. Patience should end
-            the training, since long rollouts amplify the model's errors.
-        rows: packed rows per update.
-        rollouts: per generation.
-        updates_per_step: gradient steps per step of a generation.
-        width: features of the agent's memory.
-        states: complex states of its layers.
-        hidden: width of its heads.
-        temperature: α, fixed and small, so that values are returns.
-        quantile: ζ of the uncertainty at which rollouts are cut.
-        tests: true episodes.
-    """
+    """Settings of the sweep."""
 
     seeds: int = 3
-    episodes: int = 100
+    episodes: int = 100  # recorded, of 200 steps
+    # Of the ensemble, with `elites`, layers of `model_width` and at most `epochs` epochs. Patience should end the
+    # training, since long rollouts amplify the model's errors.
     members: int = 128
     elites: int = 100
     model_width: int = 200
     epochs: int = 1200
     updates: int = 50_000
-    rows: int = 2048
-    rollouts: int = 100
-    updates_per_step: float = 0.05
-    width: int = 256
-    states: int = 128
-    hidden: int = 256
+    rows: int = 2048  # packed rows per update
+    rollouts: int = 100  # per generation
+    updates_per_step: float = 0.05  # gradient steps per step of a generation
+    width: int = 256  # features of the agent's memory
+    states: int = 128  # complex states of its layers
+    hidden: int = 256  # width of its heads
     encoder_rate: float = 1e-5
     head_rate: float = 1e-4
     polyak: float = 0.005
     discount: float = 0.97
-    temperature: float = 0.005
-    quantile: float = 1.0
-    tests: int = 50
+    temperature: float = 0.005  # α, fixed and small, so that values are returns
+    quantile: float = 1.0  # ζ of the uncertainty at which rollouts are cut
+    tests: int = 50  # true episodes
 
 
 QUICK = HorizonSettings(

@@ -95,23 +95,14 @@ SETTINGS: Mapping[str, LatentSettings] = {
 
 @dataclass(frozen=True)
 class Latents:
-    """Data of a stage.
+    """Data of a stage."""
 
-    Attributes:
-        model: the world model.
-        recorded: the data in its latents.
-        facts: of the data.
-        encoder: of observations; None for the latents themselves.
-        basis: of actions; None for whole chunks.
-        explained: R² of held-out chunks that were cloned through the encoder.
-    """
-
-    model: VideoWorldModel
-    recorded: RecordedLatents
-    facts: Facts
-    encoder: KeypointEncoder | None = None
-    basis: ChunkBasis | None = None
-    explained: float | None = None
+    model: VideoWorldModel  # the world model
+    recorded: RecordedLatents  # the data in its latents
+    facts: Facts  # of the data
+    encoder: KeypointEncoder | None = None  # of observations; None for the latents themselves
+    basis: ChunkBasis | None = None  # of actions; None for whole chunks
+    explained: float | None = None  # R² of held-out chunks that were cloned through the encoder
 
 
 def run(settings: LatentSettings, cell: Cell, folder: Path) -> dict[str, Any]:

@@ -57,46 +57,29 @@ METHODS = ("quality", *(f"{agent}-{rows}" for agent in AGENTS for rows in ("real
 
 @dataclass(frozen=True)
 class GuidedSettings:
-    """Settings of the models and agents.
-
-    Attributes:
-        episodes: recorded, of 200 steps.
-        length: L.
-        features: of the diffusion model's first level.
-        model_steps: of its training. After a few thousand its steps are worse than the ensemble's
-            (docs/log/offline-reproductions-2.md).
-        sampler_steps: Heun steps of a draw.
-        guidance: coefficient c of the agents' trajectories.
-        trajectories: per generation.
-        refresh: updates between two generations.
-        members: of the ensemble, with ``elites`` and layers of ``model_width``.
-        epochs: of its training, at most; patience should end it, or the comparison is unfair.
-        judged: trajectories, or rollouts, of each point of the comparison.
-        updates: gradient steps of an agent.
-        hidden: width of its two hidden layers.
-        temperature: β of IQL.
-        tests: true episodes.
-    """
+    """Settings of the models and agents."""
 
     seeds: int = 3
-    episodes: int = 50
-    length: int = 32
-    features: int = 64
+    episodes: int = 50  # recorded, of 200 steps
+    length: int = 32  # L
+    features: int = 64  # of the diffusion model's first level
+    # Of its training. After a few thousand its steps are worse than the ensemble's
+    # (docs/log/offline-reproductions-2.md).
     model_steps: int = 100_000
-    sampler_steps: int = 32
-    guidance: float = 1.0
-    trajectories: int = 2048
-    refresh: int = 10_000
-    members: int = 7
+    sampler_steps: int = 32  # Heun steps of a draw
+    guidance: float = 1.0  # coefficient c of the agents' trajectories
+    trajectories: int = 2048  # per generation
+    refresh: int = 10_000  # updates between two generations
+    members: int = 7  # of the ensemble, with `elites` and layers of `model_width`
     elites: int = 5
     model_width: int = 200
-    epochs: int = 1000
-    judged: int = 1024
-    updates: int = 100_000
-    hidden: int = 256
-    temperature: float = 3.0
+    epochs: int = 1000  # of its training, at most; patience should end it, or the comparison is unfair
+    judged: int = 1024  # trajectories, or rollouts, of each point of the comparison
+    updates: int = 100_000  # gradient steps of an agent
+    hidden: int = 256  # width of its two hidden layers
+    temperature: float = 3.0  # β of IQL
     discount: float = 0.97
-    tests: int = 50
+    tests: int = 50  # true episodes
 
 
 SETTINGS: Mapping[str, GuidedSettings] = {

@@ -32,26 +32,16 @@ STORED_STATES = 2**20
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """One task; one process holds environments of one task only.
+    """One task; one process holds environments of one task only."""
 
-    Attributes:
-        id: Isaac's.
-        instruction: for policies; worldrl's, since Isaac has none.
-        horizon: control steps: Isaac's episode length over its control step.
-        goal: name of the pose command to reach, constant over the episode; empty for none.
-        success: description.
-        images: whether the task has cameras.
-        gripper: whether the action has a seventh number.
-    """
-
-    id: str
-    instruction: str
-    horizon: int
+    id: str  # Isaac's
+    instruction: str  # for policies; worldrl's, since Isaac has none
+    horizon: int  # control steps: Isaac's episode length over its control step
     control_hz: float
-    success: str
-    goal: str = ""
-    images: bool = False
-    gripper: bool = True
+    success: str  # description
+    goal: str = ""  # name of the pose command to reach, constant over the episode; empty for none
+    images: bool = False  # whether the task has cameras
+    gripper: bool = True  # whether the action has a seventh number
 
 
 LIFT_GOAL_M, REACH_GOAL_M, DRAWER_OPEN_M = 0.05, 0.05, 0.3

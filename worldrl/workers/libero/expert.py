@@ -70,19 +70,12 @@ class NoExpertError(Refusal):
 
 @dataclass(frozen=True)
 class Grip:
-    """How a kind of object is held.
+    """How a kind of object is held."""
 
-    Attributes:
-        side_m: distance of the grip from the object's middle along y (m); the rim of a bowl.
-        height_m: of the grip above the object's origin (m).
-        place_m: height of the object's origin above the target's when it is let go (m).
-        carry_m: height of the hand over everything that the object passes (m).
-    """
-
-    side_m: float = 0.0
-    height_m: float = 0.0
-    place_m: float = 0.03
-    carry_m: float = 0.16
+    side_m: float = 0.0  # distance of the grip from the object's middle along y (m); the rim of a bowl
+    height_m: float = 0.0  # of the grip above the object's origin (m)
+    place_m: float = 0.03  # height of the object's origin above the target's when it is let go (m)
+    carry_m: float = 0.16  # height of the hand over everything that the object passes (m)
 
 
 BOWL = Grip(side_m=0.048, height_m=0.038, place_m=0.03)
@@ -100,21 +93,13 @@ def grip_of(name: str) -> Grip:
 
 @dataclass(frozen=True)
 class Waypoint:
-    """One leg.
+    """One leg."""
 
-    Attributes:
-        phase: see :meth:`PickAndPlace.target`.
-        gripper: −1 open, +1 closed.
-        least: steps it takes at least.
-        most: steps after which it is over, reached or not.
-        reached_m: distance that counts as reached (m).
-    """
-
-    phase: str
-    gripper: float
-    least: int = 0
-    most: int = 60
-    reached_m: float = REACHED_M
+    phase: str  # see PickAndPlace.target
+    gripper: float  # −1 open, +1 closed
+    least: int = 0  # steps it takes at least
+    most: int = 60  # steps after which it is over, reached or not
+    reached_m: float = REACHED_M  # distance that counts as reached (m)
 
 
 PLAN: Sequence[Waypoint] = (

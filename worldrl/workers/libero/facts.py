@@ -42,23 +42,15 @@ VERSION = "mujoco3.3"
 
 @dataclass(frozen=True)
 class SettlePlace:
-    """A stored state that settles differently in different physics.
-
-    Attributes:
-        task: number of the task.
-        init_id: number of the stored state.
-        upper: object that must rest on ``lower``.
-        steps: no-op steps before the measurement.
-        limit_m: largest horizontal distance of the two (m).
-    """
+    """A stored state that settles differently in different physics."""
 
     suite: str
-    task: int
-    init_id: int
-    upper: str
+    task: int  # number of the task
+    init_id: int  # number of the stored state
+    upper: str  # object that must rest on `lower`
     lower: str
-    steps: int
-    limit_m: float
+    steps: int  # no-op steps before the measurement
+    limit_m: float  # largest horizontal distance of the two (m)
 
 
 SETTLE_PROBE = SettlePlace("libero_spatial", 5, 0, "akita_black_bowl_1", "glazed_rim_porcelain_ramekin_1", 40, 0.025)
@@ -68,17 +60,11 @@ stored states; on 3.8.1 it ends 37 mm beside it (both measured with this code)."
 
 @dataclass(frozen=True)
 class SuiteFacts:
-    """One suite.
+    """One suite."""
 
-    Attributes:
-        tasks: number of tasks.
-        horizon: control steps after settling.
-        properties: whether some tasks begin with a drawer or microwave open or shut, or a stove on.
-    """
-
-    tasks: int
-    horizon: int
-    properties: bool = False
+    tasks: int  # number of tasks
+    horizon: int  # control steps after settling
+    properties: bool = False  # whether some tasks begin with a drawer or microwave open or shut, or a stove on
 
 
 SUITES = {

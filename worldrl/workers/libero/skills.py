@@ -79,25 +79,15 @@ class Expert(Protocol):
 
 @dataclass(frozen=True)
 class Leg:
-    """One leg.
+    """One leg."""
 
-    Attributes:
-        aim: target of the hand.
-        gripper: −1 open, +1 closed.
-        turn: rotation vector (rad) from a hand that points straight down.
-        least: minimum number of steps.
-        most: maximum number of steps, reached or not.
-        reached_m: distance that counts as reached (m).
-        reached_rad: angle that counts as reached.
-    """
-
-    aim: Aim
-    gripper: float
-    turn: Point
-    least: int = 0
-    most: int = 60
-    reached_m: float = 0.01
-    reached_rad: float = 0.1
+    aim: Aim  # target of the hand
+    gripper: float  # −1 open, +1 closed
+    turn: Point  # rotation vector (rad) from a hand that points straight down
+    least: int = 0  # minimum number of steps
+    most: int = 60  # maximum number of steps, reached or not
+    reached_m: float = 0.01  # distance that counts as reached (m)
+    reached_rad: float = 0.1  # angle that counts as reached
 
 
 class Legs:

@@ -51,21 +51,14 @@ class NoExpertError(RuntimeError):
 
 @dataclass(frozen=True)
 class Leg:
-    """One leg.
+    """One leg."""
 
-    Attributes:
-        aim: maps the objects' places to a point (m); initial places are under the same names with ``start:``.
-        gripper: -1 open, +1 closed.
-        most: maximum number of steps.
-        least: minimum number of steps.
-        near_m: distance that counts as reached (m).
-    """
-
+    # Maps the objects' places to a point (m); initial places are under the same names with `start:`.
     aim: Callable[[Mapping[str, Point]], Point]
-    gripper: float
-    most: int = 15
-    least: int = 0
-    near_m: float = 0.01
+    gripper: float  # -1 open, +1 closed
+    most: int = 15  # maximum number of steps
+    least: int = 0  # minimum number of steps
+    near_m: float = 0.01  # distance that counts as reached (m)
 
 
 def _above(name: str, height: float) -> Callable[[Mapping[str, Point]], Point]:

@@ -32,17 +32,11 @@ DEVICES = ("cuda", "cpu")
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """One task.
+    """One task."""
 
-    Attributes:
-        instruction: for policies; worldrl's, since ManiSkill has none.
-        horizon: control steps, as ManiSkill registers the task.
-        expert: whether the scripted expert supports it.
-    """
-
-    instruction: str
-    horizon: int
-    expert: bool = False
+    instruction: str  # for policies; worldrl's, since ManiSkill has none
+    horizon: int  # control steps, as ManiSkill registers the task
+    expert: bool = False  # whether the scripted expert supports it
 
 
 TASKS: Mapping[str, TaskFacts] = {

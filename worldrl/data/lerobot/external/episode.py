@@ -63,17 +63,11 @@ SOURCE = "lerobot"
 
 @dataclass(frozen=True)
 class ExternalDataset:
-    """A foreign dataset, opened.
+    """A foreign dataset, opened."""
 
-    Attributes:
-        folder: its metadata.
-        meaning: of its numbers.
-        header: what its episodes share.
-    """
-
-    folder: ExternalFolder
-    meaning: Meaning
-    header: DatasetHeader
+    folder: ExternalFolder  # its metadata
+    meaning: Meaning  # of its numbers
+    header: DatasetHeader  # what its episodes share
 
     def records(self) -> Iterator[tuple[EpisodeRecord, Callable[[], Episode]]]:
         """What is known of each episode that is kept, and what decodes it."""

@@ -22,21 +22,13 @@ MAX_FPS, MAX_SIDE, MAX_SIZE = 10_000, 8192, 100_000
 
 @dataclass(frozen=True)
 class Feature:
-    """One feature of ``info.json``.
+    """One feature of ``info.json``."""
 
-    Attributes:
-        name: its key.
-        dtype: as written there: ``float32``, ``image``, ``video``, ...
-        shape: of one row.
-        labels: names of its numbers, where it has as many.
-        depth: a camera that measures distance and is marked as such.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    labels: tuple[str, ...]
-    depth: bool = False
+    name: str  # its key
+    dtype: str  # as written there: `float32`, `image`, `video`, ...
+    shape: tuple[int, ...]  # of one row
+    labels: tuple[str, ...]  # names of its numbers, where it has as many
+    depth: bool = False  # a camera that measures distance and is marked as such
 
     @property
     def is_image(self) -> bool:
@@ -68,25 +60,15 @@ class FeatureEntry:
 
 @dataclass(frozen=True)
 class Info:
-    """The fields that are read.
+    """The fields that are read."""
 
-    Attributes:
-        fps: frames per second.
-        features: by name, as written.
-        data_path: pattern of the data files.
-        video_path: pattern of the video files, where there are any.
-        robot_type: name of the robot, if it has one.
-        total_episodes: how many there should be, where it is written.
-        total_frames: how many rows there should be, where it is written.
-    """
-
-    fps: float
-    features: dict[str, Any]
-    data_path: str
-    video_path: str | None = None
-    robot_type: str | None = None
-    total_episodes: int | None = None
-    total_frames: int | None = None
+    fps: float  # frames per second
+    features: dict[str, Any]  # by name, as written
+    data_path: str  # pattern of the data files
+    video_path: str | None = None  # pattern of the video files, where there are any
+    robot_type: str | None = None  # name of the robot, if it has one
+    total_episodes: int | None = None  # how many there should be, where it is written
+    total_frames: int | None = None  # how many rows there should be, where it is written
 
     def typed_features(self, where: Path) -> dict[str, Feature]:
         """Return the features.

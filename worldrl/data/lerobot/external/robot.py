@@ -34,20 +34,13 @@ LIBERO = "libero"
 
 @dataclass(frozen=True)
 class Body:
-    """A robot, and the columns that hold its numbers.
+    """A robot, and the columns that hold its numbers."""
 
-    Attributes:
-        robot: whose actions these are.
-        state: features of the measured numbers, in the robot's order.
-        action: features of the action, likewise.
-        command: features of the command; empty where it follows from state or actions.
-        gripper: recorded numbers for open and for closed, of each gripper; None where they are the robot's own.
-    """
-
-    robot: AnyEmbodiment
-    state: tuple[Columns, ...]
-    action: tuple[Columns, ...]
-    command: tuple[Columns, ...] = ()
+    robot: AnyEmbodiment  # whose actions these are
+    state: tuple[Columns, ...]  # features of the measured numbers, in the robot's order
+    action: tuple[Columns, ...]  # features of the action, likewise
+    command: tuple[Columns, ...] = ()  # features of the command; empty where it follows from state or actions
+    # Recorded numbers for open and for closed, of each gripper; None where they are the robot's own.
     gripper: Ends | None = None
 
 

@@ -24,17 +24,11 @@ KEYS = (
 
 @dataclass(frozen=True)
 class Selection:
-    """What is kept.
+    """What is kept."""
 
-    Attributes:
-        file: the ``worldrl.json``, which need not exist.
-        leave_out: numbers of episodes that are not read.
-        tasks: sentence to task name; empty keeps all.
-    """
-
-    file: Path
-    leave_out: frozenset[int]
-    tasks: Mapping[str, str]
+    file: Path  # the `worldrl.json`, which need not exist
+    leave_out: frozenset[int]  # numbers of episodes that are not read
+    tasks: Mapping[str, str]  # sentence to task name; empty keeps all
 
     def keeps(self, episode: int, sentences: Collection[str]) -> bool:
         """Whether an episode is read: not left out, and about one of the tasks, or about nobody knows what."""

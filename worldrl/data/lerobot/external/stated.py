@@ -40,17 +40,13 @@ class Columns:
 
 @dataclass
 class Draft:
-    """What is found out about a folder while it is opened.
+    """What is found out about a folder while it is opened."""
 
-    Attributes:
-        entries: of a ``worldrl.json`` that would say all of it: stated, found or guessed.
-        problems: what is unknown or contradictory; with one of them the folder does not open.
-        assumed: what nobody stated and is taken so, in clauses.
-    """
-
+    # Of a `worldrl.json` that would say all of it: stated, found or guessed.
     entries: dict[str, Any] = field(default_factory=dict)
+    # What is unknown or contradictory; with one of them the folder does not open.
     problems: list[str] = field(default_factory=list)
-    assumed: list[str] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)  # what nobody stated and is taken so, in clauses
 
     def ask(self, problem: str) -> None:
         """Note something that the user has to say; its entry is a guess."""

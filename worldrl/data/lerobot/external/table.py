@@ -25,23 +25,14 @@ FILM_COLUMNS = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
 
 @dataclass(frozen=True)
 class TableRow:
-    """One row of the episode table.
+    """One row of the episode table."""
 
-    Attributes:
-        index: its number.
-        rows: how many frames it has; 0 where that is no number.
-        sentences: what the robot was told.
-        data: numbers of the data file's chunk and file.
-        films: what is written about its films, by column.
-        fault: why it cannot be read, with file and field; empty where it can be.
-    """
-
-    index: int
-    rows: int
-    sentences: tuple[str, ...]
-    data: tuple[int, int]
-    films: Mapping[str, Any]
-    fault: str
+    index: int  # its number
+    rows: int  # how many frames it has; 0 where that is no number
+    sentences: tuple[str, ...]  # what the robot was told
+    data: tuple[int, int]  # numbers of the data file's chunk and file
+    films: Mapping[str, Any]  # what is written about its films, by column
+    fault: str  # why it cannot be read, with file and field; empty where it can be
 
 
 def whole(value: Any) -> int | None:

@@ -66,36 +66,22 @@ def _mend(steps: NDArray[np.float64], row: int, fps: float) -> str:
 
 @dataclass(frozen=True)
 class Film:
-    """What a video file is.
+    """What a video file is."""
 
-    Attributes:
-        last_s: time of its last frame (s).
-        rate: its frames per second; rows may be fewer.
-    """
-
-    last_s: float
-    rate: float
+    last_s: float  # time of its last frame (s)
+    rate: float  # its frames per second; rows may be fewer
 
 
 @dataclass(frozen=True)
 class Part:
-    """An episode in a film.
+    """An episode in a film."""
 
-    Attributes:
-        episode: its number.
-        rows: how many; 0 where the table has no number.
-        start_s: its ``from_timestamp`` (s).
-        end_s: its ``to_timestamp`` (s).
-        first_s: earliest time of a row after ``start_s`` (s); NaN of an episode that is not read.
-        last_s: latest one (s).
-    """
-
-    episode: int
-    rows: int
-    start_s: float
-    end_s: float
-    first_s: float
-    last_s: float
+    episode: int  # its number
+    rows: int  # how many; 0 where the table has no number
+    start_s: float  # its `from_timestamp` (s)
+    end_s: float  # its `to_timestamp` (s)
+    first_s: float  # earliest time of a row after `start_s` (s); NaN of an episode that is not read
+    last_s: float  # latest one (s)
 
 
 def require_parts(parts: Sequence[Part], film: Film, fps: float, where: str, *, longer: bool) -> None:
