@@ -1,7 +1,4 @@
-"""Check what pip cannot install: the Python version and the libraries for off-screen rendering.
-
-``make`` and ``.ci/run`` call it with the Python that the environment will be made from: standard library only.
-"""
+"""Check what pip cannot install: Python's version and libraries for rendering. Standard library only."""
 
 from __future__ import annotations
 

@@ -95,11 +95,7 @@ def card(device: torch.device) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str], run: Callable[[Row], dict[str, Any]] = in_a_process) -> int:
-    """Measure everything, write the numbers and the table.
-
-    Returns:
-        0, 1 where a row failed otherwise than for want of memory, 2 where the device is missing.
-    """
+    """Measure everything; return 0, 1 where a row failed with memory left, 2 where the device is missing."""
     parser = options("gpu", __doc__)
     parser.set_defaults(json=Path("bench_gpu.json"))
     parser.add_argument("--device", default="cuda", help="cuda, cuda:N, or cpu to try the script")

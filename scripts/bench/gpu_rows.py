@@ -1,8 +1,7 @@
 """One row of ``gpu``, measured in this process: a model with random weights, its work, its time, memory and anchors.
 
-Imagining is one chunk of every row; training is the preset's own loop on made-up episodes. The work that counts is the model's
-(forward, backward and encoding); what gradient checkpointing computes again does not, as is usual for model FLOP utilisation. The
-anchor is the fastest of several square matrix products and of the model's own largest products and convolutions.
+The work is the model's (forward, backward, encoding) without what checkpointing computes again, as is usual. The anchor
+is the fastest of several square matrix products and of the model's own largest products and convolutions.
 """
 
 from __future__ import annotations
@@ -234,12 +233,7 @@ def _timed_steps(
 
 
 def measure(row: Row) -> dict[str, Any]:
-    """Measure one row in this process.
-
-    Returns:
-        The row, ``status``, and where there was memory for it: frames per second, seconds and work of a chunk or step, peak memory,
-        and the share of the fastest anchor.
-    """
+    """Measure one row: ``status``, and with enough memory its speed, work, peak memory and share of the anchor."""
     device = resolve_device(row.device)
     try:
         model = make_model(row, device)

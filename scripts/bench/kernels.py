@@ -1,8 +1,6 @@
-"""What the scripts that time world models share: made-up data, the work of a call, and the rates that it is measured by.
+"""What the scripts that time world models share: made-up data, the work of a call, and the rates it is measured by.
 
-A share of "the machine's rate" means little when the rate is that of one matrix product: other sizes may run faster, and a
-convolution by Winograd's method does with fewer multiplications than are counted. The anchor is therefore the fastest of several
-square products and of the very products and convolutions that the model is made of, in the same round.
+A single matrix product is no anchor: other sizes run faster, and Winograd's convolutions multiply less than is counted.
 """
 
 from __future__ import annotations
@@ -141,11 +139,6 @@ def kernels_of(call: Callable[[], object], count: int) -> list[Kernel]:
 
 
 def shares(rates: Sequence[float], anchors: Sequence[Sequence[float]]) -> list[float]:
-    """Share of the fastest anchor's rate, round by round; rounds in which not all were measured are left out.
-
-    Args:
-        rates: GFLOP per second of what is judged, one per round.
-        anchors: the same of each anchor.
-    """
+    """Share of the fastest anchor's rate (GFLOP/s), round by round; incomplete rounds are left out."""
     best = [max(of_round) for of_round in zip(*anchors, strict=False)]
     return [rate / peak for rate, peak in zip(rates, best, strict=False)]

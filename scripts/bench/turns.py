@@ -32,13 +32,7 @@ BESIDE = Console(width=140, stderr=True)
 
 
 def options(name: str, doc: str | None, *, rounds: int | None = None) -> argparse.ArgumentParser:
-    """Begin the command line of one benchmark.
-
-    Args:
-        name: of the benchmark.
-        doc: what its help says.
-        rounds: default repetitions of parts that take turns in this process; None where none do.
-    """
+    """Begin the command line of one benchmark; ``rounds`` where parts take turns in this process."""
     made = argparse.ArgumentParser(
         f"bench.py {name}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -100,14 +94,9 @@ class Part:
 def take_turns(
     parts: Sequence[Part], rounds: int, *, warm_up: int = 1, least: float = 0.0, budget: float = math.inf
 ) -> None:
-    """Warm every part up, then measure all in turn; one whose calls are long repeats less often, but at least twice.
+    """Warm every part up, then measure all in turn, ``least`` seconds a repetition.
 
-    Args:
-        parts: in their order.
-        rounds: repetitions.
-        warm_up: calls of each before anything is timed.
-        least: seconds of one repetition, at least.
-        budget: seconds after which a part repeats no more.
+    A part that has used ``budget`` seconds repeats no more, but at least twice.
     """
     for _ in range(warm_up):
         for part in parts:
@@ -119,10 +108,7 @@ def take_turns(
 
 
 def ratio(seconds: Sequence[float], ours: Sequence[float]) -> dict[str, float | None]:
-    """How many times our time another takes, by the least and by the median, the latter with its interval over rounds.
-
-    Rounds are drawn again in pairs, since both parts of one round meet the same neighbours.
-    """
+    """How many times our time another takes, least and median, with its interval over rounds, drawn in pairs."""
     pairs = np.array([*zip(seconds, ours, strict=False)], np.float64)
     found = bootstrap(pairs, _of_medians, generator=numpy_stream(0, "bench", "ratio"))
     lo, hi = (None if math.isnan(found[end]) else found[end] for end in ("lo", "hi"))

@@ -1,7 +1,6 @@
 """``worldrl reproduce NAME``: a paper's central effect at small scale, with a table, a figure and a verdict.
 
-Every pair of seed and method is a stage of the run directory, computed in its own process with one thread. A killed run
-resumes with the missing stages. The verdict follows from the interval over seeds alone (:mod:`findings`).
+Every pair of seed and method is a stage, computed in its own process with one thread; a killed run resumes.
 """
 
 from __future__ import annotations
@@ -64,10 +63,7 @@ class ReproduceSettings:
 
 
 def main(settings: ReproduceSettings) -> dict[str, Any]:
-    """Compute missing stages, write ``result.json`` and ``report.html``, print the verdict; return the metrics.
-
-    Without a name it prints the list and returns nothing.
-    """
+    """Compute missing stages, write and print the verdict; return the metrics. Without a name it prints the list."""
     if not settings.name:
         show_list()
         return {}
@@ -112,11 +108,7 @@ def compute(run: RunDirectory, settings: ReproduceSettings, cells: Sequence[Cell
 
 
 def refuse_earlier(stage: Stage, read: Sequence[str]) -> None:
-    """Refuse a finished stage that lacks numbers to be read, before others take hours.
-
-    Raises:
-        RunDirectoryError: an earlier version finished it.
-    """
+    """RunDirectoryError where an earlier version finished a stage without numbers that will be read."""
     if not stage.finished:
         return
     held = flat_names(stage.summary)

@@ -1,7 +1,4 @@
-"""State of a stage with its own training loop, so that a killed stage resumes bit for bit.
-
-Such a loop draws all its numbers from one generator, whose state is part of the checkpoint.
-"""
+"""State of a stage's own training loop, which draws all its numbers from one generator, to resume it bit for bit."""
 
 from __future__ import annotations
 

@@ -14,10 +14,7 @@ STRETCHES = 5
 
 
 def experience(env: str, seed: int, stage: Path, *, steps: int, start: int, hidden: int) -> Trajectories:
-    """Train SAC for ``steps`` steps, unless another stage of the seed has, and return all its steps as a dataset.
-
-    Raises MissingExtraError (Stable-Baselines3 is not installed).
-    """
+    """Train SAC, unless another stage has; return all its steps. MissingExtraError without Stable-Baselines3."""
     config = BehaviourSac(
         steps=steps,
         hidden=(hidden, hidden),

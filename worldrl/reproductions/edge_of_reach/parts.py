@@ -1,7 +1,4 @@
-"""Common settings of the edge-of-reach reproductions, and the oracle's patch.
-
-Shapes legend: ``B`` rows.
-"""
+"""Common settings of the edge-of-reach reproductions, and the oracle's patch. Shapes: ``B`` rows."""
 
 from __future__ import annotations
 
@@ -21,10 +18,7 @@ FLOOR = 1e-2
 
 
 def common_settings(settings: Any) -> dict[str, Any]:
-    """Return the configuration arguments that all agents of a reproduction share.
-
-    The targets have no entropy, so a value is a return and comparable with one.
-    """
+    """Return what all agents share. The targets have no entropy, so a value is a return and comparable with one."""
     rates = {f"{part}_rate": settings.rate for part in ("actor", "critic", "temperature")}
     return {
         **rates,

@@ -107,11 +107,7 @@ class Plane:
 
     @cached_property
     def value_table(self) -> Tensor:
-        """V*, ``[G, G]`` over x and y, by value iteration from 0.
-
-        A move covers every grid point of the square of side 2 · step around a state, and the reward depends on the arrival.
-        So one sweep is a maximum filter: V ← max over the square of (r + γ V), and 0 beyond the ledge.
-        """
+        """V*, ``[G, G]`` over x and y: V ← max over the square of side 2 · step of (r + γ V), 0 beyond the ledge."""
         axis = torch.linspace(-self.size, self.size, GRID)
         at = torch.stack(torch.meshgrid(axis, axis, indexing="ij"), -1)
         paid, stands = self.reward(torch.zeros(2), at), ~self.fallen(at)

@@ -1,10 +1,7 @@
 """Broken limits of many planned videos of ``eva``, which are decoded and not executed.
 
-Some two plans in a thousand frames break a limit, so the few executed plans of the tests give a poor estimate. Planning
-alone is cheap: ``change.limit_plans=N`` plans from N states apart from tests, demonstrations and collection, and decodes
-the plans. States and noise are the same for every arm, so plans are compared in pairs.
-
-Shapes legend: ``N`` plans of an arm.
+Some two plans in a thousand frames break a limit, too few among the executed ones. ``change.limit_plans=N`` plans from
+N states of their own, the same for every arm, so plans are compared in pairs. Shapes: ``N`` plans of an arm.
 """
 
 from __future__ import annotations

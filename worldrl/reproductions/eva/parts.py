@@ -1,8 +1,4 @@
-"""Parts of ``eva`` that all arms of a seed share: demonstrations, a video model that plans, an inverse dynamics model.
-
-All are made once per seed from the same demonstrations. Some of these are held out, for the inverse dynamics' deviations
-and noise floor, and to execute real videos.
-"""
+"""Parts of ``eva`` that all arms of a seed share: demonstrations, a planning video model, inverse dynamics."""
 
 from __future__ import annotations
 

@@ -171,10 +171,7 @@ def group_size(settings: EvaSettings) -> int:
 
 
 def alignment_rows(settings: EvaSettings) -> int:
-    """Rows of plain GRPO's alignment.
-
-    It evaluates every row of its videos once and trains on the rows whose step added noise, all but each chunk's last.
-    """
+    """Rows of plain GRPO's alignment: each evaluated once, all but each chunk's last (no noise) trained on."""
     videos = settings.iterations * settings.prompts * group_size(settings) * settings.chunks
     return videos * (settings.denoising + TRAINED * (settings.denoising - 1))
 

@@ -188,17 +188,10 @@ def imagine(
 def play(
     agent: RecurrentQAgent, rows: int, pay: Any, *, epsilon: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Play ``rows`` episodes side by side.
+    """Play ``rows`` episodes side by side; return arms int64 and rewards, ``[rows, HORIZON]`` each.
 
-    Args:
-        agent: the player.
-        rows: E.
-        pay: maps arms int64 ``[E]`` and the pull's number to rewards ``[E]``.
-        epsilon: random share of pulls.
-        generator: of the random pulls.
-
-    Returns:
-        Arms int64 ``[E, HORIZON]`` and rewards ``[E, HORIZON]``.
+    ``pay`` maps arms int64 ``[rows]`` and the pull's number to rewards ``[rows]``; ``epsilon`` is the random share of
+    pulls.
     """
     obs, chosen, state = torch.zeros(rows, OBS), torch.zeros(rows, ARMS), None
     arms, rewards = [], []
@@ -212,10 +205,7 @@ def play(
 
 
 def tested(settings: BanditSettings, agent: RecurrentQAgent, *, seed: int) -> Tensor:
-    """Play greedily in real bandits; return the arms, ``[grid, tests, HORIZON]`` of 0 and 1.
-
-    The outcomes of both arms are drawn beforehand, so both methods of a seed have the same ones.
-    """
+    """Play greedily in real bandits, of equal outcomes for both methods: arms ``[grid, tests, HORIZON]`` of 0 and 1."""
     p = torch.tensor(GRID).repeat_interleave(settings.tests)
     chance = torch.stack([torch.full_like(p, KNOWN), p], 1)[:, None].expand(-1, HORIZON, -1)
     outcome = torch.bernoulli(chance, generator=stream(seed, "bandit", "test"))

@@ -72,11 +72,7 @@ def gaussian_nll(mu: Tensor, log_sigma: Tensor, y: Tensor) -> Tensor:
 def fit_rewards(
     ensemble: RewardEnsemble, reward: Tensor, config: RewardTraining, *, generator: torch.Generator
 ) -> Tensor:
-    """Train on rewards ``[n]`` of arm 0, and leave each member at its best epoch.
-
-    Returns:
-        Hold-out loss ``[N]`` of each member's best epoch.
-    """
+    """Train on rewards ``[n]`` of arm 0, and leave each member at its best epoch; return its hold-out loss ``[N]``."""
     order = torch.randperm(len(reward), generator=generator)
     held, train = reward[order].split(
         [round(config.hold_out * len(reward)), len(reward) - round(config.hold_out * len(reward))]

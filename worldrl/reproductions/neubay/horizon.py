@@ -128,10 +128,7 @@ def run(settings: HorizonSettings, cell: Cell, folder: Path) -> dict[str, Any]:
 
 
 def learned_world(settings: HorizonSettings, rows: Transitions, seed: int, stage: Path) -> EnsembleWorld:
-    """Train NEUBAY's kind of ensemble, unless another stage of the seed has.
-
-    It has layer norm, plain permutations, one member per rollout, and the uncertainty of the elites' means.
-    """
+    """Train NEUBAY's ensemble (layer norm, a member per rollout, elites' means), unless another stage has."""
     sizes, training = neubay_ensemble()
     sizes = replace(sizes, members=settings.members, elites=settings.elites, width=settings.model_width)
     training = replace(training, max_epochs=settings.epochs)

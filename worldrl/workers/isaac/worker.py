@@ -1,9 +1,6 @@
 """Isaac Lab in its own environment: one task, many environments moved by one call (``BatchedSuite`` of ``server.py``).
 
-Isaac Lab's launcher must run before any other import of it, one application runs in a process, and its end ends the
-process. This worker therefore does everything in this order: launcher, tasks, configuration, environment. The facts are
-in ``isaac/facts.py``.
-
+The launcher must run before any other import of it, one application runs in a process, and its end ends the process.
 Written against the sources of version 2.3.2 and tested against a double of them; it never ran against the real one.
 """
 
@@ -49,15 +46,7 @@ def episode_seed(task: str, init_id: int, seed: int) -> int:
 
 
 class Isaac:
-    """One task of Isaac Lab.
-
-    Args:
-        suite: a key of :data:`~worldrl.workers.isaac.facts.SUITES`.
-        num_envs: environments of this process.
-        cameras: worldrl's camera names; empty starts the application without cameras.
-        image_size: pixels of the square images.
-        device: torch device of physics and tensors.
-    """
+    """One task of Isaac Lab in ``num_envs`` environments; without ``cameras`` the application has none."""
 
     def __init__(
         self, *, suite: str, num_envs: int, cameras: Sequence[str] = (), image_size: int = 84, device: str = "cuda:0"
@@ -108,11 +97,7 @@ class Isaac:
         }
 
     def probe(self) -> dict[str, Any]:
-        """Check the size of Isaac's action.
-
-        Raises:
-            IsaacError: the adapter sends another size.
-        """
+        """Check the size of Isaac's action; IsaacError where the adapter sends another."""
         sent, taken = 6 + self.task.gripper, int(self.env.action_manager.total_action_dim)
         if sent != taken:
             raise IsaacError(

@@ -1,10 +1,7 @@
-"""A scripted expert for LIBERO's pick-and-place tasks, over privileged state: it reads where the objects are.
+"""A scripted expert for LIBERO's pick-and-place tasks, over privileged state. It knows goals (on A B) and (in A B).
 
-It plays through waypoints: hover over the grasp, go down, close, lift, carry over the target, go down, open, go up. A
-waypoint is over when it is reached or its time is spent. Bowls are held by their rim (the fingers open along y, so on
+A waypoint is over when it is reached or its time is spent. Bowls are held by their rim (the fingers open along y, so on
 the +y or the −y side), everything else by its middle.
-
-It knows goals of the form ``(on A B)`` and ``(in A B)``; others are an error that says so.
 """
 
 from __future__ import annotations
@@ -140,12 +137,9 @@ def goal_place(world: World, name: str) -> NDArray[np.float64]:
 
 
 class PickAndPlace:
-    """One episode's plan.
+    """One episode's plan for a reset world. ``side``: offset of the grip from the object's middle (m), chosen if None.
 
-    Args:
-        world: after the reset; its goal is (on A B) or (in A B).
-        side: offset of the grip from the object's middle (m); None chooses it.
-        aside: how far beside the grasp the hand comes down and goes up (m), where something hangs over the object.
+    ``aside``: how far beside the grasp the hand comes down and goes up (m), where something hangs over the object.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Setup inside LIBERO's environment, once per ``worldrl setup libero``: ``python -I boot.py libero.setup FOLDER``.
 
-It writes the file that LIBERO's first import would otherwise request on standard input. It converts the stored initial
-states of every suite to ``initial_states/<suite>.npz``, checked against the digests of the benchmark.
+LIBERO's first import would ask for its configuration on standard input. The stored initial states become one checked
+``initial_states/<suite>.npz`` per suite.
 """
 
 from __future__ import annotations
@@ -29,12 +29,7 @@ def vendor_config(root: Path) -> dict[str, str]:
 
 
 def main(folder: str) -> None:
-    """Prepare the environment in ``folder``.
-
-    Raises:
-        LiberoError: other packages than the protocol names.
-        StatesError: stored states that are not the benchmark's.
-    """
+    """Prepare the environment in ``folder``; LiberoError for other packages, StatesError for other stored states."""
     require_packages(facts.VERSION)
     root, here = package_root(), Path(folder)
     config = here / "libero_config" / "config.yaml"

@@ -1,11 +1,7 @@
 """Scripted experts over privileged state for LIBERO's other goals: drawers, a knob turned, a plate pushed.
 
-Each is a list of legs. A leg moves the hand to a point, tilted from straight down where it must reach in from the side.
-It ends when the hand is there or its time is spent; the last one lasts until the episode ends. Positions are read anew
-in each step, so a handle that follows the hand is tracked.
-
-:func:`make_expert` chooses by the goal. The places of handle and knob are those of LIBERO's ``wooden_cabinet`` and
-``flat_stove``; other kinds are an error.
+A leg moves the hand to a point, tilted where it must reach in from the side, until it is there or its time is spent;
+the last one lasts. Positions are read in each step. Handle and knob are those of ``wooden_cabinet`` and ``flat_stove``.
 """
 
 from __future__ import annotations
@@ -227,11 +223,7 @@ def lies_in(world: World, name: str, region: str) -> bool:
 
 
 def take_out(world: World, region: str) -> Turned:
-    """Take an object out of a region's open drawer, and put it down.
-
-    The fingers open along its width, or one would hit its front. The path is slanted, since the cabinet covers its
-    back.
-    """
+    """Take an object out of a region's open drawer by its width, or a finger would hit its front, on a slanted path."""
     width = np.cross(UP, outward(world, region))
     width = width if width[1] >= 0 else -width  # the shorter turn: the two fingers are equivalent
     put = PickAndPlace(world, roomier_side(world, region, width), ASIDE_M * outward(world, region))
@@ -299,11 +291,7 @@ def known_goal(goals: Sequence[Sequence[str]], movable: Sequence[str]) -> bool:
 
 
 def make_expert(world: World) -> Expert:
-    """Choose an expert by the goal of a reset world.
-
-    Raises:
-        NoExpertError: the goal is of another kind.
-    """
+    """Choose an expert by the goal of a reset world; NoExpertError for another kind of goal."""
     if not known_goal(world.goals, world.movable):
         raise NoExpertError(
             f"no scripted expert for the goal {world.goals}; it knows one (on A B) or (in A B), the {CABINET}'s drawers "

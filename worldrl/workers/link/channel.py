@@ -46,12 +46,7 @@ class Channel:
         return self._end.fileno()
 
     def send(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> None:
-        """Send one message.
-
-        Raises:
-            WireError: see :func:`~worldrl.workers.link.wire.parts`; nothing was sent.
-            OSError: the other end is gone.
-        """
+        """Send one message; WireError (nothing was sent) for other than numbers, OSError where nobody listens."""
         body = parts(header, arrays)
         pending = [memoryview(_SIZE.pack(sum(part.nbytes for part in body))), *body]
         while pending:
@@ -62,13 +57,7 @@ class Channel:
                 pending[0] = pending[0][sent:]
 
     def receive(self) -> tuple[dict[str, Any], Arrays]:
-        """Wait for one message.
-
-        Raises:
-            EOFError: the other end is closed.
-            WireError: the bytes are no message.
-            OSError: the connection broke.
-        """
+        """Wait for one message; EOFError where the other end is closed, WireError, OSError for a broken one."""
         (size,) = _SIZE.unpack(self._read(_SIZE.size))
         if size > LARGEST_BYTES:
             raise WireError(f"a message of {size} bytes is announced")

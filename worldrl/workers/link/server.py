@@ -84,11 +84,10 @@ class Simulation(Protocol):
 
 
 class Suite(Protocol):
-    """A benchmark's tasks; built from the options of ``hello``.
+    """A benchmark's tasks, built from the options of ``hello``; see :class:`BatchedSuite` for those that step together.
 
-    One whose calls take minutes may have an attribute ``pulse``, which is set to a function of ``(call, slot)`` to be
-    called in between. One whose simulator steps all its environments at once is a :class:`BatchedSuite`. A simulation
-    whose episodes are worded one by one has an attribute ``instruction``.
+    Optional: ``pulse``, set to a function of (call, slot) to be called during calls of minutes; and of simulations
+    ``instruction``, where episodes are worded one by one.
     """
 
     def describe(self) -> dict[str, Any]:
@@ -138,11 +137,7 @@ def start_name(slot: int) -> str:
 
 
 def find_suite(target: str) -> Any:
-    """Return the suite's class.
-
-    Args:
-        target: ``module:Class``, or ``/path/to/file.py:Class``.
-    """
+    """Return the suite's class of ``module:Class``, or ``/path/to/file.py:Class``."""
     where, _, name = target.rpartition(":")
     path = Path(where)
     module = load_file(path.stem, path) if path.suffix == ".py" else importlib.import_module(where)
@@ -150,12 +145,7 @@ def find_suite(target: str) -> Any:
 
 
 class Server:
-    """The slots of one worker.
-
-    Args:
-        suite: makes environments.
-        pulse: told before each row's call.
-    """
+    """The slots of one worker; ``pulse`` is called before each row."""
 
     def __init__(self, suite: Suite, pulse: Any) -> None:
         self._suite, self._pulse = suite, pulse
@@ -218,12 +208,7 @@ class Server:
 
 
 class BatchServer:
-    """Serves a :class:`BatchedSuite`.
-
-    Args:
-        suite: moves all environments together.
-        pulse: told before each call.
-    """
+    """Serves a :class:`BatchedSuite`; ``pulse`` is called before each call."""
 
     def __init__(self, suite: BatchedSuite, pulse: Any) -> None:
         self._suite, self._pulse = suite, pulse
@@ -278,12 +263,7 @@ def _stack(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def main(descriptor: str, target: str) -> None:
-    """Serve until ``stop`` or the parent's end.
-
-    Args:
-        descriptor: number of the inherited end of the socket pair.
-        target: see :func:`find_suite`.
-    """
+    """Serve the class ``target`` on an inherited socket's ``descriptor`` until ``stop`` or the parent's end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops its workers
     threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
     channel = Channel(socket.socket(fileno=int(descriptor)))

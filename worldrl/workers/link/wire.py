@@ -40,11 +40,7 @@ class WireError(ValueError):
 
 
 def parts(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> list[memoryview]:
-    """Pack a JSON-ready header and named arrays into the parts of one message, flat bytes without a copy.
-
-    Raises:
-        WireError: an array holds something other than numbers or bools.
-    """
+    """Pack a header and arrays into flat bytes without a copy; WireError for other things than numbers and bools."""
     packed = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
     for name, array in packed.items():
         _require_numbers(name, array.dtype)
@@ -61,13 +57,7 @@ def encode(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None 
 
 
 def decode(message: bytes | memoryview) -> tuple[dict[str, Any], Arrays]:
-    """Unpack :func:`encode`; the arrays are writable.
-
-    Arrays are copied out of bytes. Large ones are views of a writable ``message``, which then belongs to them.
-
-    Raises:
-        WireError: the message is damaged, or lists anything but numbers and bools.
-    """
+    """Unpack :func:`encode`; WireError for a damaged message. Arrays are copies, or views of a writable one."""
     try:
         (length,) = _LENGTH.unpack_from(message)
         offset = _LENGTH.size + length
@@ -89,11 +79,7 @@ def decode(message: bytes | memoryview) -> tuple[dict[str, Any], Arrays]:
 
 
 def view(name: str, dtype: object, shape: object, message: bytes | memoryview, offset: int = 0) -> NDArray[Any]:
-    """Numbers as a view of the message's bytes from ``offset`` on; ``dtype`` and ``shape`` as in the header.
-
-    Raises:
-        WireError: they are no numbers or bools, or the message ends inside.
-    """
+    """Numbers as a view of the bytes from ``offset``; WireError for other types or a cut message."""
     kind = _DTYPES.get(dtype) if isinstance(dtype, str) else None
     if kind is None:
         raise WireError(f"{name}: dtype {reprlib.repr(dtype)} does not travel; only numbers and bools do")

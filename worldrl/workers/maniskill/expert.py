@@ -1,8 +1,4 @@
-"""A scripted expert for ManiSkill's four cube tasks over privileged state, the places of cubes and goals.
-
-It follows legs. A leg moves to a point with a gripper value, and ends when the tool is near enough or its time is
-spent; a pushing leg lasts to the episode's end.
-"""
+"""A scripted expert for ManiSkill's four cube tasks over privileged state, as legs that end near a point or by time."""
 
 from __future__ import annotations
 
@@ -109,11 +105,7 @@ def quarter_turn(angle: float) -> float:
 
 
 class CubeExpert:
-    """The expert's state in one episode of a reset world.
-
-    Raises:
-        NoExpertError: it does not support this task.
-    """
+    """The expert's state in one episode of a reset world; NoExpertError for a task that it does not support."""
 
     def __init__(self, task: str, world: World) -> None:
         if task not in PLANS:

@@ -63,10 +63,7 @@ def first_seed(seed: int) -> int:
 
 
 def joints() -> dict[str, list[Any]]:
-    """Names and bounds of an action's numbers.
-
-    The bounds catch degrees and unnormalised grippers; the robot's own limits are within them.
-    """
+    """Names and bounds of an action's numbers; the bounds catch degrees and unnormalised grippers."""
     names = [*(f"joint{number}" for number in range(1, ARM_JOINTS + 1)), "gripper"]
     high = [6.2832] * ARM_JOINTS + [1.0]
     low = [-6.2832] * ARM_JOINTS + [0.0]

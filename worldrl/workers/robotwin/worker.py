@@ -1,10 +1,7 @@
 """A RoboTwin 2.0 checkout behind the worker's interface (``link/server.py``); facts in ``robotwin/facts.py``.
 
-RoboTwin is a folder of scripts, not a package: the process adds it to its path and works inside it. Each scene seeds
-its global generators, so a process holds one environment at a time.
-
-Written against the commit of ``robotwin/facts.py`` and tested against a double with its interface; it never ran against
-the real one.
+A folder of scripts: the process works inside it, with one environment, since each scene seeds its global generators.
+Written against the commit of the facts and tested against a double; it never ran against the real one.
 """
 
 from __future__ import annotations
@@ -74,14 +71,7 @@ def scene_arguments(root: Path, task: str, config: str) -> dict[str, Any]:
 
 
 class RoboTwin:
-    """All tasks of a checkout, clean or randomised.
-
-    Args:
-        suite: a key of :data:`~worldrl.workers.robotwin.facts.CONFIGS`.
-        checkout: folder of RoboTwin 2.0.
-        seeds: folder of the expert's verdicts.
-        cameras: worldrl's camera names; empty renders nothing.
-    """
+    """All tasks of a checkout, clean or randomised; ``seeds`` is the folder of the expert's verdicts."""
 
     def __init__(self, *, suite: str, checkout: str, seeds: str, cameras: Sequence[str] = ()) -> None:
         self.suite, self.config, self.cameras = suite, facts.CONFIGS[suite], tuple(cameras)
@@ -212,11 +202,7 @@ class Simulation:
         return row
 
     def expert(self) -> NDArray[np.float32]:
-        """RoboTwin's expert plays whole episodes, not single actions.
-
-        Raises:
-            RoboTwinError: always.
-        """
+        """RoboTwinError always: RoboTwin's expert plays whole episodes, not single actions."""
         raise RoboTwinError(
             "RoboTwin's expert plays whole episodes; every start was solved by it before it is given out"
         )
