@@ -1,14 +1,9 @@
 """How an action moves the command: one embodiment's constants, in numbers that travel with a dataset.
 
-Two conventions: :class:`Embodiment` moves one tool by LIBERO's seven numbers, :class:`JointEmbodiment` takes absolute
-joint targets, as RoboTwin's two arms do with fourteen. Both name the columns of a recorded episode, say what an action's
-numbers are (``actions``), and scale commands for a network.
-
-The command follows exactly from the actions, so imagination integrates it instead of predicting it. :func:`next_command` is
-the torch twin of ``worldrl_envs.control.next_command`` and ``worldrl_envs.bimanual.control.next_command``; tests hold them
-together.
-
-Shapes legend: ``A`` numbers of an action and of a command.
+:class:`Embodiment` moves one tool by LIBERO's seven numbers, :class:`JointEmbodiment` takes absolute joint targets. The
+command follows exactly from the actions, so imagination integrates it. :func:`next_command` is the torch twin of
+``worldrl_envs.control.next_command`` and ``worldrl_envs.bimanual.control.next_command``; tests hold them together.
+Shapes: ``A`` numbers of an action and of a command.
 """
 
 from __future__ import annotations
@@ -80,10 +75,7 @@ class Embodiment:
 
 @dataclass(frozen=True)
 class JointEmbodiment:
-    """Constants of a robot whose actions are absolute joint targets.
-
-    State, command and action have the same numbers: joints (rad), grippers (0 closed to 1 open).
-    """
+    """A robot of absolute joint targets; state, command and action are joints (rad), grippers (0 closed, 1 open)."""
 
     names: tuple[str, ...]  # of the numbers, in order
     low: tuple[float, ...]  # least value of each
@@ -187,16 +179,7 @@ def quaternion_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def next_command(embodiment: AnyEmbodiment, command: Tensor, action: Tensor) -> Tensor:
-    """Integrate one action into the command.
-
-    Args:
-        embodiment: the robot's constants.
-        command: ``[..., A]``.
-        action: ``[..., A]`` in the robot's range.
-
-    Returns:
-        ``[..., A]``, the command one control step later.
-    """
+    """Integrate an action ``[..., A]`` in the robot's range into the command ``[..., A]`` one control step later."""
     if isinstance(embodiment, JointEmbodiment):
         return _follow_targets(embodiment, command, action)
     return _move_tool(embodiment, command, action)
@@ -223,16 +206,7 @@ def _follow_targets(robot: JointEmbodiment, command: Tensor, action: Tensor) -> 
 
 
 def integrate_commands(embodiment: AnyEmbodiment, command: Tensor, action: Tensor) -> Tensor:
-    """Integrate a chunk of actions.
-
-    Args:
-        embodiment: the robot's constants.
-        command: ``[B, A]`` before the chunk.
-        action: ``[B, L, A]``.
-
-    Returns:
-        ``[B, L, A]``, the command after each action.
-    """
+    """Return the command after each of ``action`` ``[B, L, A]``, from ``command`` ``[B, A]`` before it."""
     commands: list[Tensor] = []
     for step in action.unbind(dim=1):
         command = next_command(embodiment, command, step)

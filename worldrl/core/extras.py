@@ -12,14 +12,7 @@ REINSTALL = "pip install -c constraints.txt -e ."
 
 
 def require(module: str, *, extra: str) -> Any:
-    """Import an optional module.
-
-    Returns:
-        The module; ``Any``, since type checkers may run without it.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """Import an optional module; MissingExtraError that names the ``extra`` where it is not installed."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

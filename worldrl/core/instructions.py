@@ -20,9 +20,7 @@ _JOINERS = dict.fromkeys(map(ord, "\u200c\u200d\u2060\ufe0e\ufe0f"))
 def words(instruction: str) -> list[str]:
     """Split an instruction into lower-case words; punctuation separates and is dropped.
 
-    Combining marks belong to the letter before them: vowel signs of Indic and Thai writing tell words apart. Text is composed
-    first (Unicode NFC), so that an accented letter is the same in one character and in two. Joiners, which only choose shapes
-    of letters, are left out.
+    Combining marks belong to their letter (Indic and Thai vowels), text is composed (NFC), joiners are left out.
     """
     lower = instruction.lower()
     if lower.isascii():
@@ -38,10 +36,7 @@ def words(instruction: str) -> list[str]:
 
 
 def instruction_words(instruction: str) -> list[str]:
-    """Return the words of an instruction.
-
-    Raises SettingError (it holds no word, more than ``MAX_WORDS``, or more than ``MAX_CHARACTERS`` characters).
-    """
+    """Return an instruction's words; SettingError for none, or too many words or characters."""
     if len(instruction) > MAX_CHARACTERS:
         raise SettingError(f"instruction: at most {MAX_CHARACTERS} characters, got {len(instruction)}; shorten it")
     found = words(instruction)

@@ -1,7 +1,6 @@
 """The Protocols that hold the rooms together. Implementations are chosen by name through ``worldrl.registry``.
 
-Every stochastic method takes generators, keyword-only and without default; one generator per row where rows
-must not depend on their neighbours.
+Generators are keyword-only without default; one per row where rows must not depend on their neighbours.
 """
 
 from __future__ import annotations
@@ -73,8 +72,8 @@ class Stateful(Protocol):
 class TrainablePolicy(Policy, Stateful, Protocol):
     """A policy that gradients improve, wherever its weights are.
 
-    Token policies (``TokenPolicy``) know the distribution of what they draw, flow, diffusion and regression policies
-    (``LerobotPolicy``, whose weights are in a worker) the density of the draw alone: :meth:`likelihood` says which.
+    :meth:`likelihood` gives a distribution of token policies, of flow, diffusion and regression policies only a
+    density.
     """
 
     @property
@@ -121,11 +120,7 @@ class WorldState(Protocol):
 
 
 class WorldModel(Protocol):
-    """One surface for latent video diffusion, state ensembles and trajectory diffusion.
-
-    A state is a :class:`WorldState` of the model's own making; callers hand it back and look no further, so it is
-    ``Any`` where it comes in.
-    """
+    """One surface for latent video diffusion, state ensembles and trajectory diffusion; states are opaque."""
 
     embodiment: AnyEmbodiment  # the robot: what its actions are, and how they move its command
 
@@ -169,11 +164,9 @@ class WorldModel(Protocol):
 
 
 class StateWorld(Protocol):
-    """A world that an agent of vectors steps through, thousands of rows at once.
+    """A world that an agent of vectors steps through, thousands of rows at once; callers only hand states back.
 
-    Met by the state ensemble, by the true simulator set to recorded states, and by the latents of a video world model
-    (where one step is a whole chunk). A state is the world's own; callers hand it back and look no further. One
-    generator serves all rows here, unlike :class:`WorldModel`: rows are exchangeable samples, not episodes.
+    One generator serves all rows here, unlike :class:`WorldModel`: rows are exchangeable samples, not episodes.
     """
 
     @property
@@ -187,11 +180,7 @@ class StateWorld(Protocol):
         ...
 
     def start(self, index: Tensor, *, generator: torch.Generator) -> tuple[Any, Tensor]:
-        """Begin at recorded rows: ``index`` is int64 ``[B]`` into the dataset the world was made with.
-
-        Returns:
-            The world's state, and the observations float32 ``[B, S]`` it starts from.
-        """
+        """Begin at rows int64 ``[B]`` of the world's dataset; return the state and observations float32 ``[B, S]``."""
         ...
 
     def step(self, state: Any, action: Tensor, *, generator: torch.Generator) -> tuple[Any, Outcome]:
@@ -248,10 +237,7 @@ class VideoReward(Protocol):
         ...
 
     def score(self, videos: ImaginedVideos) -> Tensor:
-        """Return every term of every video, finite float32 ``[N, K]``; more is better.
-
-        A video's terms depend on that video alone. Videos may be short: those of unfinished plans are scored too.
-        """
+        """Return every term of every video, short ones too, finite float32 ``[N, K]``; more is better."""
         ...
 
 

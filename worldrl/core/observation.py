@@ -1,13 +1,9 @@
-"""The observation contract: cameras, measured state and command by name, as datasets, policies and world models state it.
+"""The observation contract: cameras, measured state and command by name, for datasets, policies and world models.
 
-Observations have the names that environments give them. ``image`` is the main camera, another camera's is
-``<camera>_image``, ``state`` is measured, ``command`` is what the robot was last commanded. Every policy and world model has
-``image``, ``command`` and the instruction; ``more`` names what one has besides: further cameras in order, then ``state``.
-
-A *sheet* is one image with the views of several cameras, one below the other: ``[..., V Y, X, 3]``. World models store and
-imagine sheets; with one camera a sheet is that camera's image.
-
-Shapes legend: ``V`` views, ``Y X`` pixels of one view, ``S`` measured numbers.
+``image`` is the main camera, ``<camera>_image`` another, ``state`` is measured, ``command`` was last commanded.
+Everyone has ``image``, ``command`` and the instruction; ``more`` names the rest: further cameras in order, then
+``state``. A *sheet* is one image with several cameras' views below each other, ``[..., V Y, X, 3]``, as world models
+imagine it. Shapes: ``V`` views, ``Y X`` pixels of one view, ``S`` measured numbers.
 """
 
 from __future__ import annotations
@@ -88,11 +84,7 @@ class ObservationSpec:
         )
 
     def require_stored(self, config: Mapping[str, Any], where: object) -> None:
-        """Refuse a stored config that states another observation; one from before the key states none.
-
-        Raises:
-            SettingError: they differ.
-        """
+        """SettingError for a stored config that states another observation; one from before the key states none."""
         if OBSERVATION not in config:
             return
         if differing := difference({OBSERVATION: self.to_json()}, {OBSERVATION: config[OBSERVATION]}):
@@ -119,11 +111,7 @@ def image_name(camera: str) -> str:
 
 
 def camera_of(name: str, cameras: Sequence[str]) -> str:
-    """Return the camera whose image has this name.
-
-    Raises:
-        ArtefactError: none of ``cameras`` has.
-    """
+    """Return the camera among ``cameras`` whose image has this name; ArtefactError for none."""
     for camera in cameras:
         if image_name(camera) == name:
             return camera
@@ -133,11 +121,7 @@ def camera_of(name: str, cameras: Sequence[str]) -> str:
 
 
 def check_inputs(cameras: Sequence[str], state: str, where: str) -> None:
-    """Check the settings ``cameras`` and ``state`` of a policy or a world model.
-
-    Raises:
-        SettingError: the main camera is not the first, a camera is named twice or is none, or ``state`` is unknown.
-    """
+    """Check ``cameras`` (the main one first, each once) and ``state`` of a policy or a world model; SettingError."""
     if not cameras or cameras[0] != IMAGE or len(set(cameras)) < len(cameras):
         raise SettingError(f"{where}cameras: must be {IMAGE} first, each camera once, got [{', '.join(cameras)}]")
     for name in cameras[1:]:
@@ -184,11 +168,7 @@ def _lines(spec: ObservationSpec) -> dict[str, str]:
 
 
 def require_named(wanted: Sequence[str], shown: Sequence[str]) -> None:
-    """Refuse a policy that observes more than a world model imagines, of what both have besides image and command.
-
-    Raises:
-        SettingError: with both lists side by side.
-    """
+    """SettingError, with both lists, for a policy that observes more than a world model imagines besides the usual."""
     if set(wanted) - set(shown):
         takes, shows = ((IMAGE, *names) for names in (wanted, shown))
         raise SettingError(
@@ -198,11 +178,7 @@ def require_named(wanted: Sequence[str], shown: Sequence[str]) -> None:
 
 
 def require_observed(wanted: ObservationSpec, shown: ObservationSpec, who: str, where: str) -> None:
-    """Refuse an observer who needs what is not shown: an image of a camera or a size, the state, or the command.
-
-    Raises:
-        SettingError: with both specs side by side.
-    """
+    """SettingError, with both specs side by side, for an observer who needs an image, state or command not shown."""
     cameras = all(shown.cameras.get(name) == camera for name, camera in wanted.cameras.items())
     vectors = all(
         need in (None, given) for need, given in ((wanted.state, shown.state), (wanted.command, shown.command))

@@ -1,8 +1,7 @@
 """The record of offline reinforcement learning: rows of (obs, action, reward, next obs), each with its two endings.
 
-``terminated`` ends the return (no bootstrap); ``truncated`` only ends the recording (the target still bootstraps).
-The stored next observation is the true successor, also across a time limit; it is never the next row's observation
-taken for granted. Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
+``terminated`` ends the return (no bootstrap), ``truncated`` only the recording. The next observation is the true
+successor, also across a time limit. Shapes: ``B`` rows, ``S`` observation, ``A`` action.
 """
 
 from __future__ import annotations

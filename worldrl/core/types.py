@@ -31,11 +31,7 @@ from worldrl.core.observation import IMAGE, MAIN_CAMERAS, camera_of, stack_views
 
 @dataclass(frozen=True)
 class Episode:
-    """One recorded episode.
-
-    Raises:
-        ArtefactError: the actions have another size than ``actions`` says.
-    """
+    """One recorded episode; ArtefactError where actions have another size than ``actions`` says."""
 
     frames: NDArray[np.uint8]  # uint8 `[T+1, V, Y, X, 3]`, one per camera of `cameras`
     # Float32 `[T+1, S]`, measured. One arm (8): end-effector position (m), axis-angle (rad), two finger positions (m;

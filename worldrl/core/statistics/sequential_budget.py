@@ -66,15 +66,7 @@ class BudgetRule:
 
 @lru_cache(maxsize=8)
 def budget_rule(n_max: int, alpha: float = 0.05) -> BudgetRule:
-    """Calibrate the rule.
-
-    Args:
-        n_max: most pairs.
-        alpha: probability of a false alarm, at most.
-
-    Raises:
-        SettingError: out of range.
-    """
+    """Calibrate the rule for at most ``n_max`` pairs and ``alpha`` false alarms; SettingError out of range."""
     check_maximum(BudgetRule.name, n_max, LARGEST_BUDGET, alpha)
     lead, error = held_below(alpha, lambda budget: spend(n_max, budget))
     return BudgetRule(n_max, alpha, error, lead)
@@ -85,9 +77,7 @@ def held_below(
 ) -> tuple[NDArray[np.int64], float]:
     """Make the budget smaller until the bound on the error is at most ``alpha``.
 
-    Args:
-        alpha: the error allowed, and the first budget.
-        spending: makes of a budget what stops, and P(stopped by the end | successes of the null's binomial).
+    ``spending`` makes of a budget what stops, and P(stopped by the end | successes of the null's binomial).
     """
     budget = alpha
     while True:
@@ -99,11 +89,7 @@ def held_below(
 
 
 def spend(n_max: int, budget: float) -> tuple[NDArray[np.int64], Floats]:
-    """Choose what stops, pair by pair.
-
-    Returns:
-        The leads of :class:`BudgetRule`, and P(stopped by ``n_max`` | ``t``), float64 ``[n_max + 1]``.
-    """
+    """Choose what stops, pair by pair: leads of :class:`BudgetRule`, and P(stopped by ``n_max`` | ``t``)."""
     share, p_value = shares(GRID), p_values(n_max)
     lead = np.tile(np.arange(n_max + 1) + 1, (n_max + 1, 1))
     alive, stopped, discordant = np.ones((1, 1)), np.zeros(1), np.ones((len(share), 1))
@@ -131,11 +117,7 @@ def shares(steps: int) -> Floats:
 
 
 def error_bound(stopped: Floats) -> float:
-    """Bound the probability of stopping over every share of discordant pairs.
-
-    Args:
-        stopped: P(stopped by ``n_max`` | ``t``), float64 ``[n_max + 1]``.
-    """
+    """Bound the probability of stopping, given P(stopped by ``n_max`` | ``t``), over every share."""
     n_max = len(stopped) - 1
     steps = FINE * n_max
     largest = max(

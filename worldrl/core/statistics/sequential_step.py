@@ -75,26 +75,14 @@ class StepRule:
 
 @lru_cache(maxsize=8)
 def step_rule(n_max: int, alpha: float = 0.05) -> StepRule:
-    """Calibrate the rule.
-
-    Args:
-        n_max: most episodes of each policy.
-        alpha: probability of a false alarm in either direction, at most.
-
-    Raises:
-        SettingError: out of range.
-    """
+    """Calibrate the rule for ``n_max`` episodes of each and ``alpha`` false alarms either way; SettingError."""
     check_maximum(StepRule.name, n_max, LARGEST_STEP, alpha)
     needed, error = held_below(alpha, lambda budget: spend(n_max, BEFORE_THE_BOUND * budget))
     return StepRule(n_max, alpha, error, needed)
 
 
 def spend(n_max: int, budget: float) -> tuple[NDArray[np.int64], Floats]:
-    """Choose what stops, episode by episode.
-
-    Returns:
-        What :class:`StepRule` needs, and P(stopped by ``n_max`` | ``s``), float64 ``[2 n_max + 1]``.
-    """
+    """Choose what stops: :class:`StepRule`'s ``needed``, and P(stopped by ``n_max`` | ``s``), ``[2 n_max + 1]``."""
     rate = shares(GRID)[: GRID // 2 + 1]  # p and 1 - p are alike
     needed = np.tile(np.arange(n_max + 1)[:, None] + 1, (1, n_max + 1))
     alive, stopped, successes = np.ones((1, 1)), np.zeros(1), np.ones((len(rate), 1))

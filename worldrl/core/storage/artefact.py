@@ -1,8 +1,7 @@
 """One folder per artefact: ``config.json``, ``model.safetensors``, extra files, and ``manifest.json`` written last.
 
-The manifest holds the size and SHA-256 of every file, so a folder that is cut short, altered or foreign is told
-apart from a good one before anything in it is used. Nothing in an artefact is ever executed: no pickle is read or
-written, and a config that names an import path or an interpolation is refused.
+The manifest holds every file's size and SHA-256, so a damaged or other folder is recognised before it is used. Nothing
+in an artefact is executed: no pickle is read or written, import paths and interpolations in a config are refused.
 """
 
 from __future__ import annotations
@@ -80,10 +79,7 @@ class Artefact:
         return digest(self.manifest["files"])
 
     def file(self, name: str) -> bytes:
-        """Return the content of an extra file.
-
-        Raises ArtefactError (the manifest does not list it, or it changed since it was verified).
-        """
+        """Return an extra file's content; ArtefactError where the manifest does not list it, or it changed."""
         return _listed_file(self.folder, name, self.manifest["files"])
 
 
@@ -97,19 +93,11 @@ def write_artefact(
     parents: Sequence[Mapping[str, str]] = (),
     store_dtype: torch.dtype | None = None,
 ) -> str:
-    """Write an artefact folder, replacing an older one only when the new one is complete on the disk.
+    """Write an artefact folder, replacing an older one only when the new one is complete; return its hash.
 
-    Args:
-        folder: the folder to make or replace.
-        kind: what it is, for example ``"policy"``.
-        config: JSON-ready; may not use the names ``schema`` and ``kind``.
-        tensors: stored on the CPU; tied tensors are stored once per name.
-        files: extra files by relative name.
-        parents: what it was made from: ``{"path": ..., "hash": ...}`` each, see :func:`parent`.
-        store_dtype: store float32 tensors in this smaller type; reading restores float32.
-
-    Raises:
-        ArtefactError: a name or value is not allowed, a tensor does not fit ``store_dtype``, or the disk refuses.
+    ``config`` has no keys ``schema`` and ``kind``; tied tensors are stored once per name, float32 ones as
+    ``store_dtype``, ``files`` by relative name; ``parents`` as :func:`parent` describes them. ArtefactError for a name
+    or value that is not allowed, a tensor that does not fit ``store_dtype``, or where the disk refuses.
     """
     folder, files = Path(folder), dict(files or {})
     files[CONFIG] = json_bytes(_checked_config(folder, kind, config))
@@ -129,17 +117,9 @@ def write_artefact(
 
 
 def read_artefact(folder: Path, *, kind: str) -> Artefact:
-    """Verify every file of an artefact and load it.
+    """Verify every file of an artefact and load it: tensors on the CPU, half-stored ones as float32 again.
 
-    Args:
-        folder: the artefact.
-        kind: what it must be.
-
-    Returns:
-        Config, tensors on the CPU (half-stored ones as float32 again), and manifest.
-
-    Raises:
-        ArtefactError: missing, cut short, altered, foreign, of another kind or schema, or holding pickle files.
+    ArtefactError where it is missing, damaged, of another kind or schema, or holds pickle files.
     """
     folder = Path(folder)
     manifest = read_manifest(folder, kind=kind)
@@ -152,15 +132,7 @@ def read_artefact(folder: Path, *, kind: str) -> Artefact:
 
 
 def read_config(folder: Path, *, kind: str | None = None) -> dict[str, Any]:
-    """Read an artefact's config without its tensors; of its files, only the config is verified.
-
-    Args:
-        folder: the artefact.
-        kind: what it must be; None accepts any kind.
-
-    Raises:
-        ArtefactError: as :func:`read_artefact`, as far as manifest and config tell.
-    """
+    """Read a config without tensors, of a ``kind`` (None: any); it alone is verified. See :func:`read_artefact`."""
     folder = Path(folder)
     manifest = read_manifest(folder, kind=kind)
     if CONFIG not in manifest["files"]:
@@ -170,15 +142,9 @@ def read_config(folder: Path, *, kind: str | None = None) -> dict[str, Any]:
 
 
 def read_manifest(folder: Path, *, kind: str | None = None, wanted: str = "") -> dict[str, Any]:
-    """Read and check a manifest without reading the files it lists.
+    """Read and check a manifest without reading the files it lists; errors as of :func:`read_artefact`.
 
-    Args:
-        folder: the artefact.
-        kind: what it must be; None accepts any kind.
-        wanted: the usual kind where several are accepted; a missing folder's error says how to make one.
-
-    Raises:
-        ArtefactError: as :func:`read_artefact`, as far as the manifest and the folder's listing tell.
+    ``wanted`` is the usual kind where ``kind`` is None: a missing folder's error says how to make one.
     """
     folder = Path(folder)
     _check_folder(folder, kind or wanted)
@@ -206,11 +172,7 @@ def read_manifest(folder: Path, *, kind: str | None = None, wanted: str = "") ->
 
 
 def read_file(folder: Path, name: str) -> bytes:
-    """Return the content of one file of an artefact; of its files, only that one is verified.
-
-    Raises:
-        ArtefactError: as :func:`read_manifest`, or the manifest does not list it, or it is not what the manifest says.
-    """
+    """Return one verified file of an artefact; ArtefactError as :func:`read_manifest`, or where it is not listed."""
     return _listed_file(Path(folder), name, read_manifest(folder)["files"])
 
 

@@ -10,12 +10,7 @@ from worldrl.core.storage.run import TICK_EVERY_S, RunDirectory
 
 
 class Heartbeat:
-    """Calls ``run.tick`` every few seconds inside a ``with`` block, so that a kill loses no more than that.
-
-    Args:
-        run: the run directory.
-        every_s: seconds between ticks; also how often worker processes are counted towards the peak memory.
-    """
+    """Calls ``run.tick`` inside a ``with`` block; workers count towards the peak memory as often."""
 
     def __init__(self, run: RunDirectory, every_s: float = TICK_EVERY_S) -> None:
         self._run, self._every_s = run, every_s

@@ -1,7 +1,7 @@
 """What a model has learned from, itself and through the weights that it began with; kept in its artefact folder.
 
-Whether episodes are unseen can only be asked of a model that remembers all it saw: its manifest names direct parents, and
-those a user may move or delete. Models from before this file was written say so, and count as unknown, not as clean.
+A manifest names direct parents only, which a user may move. Models from before this file count as unknown, not as
+clean.
 """
 
 from __future__ import annotations
@@ -49,12 +49,7 @@ class Learned:
 
     @classmethod
     def read(cls, folder: Path) -> Learned:
-        """Read what the model in ``folder`` has learned from.
-
-        Where its folder does not say, the hashes of its direct parents are all that is known.
-
-        Raises ArtefactError (no artefact there, or a damaged one).
-        """
+        """Read what the model in ``folder`` learned from, at least its parents' hashes; ArtefactError for none."""
         manifest = read_manifest(folder)
         if LEARNED not in manifest["files"]:
             return cls(frozenset(parent["hash"] for parent in manifest["parents"]), complete=False)

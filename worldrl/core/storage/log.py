@@ -52,15 +52,7 @@ def console() -> Console:
 
 
 class MetricLog:
-    """Scalars of a run, to ``metrics.jsonl`` and ``tensorboard/<series>/``.
-
-    Args:
-        run_folder: the run directory.
-        tensorboard: also write TensorBoard events (torch is then imported at the first value).
-
-    Raises:
-        RunDirectoryError: the folder cannot be written.
-    """
+    """Scalars of a run, to ``metrics.jsonl`` and, with torch, ``tensorboard/<series>/``; RunDirectoryError."""
 
     def __init__(self, run_folder: Path, *, tensorboard: bool = True) -> None:
         self.path = run_folder / "metrics.jsonl"
@@ -72,13 +64,7 @@ class MetricLog:
         self._stream = self._open()
 
     def write(self, series: str, step: int, values: Mapping[str, Any]) -> None:
-        """Record the scalars of one step.
-
-        Args:
-            series: what is being done, for example ``"policy"``.
-            step: counts up within the series.
-            values: numbers or 0-dimensional tensors; NaN and infinity become null.
-        """
+        """Record a step's scalars (numbers or 0-d tensors; NaN and infinity become null); steps count up."""
         numbers = {name: _number(value) for name, value in values.items()}
         line = json.dumps({"series": series, "step": step, "values": numbers}, allow_nan=False)
         with disk_errors(self.path, needed=len(line), error=RunDirectoryError):
@@ -89,12 +75,7 @@ class MetricLog:
                 writer.add_scalar(name, number, step)
 
     def truncate(self, series: str, step: int) -> None:
-        """Forget the steps from ``step`` on of a series and of its sub-series (``series/...``).
-
-        Args:
-            series: as in :meth:`write`.
-            step: the first step that will be written again.
-        """
+        """Forget the steps from ``step`` on of a series and of its sub-series (``series/...``)."""
         self._stream.close()
         self._drop(lambda line: _belongs(line["series"], series) and line["step"] >= step)
         self._stream = self._open()
@@ -151,10 +132,7 @@ class MetricLog:
 
 
 def read_metrics(run_folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of ``metrics.jsonl`` in file order; an empty list when there is no file.
-
-    Raises RunDirectoryError (a line is damaged).
-    """
+    """Return the lines of ``metrics.jsonl`` in order, none without a file; RunDirectoryError for a damaged one."""
     path = run_folder / "metrics.jsonl"
     if not path.exists():
         return []
@@ -163,22 +141,10 @@ def read_metrics(run_folder: Path) -> list[dict[str, Any]]:
 
 
 class Progress:
-    """Shows how far something is, how fast it goes and how long it will take.
+    """Shows how far something is, how fast it goes and how long it will take; ``start`` units were done before.
 
-    On a terminal a bar; otherwise a plain line after two seconds, then one a minute, and one at the end. Nothing
-    for what ends within two seconds without a terminal, and nothing in worker processes.
-
-    Args:
-        description: what is being done.
-        total: number of units.
-        start: units already done before, not counted in the rate.
-        unit: what is counted, plural.
-        clock: seconds that only go forward.
-
-    Example:
-        >>> with Progress("collect", total=40, unit="episodes") as progress:
-        ...     for _ in range(40):
-        ...         progress.advance()
+    On a terminal a bar; otherwise a plain line after two seconds, then one a minute, and one at the end. Nothing for
+    what ends within two seconds without a terminal, and nothing in worker processes.
     """
 
     def __init__(

@@ -14,13 +14,9 @@ EVERY_S = 1.0
 
 
 class Stopwatch:
-    """Seconds on the wall (``seconds``) and of this process's processors (``cpu_seconds``), kept in a file at every mark.
+    """Wall and processor seconds, kept in a JSON file at every mark, and added to after a kill.
 
-    Who begins again after a kill adds to what the file holds. What was lost with the kill and is made again counts as often as it
-    was made, up to the last mark: it was paid for as often.
-
-    Args:
-        file: JSON; read where it exists.
+    What was lost with a kill and is made again counts as often as it was made: it was paid for as often.
     """
 
     def __init__(self, file: Path) -> None:

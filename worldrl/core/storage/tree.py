@@ -17,18 +17,9 @@ from worldrl.core.errors import ArtefactError
 
 
 def flatten(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Turn nested state into plain JSON, moving its tensors into ``tensors``.
+    """Turn nested state into plain JSON, moving its tensors into ``tensors`` under their paths from ``name``.
 
-    Args:
-        value: tensors, numbers, text, None, and dicts, lists and tuples of them.
-        name: where it hangs, the prefix of its tensors' names.
-        tensors: receives each tensor under its path, for example ``"optimizer/state/0/exp_avg"``.
-
-    Returns:
-        Plain JSON; :func:`unflatten` gives an equal value back, with the same types.
-
-    Raises:
-        ArtefactError: a value of any other type.
+    :func:`unflatten` gives an equal value of the same types; ArtefactError for a value of another type.
     """
     if isinstance(value, Tensor):
         tensors[name] = value
@@ -53,10 +44,7 @@ def _flatten_mapping(value: Mapping[Any, Any], name: str, tensors: dict[str, Ten
 
 
 def unflatten(spec: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Rebuild what :func:`flatten` took apart.
-
-    Raises ArtefactError (a named tensor is missing).
-    """
+    """Rebuild what :func:`flatten` took apart; ArtefactError where a named tensor is missing."""
     if isinstance(spec, list):
         return [unflatten(item, tensors) for item in cast("list[Any]", spec)]
     if not isinstance(spec, dict):

@@ -22,15 +22,8 @@ def from_plain(
 ) -> T:
     """Make a dataclass, or another typed value, from plain JSON values; nothing is converted but lists to tuples.
 
-    Args:
-        hint: the type; fields that are missing take their defaults.
-        value: plain JSON.
-        where: file or field, for the message.
-        error: class of the error raised.
-        others: leave fields out that a dataclass does not know, instead of refusing them.
-
-    Raises:
-        WorldrlError: an unknown field, a missing one, a value of another type, or a check of the dataclass failed.
+    Raises ``error`` with ``where`` for a field that is missing, of another type or range, or unknown (unless
+    ``others``).
     """
     from pydantic import ValidationError  # a tenth of a second, only where a file is read
 

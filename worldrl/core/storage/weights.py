@@ -34,11 +34,7 @@ MOST_MODULES, LARGEST_FACTOR = 1000, 64
 
 @contextmanager
 def fitting(artefact: Artefact) -> Generator[None]:
-    """Make a module from an artefact within: what goes wrong becomes an ArtefactError that names the folder.
-
-    Raises:
-        ArtefactError: the config asks for far more than the weights fill, or the two make no module of this version.
-    """
+    """Make a module within; ArtefactError for sizes beyond the weights, or what is no module of this version."""
     check_sizes(artefact)
     try:
         yield
@@ -49,15 +45,9 @@ def fitting(artefact: Artefact) -> Generator[None]:
 
 
 def load_weights(module: nn.Module, artefact: Artefact, tensors: Mapping[str, Tensor] | None = None) -> None:
-    """Fill a module with an artefact's weights.
+    """Fill a module with an artefact's weights, or with ``tensors`` where names were changed.
 
-    Args:
-        module: made from the artefact's config.
-        artefact: where they come from.
-        tensors: they, where names were changed; None takes all of the artefact.
-
-    Raises:
-        ArtefactError: a tensor is missing, unknown, of another shape or number type, or not finite.
+    ArtefactError for a tensor that is missing, unknown, of another shape or type, or not finite.
     """
     given = artefact.tensors if tensors is None else tensors
     own = module.state_dict()
@@ -70,10 +60,7 @@ def load_weights(module: nn.Module, artefact: Artefact, tensors: Mapping[str, Te
 
 
 def check_finite(where: str, tensor: Tensor) -> None:
-    """Refuse NaN and infinity in weights: an argmax over them is an action all the same.
-
-    Raises ArtefactError (naming how many there are).
-    """
+    """ArtefactError for NaN and infinity in weights: an argmax over them is an action all the same."""
     if tensor.is_floating_point() and (bad := int((~tensor.isfinite()).sum())):
         raise ArtefactError(
             f"{where}: {bad} of {tensor.numel()} values are not finite; train it again, or copy it again"
@@ -81,10 +68,7 @@ def check_finite(where: str, tensor: Tensor) -> None:
 
 
 def check_sizes(artefact: Artefact) -> None:
-    """Refuse a config that asks for far larger modules than its weights fill, before any is made.
-
-    Raises ArtefactError (naming the field).
-    """
+    """ArtefactError, before any is made, for a config of far larger modules than its weights fill."""
     if not artefact.tensors:
         return
     largest = max((max(t.shape, default=1) for t in artefact.tensors.values()), default=1)

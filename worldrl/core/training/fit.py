@@ -1,8 +1,7 @@
 """Training by gradient steps: codec, world model and policy all learn through :func:`fit`.
 
-Step ``k`` uses nothing but the weights, the optimizer's state and ``k``: the loss draws its batch and noise from
-``rng.stream(seed, name, k)``. A run that is killed and started again therefore continues bit for bit, with the
-same logged losses, from its newest checkpoint. (Same machine, same number of threads.)
+Step ``k`` uses the weights, the optimizer's state and ``k`` alone: the loss draws from ``rng.stream(seed, name, k)``.
+So a killed run continues bit for bit from its newest checkpoint (same machine, same number of threads).
 """
 
 from __future__ import annotations
@@ -57,29 +56,14 @@ def fit(
     on_step: Callable[[int], None] | None = None,
     processes: OneProcess | None = None,
 ) -> FitReport:
-    """Train until ``steps`` steps have been taken, resuming from the newest checkpoint in ``folder``.
+    """Train until ``steps`` steps in all have been taken, resuming from the newest checkpoint in ``folder``, if any.
 
-    Args:
-        name: of the training, used as series in the log and in messages.
-        modules: everything the checkpoint must hold, by name; the optimizer's parameters lie in them.
-        optimizer: its groups' learning rates are the base the schedule scales.
-        loss: called once per step with the step's index.
-        steps: in all, counting those taken before a resume.
-        folder: of the checkpoints; None trains without.
-        every_checkpoint: steps between checkpoints; one more is saved at the end.
-        schedule: factor on the learning rate by step.
-        clip_norm: largest gradient norm; None measures it only.
-        log: receives ``loss``, ``grad_norm``, ``lr`` and the loss's own scalars.
-        every_log: steps between log lines; the last step is always logged.
-        ema: updated after each step and kept in the checkpoint.
-        on_step: called with the step's index after it is complete.
-        processes: computes gradients and stores the state where several processes train together.
+    ``modules`` are what a checkpoint must hold; the ``schedule`` scales the optimizer's rates; without ``clip_norm``
+    the gradients' norm is only measured. The log gets ``loss``, ``grad_norm``, ``lr`` and the loss's own scalars.
+    ``processes`` computes gradients and stores the state where several processes train together.
 
-    Raises:
-        NonFiniteError: the loss or the gradient norm is not finite; the weights are those before that step.
-        ArtefactError: the checkpoints are damaged or belong to other modules, or the disk refuses.
-        SettingError: a number out of range.
-        KeyboardInterrupt: after Ctrl-C, once the step in flight is complete and saved.
+    NonFiniteError leaves the weights before the step. ArtefactError for damaged or other checkpoints, SettingError for
+    a number out of range, KeyboardInterrupt after Ctrl-C, once the running step is complete and saved.
     """
     _check_counts(name, steps=steps, every_checkpoint=every_checkpoint, every_log=every_log)
     saved = {**modules} if ema is None else {**modules, "ema": ema}
@@ -119,26 +103,10 @@ def fit_module(
     log: MetricLog | None,
     on_step: Callable[[int], None] | None = None,
 ) -> FitReport:
-    """Train one module as most are: a short rise and half a cosine of the learning rate, clipped gradients.
+    """Train one module as most are: warm-up (cut to ``steps``), half a cosine to ``final``, clipped gradients.
 
-    It is in training mode meanwhile, and in evaluation mode afterwards. Errors and resuming are those of :func:`fit`.
-
-    Args:
-        name: of the training.
-        module: what learns, all of it.
-        loss: called once per step with the step's index.
-        part: the module's name in checkpoints and messages.
-        optimizer: of its parameters, with the learning rate after the rise.
-        steps: in all.
-        warmup: steps of the rise; cut to fewer than ``steps``.
-        final: factor on the learning rate at the end.
-        clip_norm: largest gradient norm.
-        ema_decay: of the averaged weights that the module ends with; 0 leaves it the last ones.
-        every_checkpoint: steps between checkpoints.
-        every_log: steps between log lines.
-        folder: of the checkpoints; None trains without.
-        log: receives what :func:`fit` logs.
-        on_step: called with the step's index after it is complete.
+    The module is in evaluation mode afterwards, with averaged weights where ``ema_decay`` is not 0; ``part`` is its
+    name in checkpoints. The rest is as of :func:`fit`.
     """
     module.train()
     ema = Ema(module, ema_decay) if ema_decay else None

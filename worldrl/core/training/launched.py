@@ -1,7 +1,6 @@
 """Training in the processes of ``accelerate launch`` or ``torchrun``, sharded or not; the first process alone writes.
 
-Checkpoints hold the trained tensors and the optimizer's state by parameter name, whole, as safetensors: a training may
-resume with another number of processes.
+Checkpoints hold whole tensors by parameter name: a training may resume with another number of processes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The loop under every training: it resumes, saves checkpoints, holds Ctrl-C back and shows progress.
 
-A training counts positions: steps, epochs, iterations or updates. What it does at a position depends on its state and
-on the position alone, so a killed training resumes bit for bit from its newest checkpoint.
+What happens at a position (step, epoch, iteration) depends on it and the state alone, so a kill changes no number.
 """
 
 from __future__ import annotations
@@ -89,10 +88,9 @@ def repeat(
 ) -> Session:
     """Train until position ``total``, counted in ``unit``, resuming from the newest checkpoint.
 
-    ``over`` replaces the end at ``total``. Where ``may_stop`` is false, no checkpoint may be saved, and Ctrl-C waits.
-
-    Raises ArtefactError (the checkpoints are damaged or belong to another training, or the disk refuses). Raises
-    KeyboardInterrupt: after Ctrl-C, once the running ``uncut`` (by default the ``unit``) is complete and saved.
+    ``over`` replaces the end at ``total``; while ``may_stop`` is false nothing is saved and Ctrl-C waits. ArtefactError
+    for damaged or other checkpoints; KeyboardInterrupt once the running ``uncut`` (default: ``unit``) is complete and
+    saved.
     """
     ended: Callable[[int], bool] = over or total.__le__
     first, skipped = training.resume()

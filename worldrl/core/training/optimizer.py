@@ -16,18 +16,9 @@ Schedule = Callable[[int], float]
 
 
 def warmup_cosine(steps: int, warmup: int, *, final: float = 0.0) -> Schedule:
-    """Return a schedule: a linear rise over ``warmup`` steps, then half a cosine down to ``final``.
+    """Return a schedule: a linear rise over ``warmup`` < ``steps`` steps, then half a cosine down to ``final``.
 
-    Args:
-        steps: length of the training.
-        warmup: steps of the rise, fewer than ``steps``; step 0 already has 1 / warmup.
-        final: factor at the end, in [0, 1].
-
-    Returns:
-        step -> factor in [0, 1].
-
-    Raises:
-        SettingError: a value out of range.
+    Step 0 already has 1 / warmup. SettingError for a value out of range.
     """
     if not 0 <= warmup < steps:
         raise SettingError(f"warmup: must be in [0, steps={steps}), got {warmup}")
