@@ -1,10 +1,7 @@
 """Tabletop manipulation tasks for Gymnasium: `import worldrl_envs` registers `worldrl/<Task>-v0`.
 
-Twelve tasks for one arm, and `worldrl/Bimanual<Task>-v0` for two (`task_names("bimanual")`).
-
-Importing this package is cheap: MuJoCo is loaded when the first environment is made. On a
-machine without a display `MUJOCO_GL` is set to `egl`, unless it is set already; MuJoCo reads
-it once, so it must be decided before MuJoCo is first imported.
+Twelve tasks for one arm, and `worldrl/Bimanual<Task>-v0` for two (`task_names("bimanual")`). MuJoCo is loaded with the
+first environment. Without a display `MUJOCO_GL` is set to `egl`, unless it is set: MuJoCo reads it once, at its import.
 """
 
 import os
@@ -26,10 +23,7 @@ if sys.platform == "linux" and GIVEN_BACKEND is None and not {"DISPLAY", "WAYLAN
 
 
 def env_id(task: str) -> str:
-    """Gymnasium id of a task, such as "worldrl/PickRedCube-v0".
-
-    Raises UnknownNameError: no such task; names the nearest.
-    """
+    """Gymnasium id of a task, such as "worldrl/PickRedCube-v0"; UnknownNameError names the nearest task."""
     return f"worldrl/{get_task(task).name}-v0"
 
 

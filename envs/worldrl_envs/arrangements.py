@@ -1,8 +1,7 @@
-"""Scenes that no episode need lead to: everything in its place at once, for whoever learns to read pictures.
+"""Scenes that no episode need lead to: everything in its place at once, to learn to read images.
 
-Recorded episodes show few layouts, and the same path of the hand again and again. Here every scene is drawn anew:
-objects stand where a task lets them start, or have been pushed about, or lie on their side; the hand is anywhere in the
-workspace, above an object, or holds one. Poses are set, not reached, so a finger may reach into an object now and then.
+Recorded episodes show few layouts and the same paths of the hand. Here objects stand where a task lets them start, were
+pushed about or lie; the hand is anywhere, above an object, or holds one. Poses are set, so a finger may reach into one.
 """
 
 from collections.abc import Mapping

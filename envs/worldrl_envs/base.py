@@ -1,8 +1,4 @@
-"""What the environments of both suites share: reset, options, stages, state, pictures.
-
-A subclass brings the simulation, what an action means and what is observed: `tabletop.TabletopEnv` one arm,
-`bimanual.environment.BimanualEnv` two.
-"""
+"""What the environments of both suites share: reset, options, stages, state, images."""
 
 from abc import abstractmethod
 from typing import Any, ClassVar
@@ -29,23 +25,9 @@ RENDER_SIZE = 384  # pixels, of `render()`
 
 
 class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
-    """One task in its simulation; see the subclasses for what users are told.
+    """One task in its simulation; see the subclasses for the specification.
 
-    Args:
-        task: What is to be done.
-        sim: Its physics.
-        look: Paints the simulation's model.
-        obs: "pixels" or "state".
-        image_size: Height and width of the pictures, pixels.
-        cameras: Keys of `IMAGES`.
-        style: A `Style`, the name of a preset, or None for the default look.
-        terminate_on_success: Whether success ends the episode.
-        instruction: One of `INSTRUCTIONS`.
-        render_mode: "rgb_array" or None.
-
-    Raises:
-        UnknownNameError: an unknown name among the arguments; names the nearest.
-        OptionError: the image size is no integer in 8..512.
+    UnknownNameError for an unknown name, with the nearest; OptionError where the image size is no integer in 8..512.
     """
 
     metadata: ClassVar[dict[str, Any]] = {  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -126,11 +108,7 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
     # --- Gymnasium ---
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; see the class for `options`.
-
-        Raises UnknownNameError: an unknown option; names the nearest. Raises OptionError: a seed's or an option's
-        value cannot be used; nothing has changed.
-        """
+        """Start an episode; see the class for `options`. UnknownNameError or OptionError, with nothing changed."""
         seed = check_seed(seed)
         options = check_options(options, seed, self.task)
         if "state" in options:
@@ -169,11 +147,7 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         return choices[generator.integers(len(choices))]
 
     def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """One control step of 0.05 s.
-
-        Raises ActionError: the action is not one of the action space; nothing has changed. Raises ResetNeeded (no
-        episode was started).
-        """
+        """One control step of 0.05 s; ActionError, with nothing changed, or ResetNeeded before the first reset."""
         if not self._started:
             raise gymnasium.error.ResetNeeded("step: call reset first")
         self._command = self._follow(action)
@@ -216,11 +190,7 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore `get_state()`.
-
-        Raises OptionError: the state was taken in another task or domain, or a part of it cannot be used; nothing has
-        changed.
-        """
+        """Restore `get_state()`; OptionError, with nothing changed, for a state of another task or domain."""
         self._restore(check_state(state, self.get_state(), self.task))
 
     def _restore(self, state: dict[str, Any]) -> None:

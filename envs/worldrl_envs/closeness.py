@@ -1,7 +1,6 @@
 """How far a scene is from fulfilling its one-armed task, in metres: what tells a near miss from a failure.
 
-The plan says what is to be done to what. Each part of it that must hold in the end has a distance, and their sum is the
-task's; a pick that only serves a later placing does not count.
+The sum of the distances of each part of the plan that must hold in the end; a pick before a placing does not count.
 """
 
 from collections.abc import Callable
@@ -15,10 +14,7 @@ from worldrl_envs.task_spec import TaskSpec
 
 
 def goal_distance(sim: Simulation, task: TaskSpec) -> float:
-    """Sum of what is missing to the ends of a one-armed task's plan, metres; 0 is where its objects belong, not yet success.
-
-    Raises KeyError (the plan is of two arms).
-    """
+    """Sum of what is missing to a one-armed plan's ends, metres; 0 is not yet success. KeyError for two arms."""
     placed = {step[1] for step in task.plan if step[0] == "place"}
     ends = (step for step in task.plan if not (step[0] == "pick" and step[1] in placed))
     return sum(MISSING[skill](sim, *arguments) for skill, *arguments in ends)

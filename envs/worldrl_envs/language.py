@@ -1,7 +1,6 @@
 """Paraphrases of each task's instruction: some for training, at least two held out.
 
-The held-out ones use words or an order that no training phrase of the task has, so a policy
-that follows them has generalised rather than memorised.
+The held-out ones use words or an order that no training phrase has: who follows them has generalised.
 """
 
 from dataclasses import dataclass

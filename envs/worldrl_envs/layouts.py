@@ -46,10 +46,7 @@ class LayoutSpec:
 
 
 def sample_layout(spec: LayoutSpec, *, generator: np.random.Generator) -> Layout:
-    """Draw layouts until one keeps its distances and its rule.
-
-    Raises RuntimeError (no layout was accepted, so the spec contradicts itself).
-    """
+    """Draw layouts until one keeps its distances and its rule; RuntimeError where the spec contradicts itself."""
     for _ in range(MAX_TRIES):
         layout = _draw(spec, generator)
         if _spaced(layout, spec.spacing) and (spec.rule is None or spec.rule(layout)):

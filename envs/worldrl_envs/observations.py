@@ -43,12 +43,9 @@ def state_space(sim: Simulation) -> spaces.Box:
 
 
 def proprioception(sim: Simulation) -> NDArray[np.float32]:
-    """LIBERO's eight numbers, float32[8].
+    """LIBERO's eight numbers, float32[8]: tool position (m), axis-angle (rad), fingers (m; the right one negative).
 
-    Tool position (3, m), tool orientation as an axis-angle vector (3, rad; about [pi, 0, 0]
-    with the gripper down), and finger positions (2, m; the right one counts negative).
-    The axis keeps its x component positive, so that the vector is continuous around pi,
-    where a vector folded into [0, pi] would jump.
+    The axis keeps its x component positive, so that the vector is continuous around pi (gripper down: [pi, 0, 0]).
     """
     quat = quat_multiply(sim.tcp_rotation, GRIPPER_DOWN)
     sine = np.linalg.norm(quat[1:])

@@ -1,8 +1,4 @@
-"""Model and data of one scene: placing things, saving and restoring, reading poses and contacts.
-
-What moves the robot is a subclass's business: `simulation.Simulation` drives one arm by commanded poses,
-`bimanual.simulation.BimanualSimulation` two arms by joint targets.
-"""
+"""Model and data of one scene: placing things, saving and restoring, reading poses and contacts."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
@@ -30,13 +26,7 @@ class Placement:
 
 
 class Physics(ABC):
-    """MuJoCo model and data of one task.
-
-    Args:
-        model: The compiled scene.
-        objects: Its free objects by name; each has a free joint of its own name.
-        fixtures: Names of its fixtures, mocap bodies.
-    """
+    """MuJoCo model and data of one task: free objects with joints of their names, fixtures as mocap bodies."""
 
     def __init__(self, model: mujoco.MjModel, objects: Mapping[str, ObjectSpec], fixtures: tuple[str, ...]) -> None:
         self.objects, self.fixtures = tuple(objects), fixtures
@@ -111,10 +101,7 @@ class Physics(ABC):
         return {"physics": state}
 
     def set_state(self, state: dict[str, NDArray[np.float64]]) -> None:
-        """Restore `get_state()`; the next control step then gives the same bits.
-
-        Raises ValueError (the state belongs to a model of another size).
-        """
+        """Restore `get_state()` bit for bit; ValueError for a model of another size."""
         expected = mujoco.mj_stateSize(self.model, FULL_STATE)
         if len(state["physics"]) != expected:
             raise ValueError(f"state['physics']: must hold {expected} numbers, got {len(state['physics'])}")

@@ -1,7 +1,7 @@
 """When a task is solved. Each predicate reads one frame of a `Simulation`.
 
-They ask for the cause and not only for the effect, so that a thrown or tunnelled object
-does not count: lifted means between both fingers, placed means released and at rest.
+They ask for the cause, so that a thrown or tunnelled object does not count: lifted means between both fingers, placed
+means released and at rest.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,6 @@
 """Composes a task's MuJoCo model: arm, table, fixtures from MJCF, and free objects.
 
-Collision groups: arm and fingers have contype 2, conaffinity 1; everything else contype 1,
-conaffinity 3. So the arm touches objects and fixtures but never itself.
+Arm and fingers have contype 2, conaffinity 1, the rest contype 1, conaffinity 3: the arm never touches itself.
 """
 
 from collections.abc import Mapping
@@ -60,15 +59,7 @@ OBJECTS = {
 
 
 def build_model(objects: tuple[str, ...], fixtures: tuple[str, ...]) -> mujoco.MjModel:
-    """Compile the scene of one task.
-
-    Args:
-        objects: Names from `OBJECTS`; each gets a free joint of its own name.
-        fixtures: Names from `FIXTURES`; each is a mocap body, so a layout can move it.
-
-    Returns:
-        A model whose first nine joints are the arm's seven and the two fingers'.
-    """
+    """Compile a scene: the arm's seven joints and two fingers, free objects by their names, mocap fixtures."""
     # Includes rather than MjSpec.attach: attaching without a prefix warns, and a prefix would
     # give every joint and site two names.
     parts = "".join(f'<include file="{mjcf(part)}"/>' for part in ("scene", "panda", *fixtures))

@@ -1,11 +1,8 @@
 """The expert's skills: from the present scene to where the gripper should go next.
 
-A skill is a function (sim, command, memory, *names) -> Goal. It reads true poses, so it is
-closed-loop; what it must remember (how long it has been closing, how often it missed, this
-attempt's aiming error) is in `Memory`. Lengths are metres, angles rad, times control steps.
-
-A blind skill does its motion once, by where the hand is commanded to be, and goes on whatever
-became of it: a near miss then looks like a success until the thing itself shows it.
+A skill is a function (sim, command, memory, *names) -> Goal. It reads true poses; what it must remember is in `Memory`.
+Lengths are metres, angles rad, times control steps. A blind skill does its motion once, by the commanded pose, and goes
+on whatever became of it: a near miss then looks like a success until the thing itself shows it.
 """
 
 from collections.abc import Callable

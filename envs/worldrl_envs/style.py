@@ -1,8 +1,4 @@
-"""How a scene looks: light, colours, table texture, camera and props. Never how it moves.
-
-A style writes visual fields of a compiled model only, so the same actions give the same
-physics under every style (a test asserts it).
-"""
+"""How a scene looks: light, colours, table texture, camera and props. Never how it moves (a test asserts it)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -51,11 +47,7 @@ class Style:
     distractor_seed: int = 0  # Chooses the props' places, sizes and colours
 
     def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises UnknownNameError (no such texture). Raises ValueError (too many distractors, or a light that is not
-        positive).
-        """
+        """UnknownNameError for a texture, ValueError for too many distractors or a light that is not positive."""
         check_name("style.texture", self.texture, TEXTURES)
         if not 0 <= self.distractors <= N_PROPS:
             raise ValueError(f"style.distractors: must be in 0..{N_PROPS}, got {self.distractors}")
@@ -84,10 +76,7 @@ TEST_STYLES = tuple(name for name in STYLES if name != "default")
 
 
 def get_style(style: "Style | str | None") -> Style:
-    """A style from itself, its preset's name, ``sampled-<number>`` (see `sample_style`), or None for the default.
-
-    Raises UnknownNameError: no such preset; names the nearest.
-    """
+    """A style from itself, its preset's name, ``sampled-<number>`` or None (default); UnknownNameError for others."""
     if isinstance(style, Style):
         return style
     name = style or "default"
@@ -138,10 +127,7 @@ def beyond_sampling(style: Style) -> tuple[str, ...]:
 class Look:
     """Applies styles to one model, always starting from the look it was compiled with.
 
-    Args:
-        model: The compiled scene.
-        camera: The camera that a style moves.
-        prop_place: Draws where a distractor stands: in the picture, beside the working area, x and y in metres.
+    A style moves `camera`; `prop_place` draws where a distractor stands, beside the working area, x and y in metres.
     """
 
     def __init__(

@@ -10,11 +10,7 @@ from worldrl_envs.layouts import LayoutSpec
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """Everything that makes a task.
-
-    Attributes:
-        phrases: Other ways to say it, split into training and held out.
-    """
+    """Everything that makes a task."""
 
     name: str  # CamelCase; the environment id is `worldrl/<name>-v0`
     kind: str  # One of `tasks.KINDS`
@@ -31,7 +27,7 @@ class TaskSpec:
 
     @property
     def phrases(self) -> Phrases:
-        """Paraphrases of the instruction."""
+        """Other ways to say the instruction, split into training and held out."""
         return PARAPHRASES[self.name]
 
     @property

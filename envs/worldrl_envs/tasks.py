@@ -1,8 +1,7 @@
 """The twelve one-armed tasks, as a table, and the look-up of every task of both suites.
 
-Four kinds, after LIBERO's suites: `object` (which thing), `spatial` (which place), `goal`
-(what to do), `long` (two things in order). The horizon is about twice what the scripted
-expert needs.
+Four kinds, after LIBERO's suites: `object` (which thing), `spatial` (which place), `goal` (what to do), `long` (two
+things in order). The horizon is about twice what the scripted expert needs.
 """
 
 import worldrl_envs.predicates as predicates
@@ -181,10 +180,7 @@ def kinds() -> tuple[str, ...]:
 
 
 def task_names(kind: str | None = None) -> tuple[str, ...]:
-    """Names of every one-armed task, or of the tasks of one kind; "bimanual" gives the two-armed ones.
-
-    Raises UnknownNameError: no such kind; names the nearest.
-    """
+    """Names of one-armed tasks, all or of a kind, or of "bimanual" ones; UnknownNameError names the nearest kind."""
     if kind is None:
         return tuple(TASKS)
     check_name("kind", kind, (*KINDS, BIMANUAL))
@@ -192,10 +188,7 @@ def task_names(kind: str | None = None) -> tuple[str, ...]:
 
 
 def get_task(name: str) -> TaskSpec:
-    """The task called `name`, of either suite.
-
-    Raises UnknownNameError: no such task; names the nearest.
-    """
+    """The task called `name`, of either suite; UnknownNameError names the nearest."""
     if name not in ALL_TASKS:
         raise unknown_name("task", name, ALL_TASKS)
     return ALL_TASKS[name]

@@ -58,16 +58,7 @@ def home_command() -> NDArray[np.float32]:
 def next_command(
     command: NDArray[np.float32], action: NDArray[np.floating], embodiment: JointEmbodiment = SIXAXIS_PAIR
 ) -> NDArray[np.float32]:
-    """Command one control step later: c' = c + clip(a - c, -v/f, v/f), with a inside the joint limits.
-
-    Args:
-        command: float32[14] before the action.
-        action: float[14], absolute targets.
-        embodiment: Limits v (`max_speed`) and f (`control_hz`).
-
-    Returns:
-        float32[14], a new array.
-    """
+    """Command float32[14] one control step later: c' = c + clip(a - c, -v/f, v/f), with a inside the joint limits."""
     before = np.asarray(command, np.float64)
     target = np.clip(np.asarray(action, np.float64), embodiment.low, embodiment.high)
     step = np.array(embodiment.max_speed) / embodiment.control_hz
@@ -76,8 +67,5 @@ def next_command(
 
 
 def check_action(action: object) -> NDArray[np.float64]:
-    """Validate one action and return it as float64[14] inside the joint limits.
-
-    Raises ActionError (wrong dtype, wrong shape, a number that is not finite, or outside its joint's limits).
-    """
+    """Return an action as float64[14] inside the joint limits; ActionError for others."""
     return check_numbers(action, NAMES, np.array(SIXAXIS_PAIR.low), np.array(SIXAXIS_PAIR.high))

@@ -1,8 +1,4 @@
-"""The two-armed environment: fourteen joint targets, a head camera and two wrist cameras, a sentence.
-
-`BimanualEnv` is one Gymnasium environment class for every task of `bimanual/tasks.py`; its docstring is the
-specification.
-"""
+"""The two-armed environment; the docstring of `BimanualEnv` is the specification."""
 
 from typing import Any, ClassVar
 
@@ -38,35 +34,13 @@ class BimanualEnv(TaskEnv):
     float32[14] (measured joints and grippers, in the action's order and units); `command` float32[14] (the targets the
     servos have, see `control.py`); `instruction`, text. `obs="state"`, a Box: see `observations.state_vector`.
 
-    ## Reward, termination, truncation
-    As of the one-armed `TabletopEnv`: reward 1 on a frame where the task is solved, `terminated` with it unless
-    `terminate_on_success=False`, truncation by Gymnasium's TimeLimit with the task's horizon.
-
     ## Domain
     `domain="randomised"` draws, for each episode and as RoboTwin does, light, colours and texture of the table, clutter,
-    the camera's place and the height of the table (up to 3 cm lower). The layout on the table is that of the clean
-    domain.
+    the camera's place and the height of the table (up to 3 cm lower), on the layout of the clean domain; a `style` is of
+    the clean domain only.
 
-    ## info, reset options, learners
-    As of `TabletopEnv`.
-
-    ## Version history
-    v0: first release.
-
-    Args:
-        task: Name of a task, see `worldrl_envs.task_names("bimanual")`.
-        obs: "pixels" or "state".
-        image_size: Height and width of the pictures, pixels.
-        cameras: Any of "head", "left_wrist", "right_wrist".
-        style: A `Style`, the name of a preset, or None for the default look; the clean domain's only.
-        terminate_on_success: Whether success ends the episode.
-        instruction: "canonical"; "paraphrase" or "held_out" draw one per episode from the seed.
-        domain: "clean" or "randomised".
-        render_mode: "rgb_array" or None.
-
-    Raises:
-        UnknownNameError: an unknown name among the arguments; names the nearest.
-        OptionError: the image size is no integer in 8..512, or a style is given for the randomised domain.
+    ## Everything else
+    As of `TabletopEnv`. Version history: v0, first release.
     """
 
     IMAGES: ClassVar[dict[str, str]] = {

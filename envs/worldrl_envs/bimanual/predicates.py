@@ -1,8 +1,4 @@
-"""When a two-armed task is solved. Each predicate reads one frame of a `BimanualSimulation`.
-
-As in `predicates.py` they ask for the cause: held means between an arm's two fingers, placed means released and
-at rest.
-"""
+"""When a two-armed task is solved. Each predicate reads one frame; as in `predicates.py` they ask for the cause."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any

@@ -1,8 +1,4 @@
-"""Physics of one task with two arms, driven by joint targets.
-
-As in `simulation.py`, a control step is 25 physics steps in which the targets run linearly from the last command to
-the next one, and the servos get the target's velocity fed forward.
-"""
+"""Physics of one task with two arms, driven by joint targets; control steps as in `simulation.py`."""
 
 from functools import cached_property
 
@@ -19,12 +15,7 @@ FINGER_OPEN = 0.045  # metres of travel of each finger
 
 
 class BimanualSimulation(Physics):
-    """MuJoCo model and data of one two-armed task.
-
-    Args:
-        objects: Names of the free objects, from `bimanual.scene.OBJECTS`.
-        fixtures: Names of the fixtures, from `scene.FIXTURES`.
-    """
+    """MuJoCo model and data of one two-armed task, with objects of `bimanual.scene.OBJECTS`."""
 
     def __init__(self, objects: tuple[str, ...], fixtures: tuple[str, ...]) -> None:
         model = build_model(objects, fixtures)

@@ -1,7 +1,6 @@
 """The two-armed expert's skills: from the present scene to where one hand should go next.
 
-A skill is a function (hand, memory, *names) -> Goal, reactive as in `skills.py`, whose goals, memory and grasp it
-shares. Lengths are metres, angles rad, times control steps.
+A skill is a function (hand, memory, *names) -> Goal, reactive as in `skills.py`. Lengths are metres, angles rad.
 """
 
 from collections.abc import Callable
@@ -68,10 +67,7 @@ def fold(yaw: float, period: float, near: float = 0.0) -> float:
 
 
 def grip(hand: Hand, name: str) -> tuple[NDArray[np.float64], float]:
-    """Where the hand takes a thing, float64[3], and the turn of the hand there.
-
-    Things with two ends are taken across, turned inwards: the last joint then stays in the middle of its range.
-    """
+    """Where the hand takes a thing, float64[3], and its turn there; two-ended things across, turned inwards."""
     yaw = hand.sim.yaw(name)
     if name not in GRIPS:
         return hand.sim.position(name), fold(yaw, np.pi / 2)

@@ -1,8 +1,4 @@
-"""The two-armed tasks, as a table: tasks of RoboTwin's kind on the shared table.
-
-Arms are named by side; the nearer arm is the one on whose side of the table (the sign of y) the thing is. The horizon
-is about twice what the scripted expert needs.
-"""
+"""The two-armed tasks, as a table: tasks of RoboTwin's kind. The horizon is about twice what the expert needs."""
 
 from dataclasses import dataclass
 from typing import ClassVar
