@@ -16,11 +16,9 @@ LOCK = "lock"
 
 @contextmanager
 def exclusive_folder(folder: Path) -> Generator[Path]:
-    """Use a folder exclusively, making it where it is missing; other processes wait.
+    """Use a folder exclusively, made where it is missing; others wait. RunDirectoryError where it cannot be written.
 
     The lock ends with its process, so after a kill the next process resumes from the files in the folder.
-
-    Raises RunDirectoryError (it cannot be made or written to).
     """
     with disk_errors(folder, needed=0, error=RunDirectoryError):
         folder.mkdir(parents=True, exist_ok=True)

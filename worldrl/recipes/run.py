@@ -19,11 +19,7 @@ DATASET = "dataset"
 
 @contextmanager
 def open_run(command: str, settings: Any) -> Generator[RunDirectory]:
-    """Open or reopen the run directory of a job, with a heartbeat until the job ends.
-
-    Raises:
-        RunDirectoryError: it is in use, not writable, or belongs to other settings.
-    """
+    """Open or reopen a job's run directory, with a heartbeat; RunDirectoryError where it is in use or another's."""
     config = {name: value for name, value in as_plain(settings).items() if name not in MAY_CHANGE}
     with (
         RunDirectory.open(
@@ -35,11 +31,7 @@ def open_run(command: str, settings: Any) -> Generator[RunDirectory]:
 
 
 def claim_inputs(run: RunDirectory, inputs: Mapping[str, Any]) -> None:
-    """Note what exactly a run reads, so that a continued run never mixes two contents of the same folders.
-
-    Raises:
-        RunDirectoryError: the run was begun with other content.
-    """
+    """Note what exactly a run reads; RunDirectoryError where it was begun with other content of the same folders."""
     file = run.path / "inputs.json"
     if file.exists() and (changed := difference(read_json(file), inputs)):
         raise RunDirectoryError(f"{run.path}: was begun with other content: {changed}; choose a new run_dir")
@@ -47,10 +39,9 @@ def claim_inputs(run: RunDirectory, inputs: Mapping[str, Any]) -> None:
 
 
 def choose_tasks(tasks: Sequence[str], kind: str | None) -> list[str]:
-    """Named tasks; without names all of one kind (object, spatial, goal, long, bimanual), or all of one arm for None.
+    """Named tasks; without names all of one kind, or all of one arm for None.
 
-    Raises:
-        SettingError: an unknown name, a task named twice, or both given.
+    SettingError for an unknown name, a task named twice, or both given.
     """
     from worldrl_envs.tasks import BIMANUAL, KINDS, task_names
 

@@ -26,11 +26,7 @@ SOURCES: tuple[tuple[str, AnyActor], ...] = (("expert", ExpertActor()), ("blind_
 
 
 def check_samples(tasks: Sequence[str], robot: AnyEmbodiment) -> list[str]:
-    """Tasks to record; without names the Pick tasks.
-
-    Raises:
-        SettingError: unknown tasks, or tasks of another robot than the world model's.
-    """
+    """Tasks to record, the Pick tasks without names; SettingError for unknown ones or another robot's."""
     chosen = choose_tasks(tasks, None if tasks else KIND)
     if embedded_embodiment(chosen) != robot:
         raise SettingError(
@@ -43,13 +39,9 @@ def check_samples(tasks: Sequence[str], robot: AnyEmbodiment) -> list[str]:
 def record_samples(
     folder: Path, tasks: Sequence[str], count: int, *, seed: int, image_size: int, images: Sequence[str] = (IMAGE,)
 ) -> EpisodeDataset:
-    """Record ``count`` episodes of tasks in turn in the embedded suite, half by the expert and half near misses; resumes in ``folder``.
+    """Record ``count`` episodes of tasks in turn, half by the expert and half near misses; resumes in ``folder``.
 
-    ``images`` names the cameras' images.
-
-    Raises:
-        WorkerError: the simulator failed.
-        ArtefactError: the folder holds something else.
+    WorkerError where the simulator failed, ArtefactError where the folder holds something else.
     """
     plans = [
         CollectPlan(actor, [_spec(source, tasks, number, seed) for number in range(first, count, 2)])

@@ -1,7 +1,6 @@
 """Stages side by side: each in a spawned process with one thread; results are passed as JSON files.
 
-Small networks gain nothing from a second thread, but two of them run side by side on two cores. A stage's result depends on its task
-alone, not on the number of workers.
+Small networks gain nothing from a second thread. A result depends on its task alone, not on the number of workers.
 """
 
 from __future__ import annotations
@@ -43,9 +42,7 @@ def run_tasks(
 ) -> None:
     """Compute tasks by folder, ``workers`` at a time; 0 computes in this process, with its own number of threads.
 
-    ``on_result`` is called in this process with each folder and its result, as soon as it is there.
-
-    Raises WorkerError: a process died; the others are stopped.
+    ``on_result`` gets each folder and result as soon as it is there. WorkerError where a process died; the others stop.
     """
     queue, running = list(tasks.items()), dict[int, tuple[str, SpawnProcess]]()
     with Progress(name, total=len(tasks), unit="stages") as progress:

@@ -44,14 +44,10 @@ IDM = IDM_FOLDER
 
 
 def through_codec(model: VideoWorldModel, *, noise: float = 0.0, seed: int = 0, batch: int = 64) -> Restore:
-    """Show frames as a world model's codec, and its frame restorer, give them back: imagined frames look like that.
+    """Show frames as a world model's codec and restorer give them back, ``batch`` at once: imagined frames look so.
 
-    Args:
-        model: whose codec.
-        noise: standard deviation of what is added to the latents, since imagined latents are inexact; each frame has
-            its own, so that a still life trembles as an imagined one does.
-        seed: of that noise, which is the same in every call.
-        batch: frames at once.
+    ``noise`` is the deviation of what each frame's latents get, the same in every call: imagined latents are inexact,
+    and a still life trembles as an imagined one does.
     """
 
     @torch.no_grad()
@@ -145,19 +141,9 @@ def motion_basis(
 ) -> tuple[MotionBasis, Clips, Tensor, Tensor]:
     """Measure the constants of the motion rewards on real clips, and on their first frames standing still.
 
-    Args:
-        idm: reads positions.
-        training: episodes whose whole motion gives the bounds.
-        held_out: episodes that it has not learned from; their clips overlap, so that every part of a motion counts.
-        frames: of a clip: as many as the videos have that will be judged.
-        dt: seconds between frames.
-        limits: bounds; None measures them.
-        frame_stride: control steps between frames.
-        camera: which camera.
-        restore: shows the clips as imagined videos look; None shows them as recorded.
-
-    Returns:
-        The constants, the clips, and what was read off them and off the still ones, ``[N, T, D]`` each.
+    Bounds are measured on the training episodes unless ``limits`` gives them. The held-out clips have as many frames as
+    the videos to be scored and overlap, so that every part of a motion counts. Returns the constants, the clips, and
+    what was read off them and off the still ones, ``[N, T, D]`` each.
     """
     if limits is None:
         limits = JointLimits.measured(
@@ -196,19 +182,9 @@ def clips(
     camera: str,
     apart: int | None = None,
 ) -> Clips:
-    """Cut episodes into clips of equal length.
+    """Cut episodes into clips of equal length, ``apart`` frames between beginnings; SettingError for fewer than two.
 
-    Args:
-        episodes: recorded.
-        columns: what is read there.
-        frames: of each clip.
-        frame_stride: control steps between them.
-        camera: which camera.
-        apart: frames between the beginnings of two clips; the last one then ends where its episode does. None cuts one after
-            the other and leaves rests out.
-
-    Raises:
-        SettingError: fewer than two clips.
+    The last clip then ends where its episode does; ``apart=None`` cuts one after the other and leaves rests out.
     """
     pictures, values, begun = [], [], []
     for episode in episodes:

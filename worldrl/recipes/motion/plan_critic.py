@@ -1,7 +1,4 @@
-"""A critic of plans is learned from executed ones (``planned_execution``), and it is told what it knows of others.
-
-Shapes legend: ``N`` plans.
-"""
+"""A critic of plans is learned from executed ones, and measured on others. Shapes: ``N`` plans."""
 
 from __future__ import annotations
 
@@ -36,20 +33,9 @@ def learn_critic(
     learned: Learned | None = None,
     on_step: Callable[[int], None] | None = None,
 ) -> None:
-    """Leave a critic in ``place/critic``, its curve, and how well it tells a share ``kept`` of the plans apart.
+    """Leave a critic in ``place/critic``, its curve, and its accuracy on the share ``kept`` of the plans.
 
-    Args:
-        tried: executed plans.
-        config: sizes and training.
-        kept: share that it does not learn from.
-        place: folder.
-        seed: of all draws.
-        parents: what it was made from.
-        learned: all that it has learned from; None leaves that unknown.
-        on_step: called with each training step's index after it.
-
-    Raises:
-        SettingError: all plans came to the same.
+    ``learned`` is all that it has learned from, unknown if None. SettingError where all plans have the same outcome.
     """
     order = numpy_stream(seed, "practice", "kept").permutation(len(tried.success))
     apart, rest = (tried.select(rows) for rows in np.split(order, [round(kept * len(order))]))
@@ -82,12 +68,9 @@ def told_apart(critic: ExecutionCritic, apart: CollectionSettings) -> dict[str, 
 
 
 def areas(score: NDArray[np.float32], tried: CollectionSettings) -> dict[str, Any]:
-    """Say what a reward ``[N]`` of executed plans knows of their success.
+    """Areas under the ROC curve of a reward ``[N]`` of executed plans, within tasks and pooled; None without a pair.
 
-    Returns:
-        ``auroc``, the area under the ROC curve within tasks (:func:`~worldrl.core.statistics.intervals.auroc_within`), ``pairs`` of a success and
-        a failure of one task that it is of, and ``auroc_pooled`` over all tasks together, in which a reward that tells
-        an easy task from a hard one looks like one that tells plans apart. None where there is no pair.
+    Pooled, a reward that only distinguishes an easy task from a hard one looks like one that ranks plans.
     """
     hit = tried.success
     within = auroc_within(score, hit, tried.task)

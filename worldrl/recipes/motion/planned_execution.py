@@ -1,8 +1,6 @@
 """A video model plans from initial states of the embedded suite, and the simulator executes what its videos show.
 
-What arms of ``reproduce eva`` are tested by, and what a critic of plans learns from (``rewards.execution_critic``).
-
-Shapes legend: ``N`` plans, ``T`` imagined frames, ``D`` targets.
+Shapes: ``N`` plans, ``T`` imagined frames, ``D`` targets.
 """
 
 from __future__ import annotations
@@ -97,14 +95,8 @@ def decoded_plans(
 ) -> Iterator[DecodedPlans]:
     """Plan from a task's initial states and read what the plans show; :data:`AT_ONCE` states at a time.
 
-    Args:
-        planning: who plans and reads.
-        task: name.
-        config: how plans are chosen.
-        count: initial states.
-        purpose: names the states and the noise: those of two purposes are different, those of two models the same.
-        begin: states that are left out, a multiple of :data:`AT_ONCE`.
-        domain: of two-armed tasks, in which the initial states lie.
+    ``purpose`` names states and noise: those of two purposes differ, those of two models are the same. The first
+    ``begin`` states are left out, a multiple of :data:`AT_ONCE`.
     """
     model, source = planning.model, states_seed(planning.seed, purpose)
     memory, size = model.memory_frames, model.config.codec.image_size
@@ -207,13 +199,8 @@ def collect_plans(
 ) -> CollectionSettings:
     """Plan one video from each of ``count`` states of every task and execute them.
 
-    Args:
-        planning: who plans and reads.
-        chunks: of each task's plans.
-        count: states of each task.
-        place: keeps what was executed in its folder ``plans``, so that who is stopped need not execute it again; None keeps nothing.
-        domain: of two-armed tasks, in which the initial states lie.
-        on_part: called after every :data:`AT_ONCE` plans that were executed, and kept where they are.
+    ``chunks`` are the length of each task's plans. What was executed is kept in ``place/plans``, and not executed
+    again; ``on_part`` is called after every :data:`AT_ONCE` executed plans.
     """
     parts = []
     for task, length in chunks.items():
@@ -250,10 +237,7 @@ def plan_states(tasks: Iterable[str], count: int, seed: int) -> Learned:
 
 
 def only_domain(datasets: Sequence[EpisodeDataset]) -> str:
-    """Return the domain that all episodes lie in.
-
-    Raises SettingError (they lie in several).
-    """
+    """Return the domain that all episodes lie in; SettingError where there are several."""
     found = domains_of(record.meta for dataset in datasets for record in dataset.records)
     if len(found) > 1:
         raise SettingError(

@@ -21,10 +21,9 @@ class RewardChoice(Protocol):
 
 
 def open_rewards(settings: RewardChoice, device: torch.device) -> tuple[RewardTerms, list[float]]:
-    """Open every reward in the folder of its own; return them together, and the weight of each term.
+    """Open every reward in its folder; return them together, and each term's weight.
 
-    Raises ArtefactError (a folder does not hold what its reward needs). Raises SettingError (an unknown reward or
-    term, or a reward without the folder it needs).
+    ArtefactError for a folder without what its reward needs, SettingError for an unknown reward or term.
     """
     parts, weights = [], list[float]()
     for name, terms in chosen_terms(settings.rewards, settings.weights).items():

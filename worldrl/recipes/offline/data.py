@@ -16,10 +16,7 @@ READING = ("action_low", "action_high", "clip_actions", "obs_keys")
 
 
 def reading(settings: Any) -> dict[str, Any]:
-    """Arguments of :func:`~worldrl.data.offline.loading.open_trajectories`.
-
-    A D4RL file has no bounds of actions; those of the environment ``env=`` are taken.
-    """
+    """Arguments of ``open_trajectories``; a D4RL file has no bounds of actions, so those of ``env=`` are taken."""
     given = {name: getattr(settings, name) for name in READING}
     if Path(settings.data).is_file() and settings.env is not None and not (given["action_low"] or given["action_high"]):
         given |= _bounds(settings)

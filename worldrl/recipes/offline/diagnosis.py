@@ -1,8 +1,7 @@
 """Diagnosis of a model-based agent and its imagination after training; skipped where it does not apply.
 
-``reach``: do RAVL's critics disagree at the edge of reach (:mod:`~worldrl.methods.offline.reach`)? ``imagined_rollouts``: error of
-imagined steps against the simulator, and probability of their actions under the agent. These simulator steps are knowledge of the real
-environment, so they are reported beside the score.
+``reach``: do RAVL's critics disagree at the edge of reach? ``imagined_rollouts``: error against the simulator, and
+probability of the actions under the agent. These steps are knowledge of the real environment, beside the score.
 """
 
 from __future__ import annotations

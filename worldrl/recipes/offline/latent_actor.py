@@ -1,11 +1,7 @@
 """Controls the simulator with an agent of video latents, which receives the latents of the world model's codec.
 
-``train-offline world=latent`` and ``reproduce offline-video`` score their agents here (:class:`LatentEnvironment`).
-
-It is an actor (:mod:`worldrl.rollout.agents.actors`) of one process only, since an offline agent is no policy folder that a worker
-could open. Give it to ``rollout_episodes`` with ``workers=0`` and ``record=True`` (images are rendered for recorded episodes).
-
-Shapes legend: ``S`` latent observation, ``A = a L`` a whole chunk of ``a`` numbers a step.
+An actor of one process, since an offline agent is no policy folder: ``workers=0``, and ``record=True`` for images.
+Shapes: ``S`` latent observation, ``A = a L`` a whole chunk of ``a`` numbers a step.
 """
 
 from __future__ import annotations
@@ -124,11 +120,7 @@ class LatentEnvironment:
     basis: ChunkBasis | None = None
 
     def play(self, agent: Any, *, seed: int, episodes: int, gamma: float) -> OfflineEvaluation:
-        """Play the first ``episodes`` initial states of each task with the most likely chunks; ``gamma`` is the discount per chunk.
-
-        Returns:
-            One entry per episode, task after task; lengths in control steps, without predictions of a critic.
-        """
+        """Play ``episodes`` initial states of each task with the most likely chunks; lengths in control steps."""
         begins = recurrent(agent) if isinstance(agent, Neubay) else forgetful(agent)
         actor = LatentActor(self.model, begins, self.encoder, self.basis)
         found = [episode for task in self.tasks for episode in played(actor, task, episodes, seed)]

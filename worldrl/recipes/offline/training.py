@@ -1,8 +1,4 @@
-"""Training of an offline agent on a dataset, for ``train-offline`` and ``benchmark-offline``.
-
-Reads the dataset, trains the world where one is requested, trains the agent (:mod:`worldrl.methods.offline.training`), saves it, and
-evaluates it in the dataset's environment.
-"""
+"""Training of an offline agent for ``train-offline`` and ``benchmark-offline``: data, world, agent, evaluation."""
 
 from __future__ import annotations
 
@@ -47,11 +43,7 @@ NAME = "agent"
 
 
 def run_offline_training(settings: TrainOfflineSettings) -> dict[str, Any]:
-    """Train, save, evaluate; write ``result.json`` and print the closing table.
-
-    Returns:
-        The metrics: data, score on every scale with interval, over-estimation, online budget, world, last logs.
-    """
+    """Train, save, evaluate; write ``result.json``, print the closing table and return the metrics."""
     device = resolve_device(settings.device)
     check_updates(settings.training.updates, settings.algorithm, settings.agent, device)
     opened = open_data(settings, device)
@@ -136,10 +128,10 @@ def space_of(data: Trajectories) -> dict[str, Any]:
 
 
 def open_environment(settings: TrainOfflineSettings, opened: Opened) -> TrainingSuite | None:
-    """Make the environment for the evaluation, and compare the data's vectors with its spaces; None without evaluation.
+    """Make the environment for the evaluation; None without one.
 
-    Raises:
-        SettingError: latents of tasks outside the embedded suite, or vectors of another size than the environment's.
+    SettingError for latents of other tasks than the embedded suite's, or vectors of another size than the
+    environment's.
     """
     if not settings.episodes and not settings.video_episodes:
         return None

@@ -1,8 +1,8 @@
 """Worlds of ``worldrl train-offline``: opened by name, and trained first where they learn.
 
-``none`` trains on recorded rows alone; ``ensemble`` is the learned state ensemble; ``true`` the simulator itself, for
-diagnostics; ``diffusion`` whole trajectories guided by the agent, without single steps; ``latent`` the latents of a video world model,
-where a step is a chunk and the data are recorded episodes of the embedded suite.
+``none`` trains on recorded rows alone; ``ensemble`` is the learned state ensemble; ``true`` the simulator, for
+diagnostics; ``diffusion`` whole trajectories guided by the agent; ``latent`` the latents of a video world model, a
+chunk a step.
 """
 
 from __future__ import annotations
@@ -111,9 +111,7 @@ class Imagined:
 def open_data(settings: Any, device: torch.device) -> Opened:
     """Read the dataset of the settings: vectors, or with ``world=latent`` recorded episodes through a codec.
 
-    Raises:
-        ArtefactError: damaged data or world model.
-        SettingError: no such dataset, or a world model without the requested latents.
+    ArtefactError for damaged data or world model; SettingError for no dataset, or no requested latents.
     """
     if settings.world != "latent":
         data = open_trajectories(settings.data, **reading(settings))
@@ -196,12 +194,9 @@ def true_world(data: Trajectories, rows: Transitions) -> TrueDynamics:
 
 
 def rule_of(name: str, info: DatasetInfo) -> Termination:
-    """Termination rule called ``name``; ``auto`` takes that of the data's environment.
+    """Termination rule called ``name``; ``auto`` takes that of the data's environment, also by a D4RL file's name.
 
-    D4RL's files contain the name of their environment (``hopper-medium-v2``), so ``env=`` is not needed.
-
-    Raises:
-        SettingError: unknown, or ``auto`` for an environment without a known rule.
+    SettingError for an unknown one, or ``auto`` for an environment without a known rule.
     """
     if name != AUTO:
         return registry.TERMINATIONS.get(name)
@@ -214,12 +209,9 @@ def rule_of(name: str, info: DatasetInfo) -> Termination:
 
 
 def held_rule(name: str, data: Trajectories, rows: Transitions) -> Termination:
-    """Rule called ``name``, compared with the recorded terminals.
+    """Rule called ``name``, compared with the recorded terminals; SettingError where it contradicts the data.
 
     ``never`` is a deliberate choice against the data, so its contradictions are printed instead of refused.
-
-    Raises:
-        SettingError: as :func:`rule_of`, or the rule contradicts the data.
     """
     rule = rule_of(name, data.info)
     if name == NEVER:

@@ -1,8 +1,7 @@
-"""What policies dream in a world model, beside what the simulator says: part of ``worldrl evaluate-world-model``.
+"""What policies imagine in a world model, beside what the simulator says: part of ``worldrl evaluate-world-model``.
 
-Each policy dreams from initial states of its own; its dreams are executed in the simulator with the same actions, and it
-also acts there freely from the same initial states. Together the policies tell whether imagined success follows real
-success; together their dreams tell which sign of trust knows the false ones.
+Each policy's imagined rollouts are executed with the same actions, and it acts freely from the same initial states.
+Together they show whether imagined success follows real success, and which confidence score recognises false ones.
 """
 
 from __future__ import annotations
@@ -134,13 +133,9 @@ def policies_beside_reality(
 
 
 def check_policies(folders: Sequence[str], model: AnyVideoModel, *, field: str = "policies.folders") -> None:
-    """Refuse policies of the setting ``field`` that cannot act in this world model, before anything is measured.
+    """Refuse policies of the setting ``field`` that cannot act in this world model; agents on vectors have no image.
 
-    worldrl's own and lerobot's can; agents on vectors have no image.
-
-    Raises:
-        ArtefactError: no policy in a folder.
-        SettingError: one looks at what imagination does not show, or is made for another robot, chunk length or image size.
+    ArtefactError without a policy; SettingError for another robot, chunk length or image size, or further observations.
     """
     fitting = {
         "chunk_length": model.chunk_length,
@@ -274,12 +269,10 @@ def _act_freely(
 
 
 def trust(judged: Sequence[Judged], *, seed: int) -> dict[str, Any]:
-    """What each sign of trust is worth among all dreams that were imagined to succeed, beside the dream's own score.
+    """What each confidence score is worth among rollouts imagined to succeed, beside the rollout's own score.
 
-    Among all of them a sign that only tells easy tasks or good policies from others has a worth, too; ``within`` compares dreams of
-    one policy and task alone.
-
-    A sign that was not measured, or is the same for all of them, has a reason in ``not_measured`` instead.
+    Among all of them a score that only separates easy tasks or good policies has a worth, too; ``within`` compares
+    rollouts of one policy and task. ``not_measured`` gives reasons.
     """
     believed = np.concatenate([one.imagined for one in judged])
     true = np.concatenate([one.confirmed_by_execution for one in judged])[believed]
