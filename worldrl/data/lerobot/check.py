@@ -1,7 +1,6 @@
 """Verify a dataset on disk, and copy its verified prefix into a new folder.
 
-``check_dataset`` decodes everything and compares it with the journal: file hashes, contiguous numbers, finite
-values, timestamps, decoded frames against rows, content digests, statistics, and lerobot's derived files.
+Everything is decoded and compared with the journal: hashes, numbers, timestamps, digests, statistics, derived files.
 """
 
 from __future__ import annotations
@@ -31,16 +30,10 @@ class Finding:
 
 
 def check_dataset(folder: Path | str) -> list[Finding]:
-    """Look for everything that could be wrong with a dataset; read-only.
+    """Look for everything that could be wrong with a dataset, damaged episodes first; read-only.
 
-    Args:
-        folder: a dataset written by worldrl.
-
-    Returns:
-        Findings, damaged episodes first; an empty list means that every byte is what was recorded.
-
-    Raises:
-        ArtefactError: there is no dataset of worldrl, or its header cannot be read.
+    No findings mean that every byte is what was recorded. ArtefactError without a dataset of worldrl or a readable
+    header.
     """
     folder = Path(folder)
     journal, problem = read_journal_prefix(folder)
@@ -66,17 +59,9 @@ def episode_problem(folder: Path, header: DatasetHeader, record: EpisodeRecord) 
 
 
 def repair_dataset(folder: Path | str, target: Path | str) -> int:
-    """Copy the longest verified prefix into a new folder; the damaged one is never touched.
+    """Copy the longest verified prefix into a new folder, and return its length; the damaged one is never touched.
 
-    Args:
-        folder: the damaged dataset.
-        target: where the copy goes; must be new or empty.
-
-    Returns:
-        How many episodes were kept.
-
-    Raises:
-        ArtefactError: the header cannot be read, or ``target`` is not empty.
+    ArtefactError where the header cannot be read, or ``target`` is not empty.
     """
     folder, target = Path(folder), Path(target)
     if target.exists() and any(target.iterdir()):

@@ -26,10 +26,7 @@ class ActionRange:
     def bounds(
         self, size: int, low: Sequence[float], high: Sequence[float]
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return the bounds of ``size`` numbers: the user's where given, else ``low`` and ``high``.
-
-        Raises SettingError (a number of bounds that is neither one nor ``size``, or one alone).
-        """
+        """Return the bounds of ``size`` numbers: the user's (else SettingError), or ``low`` and ``high``."""
         if not self.low and not self.high:
             return tuple(map(float, low)), tuple(map(float, high))
         found = {"action_low": tuple(self.low), "action_high": tuple(self.high)}
@@ -55,10 +52,7 @@ class ActionRange:
 def check_actions(
     action: NDArray[np.float32], low: Sequence[float], high: Sequence[float], *, source: str, episode: NDArray[np.int64]
 ) -> None:
-    """Require finite bounds, low below high, and every action within them.
-
-    Raises ArtefactError (naming the number, or the first action that lies beyond).
-    """
+    """Require finite bounds, low below high, and every action within them; ArtefactError names the first beyond."""
     below, above = np.asarray(low, np.float32), np.asarray(high, np.float32)
     bad = ~(np.isfinite(below) & np.isfinite(above) & (below < above))
     if bad.any():

@@ -20,16 +20,8 @@ def column(
 ) -> NDArray[np.float32]:
     """Return numbers read from a file as float32 ``[rows, width]``, or ``[rows]`` where ``width`` is None.
 
-    Args:
-        value: what the file holds.
-        rows: how many rows there must be.
-        width: numbers per row; 0 takes what is there.
-        source: the file, for the message.
-        episode: which episode this is, or the episode of each row.
-        name: of the field.
-
-    Raises:
-        ArtefactError: another shape, no numbers, or a value that is NaN, infinite or too large for float32.
+    Width 0 takes what is there; ``episode`` is one number, or that of each row. ArtefactError for another shape, no
+    numbers, or a value that is NaN, infinite or too large for float32.
     """
     array = np.asarray(value)
     first = int(episode[0]) if isinstance(episode, np.ndarray) else episode
@@ -57,17 +49,7 @@ def truth(
 
 
 def check_finite(array: NDArray[Any], source: object, episode: int | NDArray[np.int64], name: str) -> None:
-    """Require finite numbers.
-
-    Args:
-        array: ``[rows, ...]``.
-        source: the file, for the message.
-        episode: which episode this is, or the episode of each row.
-        name: of the field.
-
-    Raises:
-        ArtefactError: naming the first value that is not.
-    """
+    """Require finite numbers ``[rows, ...]``; ArtefactError names the first value that is not."""
     finite = np.isfinite(array)
     if not finite.all():
         wrong = ~finite.all(axis=tuple(range(1, array.ndim)))

@@ -37,19 +37,12 @@ def read_d4rl(
     actions: ActionRange | None = None,
     obs_keys: tuple[str, ...] = (),
 ) -> Trajectories:
-    """Read a D4RL file.
+    """Read a D4RL file, whose whole name (``hopper-medium-v2.hdf5``) says which of D4RL's reference scores hold.
 
-    Args:
-        file: the HDF5 file, for example ``hopper-medium-v2.hdf5``; its whole name tells D4RL's reference scores.
-        env_id: registered Gymnasium id to evaluate in; the file names none that still exists.
-        max_episode_steps: episodes' length in files without ``timeouts``; in others, ``timeouts`` are held against it.
-        actions: bounds and treatment of actions; None takes [-1, 1], as in all of D4RL's tasks.
-        obs_keys: keys of the environment's parts in the order of the columns.
-
-    Raises:
-        ArtefactError: not an HDF5 file or cut short, a missing field, a wrong shape, a value that is not finite, an
-            episode beyond the limit.
-        MissingExtraError: h5py is not installed.
+    ``env_id`` is a registered Gymnasium id, as the file names none that still exists. ``max_episode_steps`` is the
+    episodes' length in files without ``timeouts``; in others these are checked against it. ``actions`` None takes [-1,
+    1], as in all of D4RL's tasks. ArtefactError for damage, a wrong shape, a value that is not finite, an episode
+    beyond the limit; MissingExtraError without h5py.
     """
     raw = _read(file)
     ends, terminated, early = _ends(raw, file, max_episode_steps)

@@ -27,14 +27,7 @@ PIECES = 4096
 class Hdf5:
     """An HDF5 file opened to read; every error of it is an ``ArtefactError`` with file, episode and field.
 
-    Args:
-        file: on this disk.
-        source: what messages call it; None is the file.
-        field: what messages call the whole content where the file cannot be opened.
-
-    Raises:
-        ArtefactError: no regular file, or no HDF5.
-        MissingExtraError: h5py is not installed.
+    Messages call it ``source`` (None: the file), and the whole content ``field`` where it cannot be opened.
     """
 
     def __init__(self, file: Path, *, source: Path | None = None, field: str = "file") -> None:
@@ -59,20 +52,14 @@ class Hdf5:
         self.content.close()
 
     def names(self, at: Any, episode: int | str) -> list[str]:
-        """Return the names of a group's members, links among them, sorted.
-
-        Raises ArtefactError (damage).
-        """
+        """Return the names of a group's members, links among them, sorted."""
         try:
             return sorted(at.keys())
         except Exception as reason:  # as above
             raise self._damaged(episode, "file", reason) from reason
 
     def group(self, at: Any, name: str, episode: int | str) -> Any:
-        """Return a group below ``at``.
-
-        Raises ArtefactError (it is missing, a link, no group or damaged).
-        """
+        """Return a group below ``at``; a link is refused."""
         try:
             return self._group(at, name, episode)
         except WorldrlError:
@@ -83,14 +70,8 @@ class Hdf5:
     def numbers(self, at: Any, path: str, episode: int | str, *, field: str | None = None) -> NDArray[Any] | None:
         """Return the array at a path of keys below ``at``; None where there is none.
 
-        Args:
-            at: the file's content or a group of it.
-            path: keys with ``/`` between.
-            episode: for messages.
-            field: for messages; None is the path.
-
-        Raises:
-            ArtefactError: a link, other storage than this file, no numbers, more than the file can hold, damage.
+        ``episode`` and ``field`` (None: the path) are for messages. ArtefactError for a link, other storage than this
+        file, no numbers, more than the file can hold, damage.
         """
         *groups, last = path.split("/")
         called = field or path
@@ -110,10 +91,7 @@ class Hdf5:
             raise self._damaged(episode, called, reason) from reason
 
     def text(self, at: Any, name: str, missing: str) -> str:
-        """Return a text attribute of a group, ``missing`` where there is none.
-
-        Raises ArtefactError (damage).
-        """
+        """Return a text attribute of a group, ``missing`` where there is none."""
         try:
             return str(at.attrs.get(name, missing))
         except Exception as reason:  # as above

@@ -57,17 +57,10 @@ def find_jumps(
 ) -> dict[str, Any] | None:
     """Count the rows that bootstrap and whose step is far larger than steps within episodes are.
 
-    Args:
-        obs: ``[N, S]``.
-        next_obs: ``[N, S]``, as learning takes it.
-        learned: ``[N]``, rows that are kept.
-        terminated: ``[N]``, rows that nothing bootstraps from.
-        ends: ``[N]``, rows that are marked as the last of their episode.
-        episode: ``[N]``, the episode of each row.
-
-    Returns:
-        JSON-ready: ``rows``, the ``largest`` step with the ``median`` of its number and where it lies, ``where`` most lie,
-        and ``unmarked``, rows without a marked end after which the next row begins elsewhere. None where there is neither.
+    ``obs`` and ``next_obs`` ``[N, S]`` as learning takes them; ``learned`` (rows kept), ``terminated``, ``ends``
+    (marked last rows) and ``episode`` ``[N]``. JSON-ready: ``rows``, the ``largest`` step with the ``median`` of its
+    number and where it lies, ``where`` most lie, and ``unmarked``, rows without a marked end after which the next row
+    begins elsewhere. None where there is neither.
     """
     if len(obs) < 2 or not obs.shape[1]:
         return None

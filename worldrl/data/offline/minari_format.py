@@ -74,21 +74,11 @@ def read_minari(
     actions: ActionRange | None = None,
     obs_keys: tuple[str, ...] = (),
 ) -> Trajectories:
-    """Read a Minari dataset.
+    """Read a Minari dataset from its folder, or the ``data`` folder in it.
 
-    Args:
-        folder: the dataset's folder, or the ``data`` folder in it.
-        env_id: environment to evaluate in, instead of the stored one.
-        max_episode_steps: its time limit, instead of the stored one.
-        actions: bounds and treatment of actions; None takes those of the stored space.
-        obs_keys: keys of the environment's parts in the order of the columns, where the dataset names none.
-
-    Raises:
-        ArtefactError: no dataset, a damaged or shortened file, spaces that are not vectors or do not match the
-            arrays, a value that is not finite, missing next observations, an episode beyond the limit; the message
-            names file, episode and field.
-        SettingError: ``obs_keys`` for a dataset that names its parts itself.
-        MissingExtraError: Minari is not installed.
+    ``env_id`` and ``max_episode_steps`` replace the stored ones; ``actions`` None takes the bounds of the stored space;
+    ``obs_keys`` order the environment's parts where the dataset names none (SettingError where it does). ArtefactError
+    names file, episode and field that are missing, damaged, not finite or too long; MissingExtraError without Minari.
     """
     data = data_folder(folder)
     if data is None:
@@ -218,19 +208,9 @@ def write_minari(
 ) -> Path:
     """Write a dataset into a store, in the place its ``info.dataset_id`` names; a kill leaves it whole or absent.
 
-    Args:
-        store: the root folder, such as :func:`minari_store`.
-        data: what to write; ``info`` gives id, environment, reference scores and provenance.
-        observation_space: bounds of the observations; None writes unbounded ones.
-        algorithm: what chose the actions.
-        author: who made it.
-        description: one sentence.
-        score_episodes: over how many episodes the reference scores were averaged.
-
-    Raises:
-        SettingError: the id is not one, or the environment cannot be written down.
-        ArtefactError: an episode has a gap, or the disk refuses.
-        MissingExtraError: Minari is not installed.
+    ``observation_space`` None writes unbounded observations; ``algorithm`` chose the actions; the reference scores are
+    means over ``score_episodes``. SettingError where the id is not one, or the environment cannot be written down;
+    ArtefactError where an episode has a gap, or the disk refuses; MissingExtraError without Minari.
     """
     info = data.info
     if info.dataset_id is None or ID.fullmatch(info.dataset_id) is None:

@@ -55,14 +55,9 @@ class _Metadata:
 
 
 def read_metadata(data: Path) -> tuple[dict[str, Any], dict[str, spaces.Space[Any]]]:
-    """Read and check the metadata.
+    """Read and check the metadata, and the spaces of ``observations`` and ``actions``.
 
-    Returns:
-        The metadata, and the spaces of ``observations`` and ``actions``.
-
-    Raises:
-        ArtefactError: a field is missing, or of another type or size than Minari writes.
-        MissingExtraError: Minari is not installed.
+    ArtefactError where a field is missing, or of another type or size than Minari writes; MissingExtraError without it.
     """
     storage = require("minari.dataset.minari_storage", extra="offline")
     file = data / METADATA
@@ -87,10 +82,7 @@ def read_metadata(data: Path) -> tuple[dict[str, Any], dict[str, spaces.Space[An
 
 
 def stored_parts(metadata: Mapping[str, Any], file: Path, width: int) -> Layout | None:
-    """Return the parts that flattened observations of ``width`` numbers were written with; None where none are named.
-
-    Raises ArtefactError (no parts, or not of that many numbers).
-    """
+    """Return the parts that flattened observations of ``width`` numbers were written with; None where none are."""
     try:
         found = from_json(metadata.get(PARTS))
     except ValueError as reason:
@@ -122,10 +114,7 @@ def _leaves(space: Any) -> Iterator[dict[str, Any]]:
 
 
 def check_vectors(space: spaces.Space[Any], source: Path, name: str) -> None:
-    """Require vectors of numbers: observations may be a Dict or Tuple of them, actions are fractions.
-
-    Raises ArtefactError (naming the part).
-    """
+    """Require vectors of numbers: observations may be a Dict or Tuple of them, actions are fractions."""
     if name.startswith("observations") and isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         for key, part in parts:

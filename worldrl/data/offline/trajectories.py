@@ -78,9 +78,8 @@ class VectorEpisode:
 class Trajectories:
     """An offline dataset; making one checks it.
 
-    Raises:
-        ArtefactError: a wrong shape or type, a value that is not finite, an action out of bounds, or an episode that
-            ends in its middle or not at all; the message names file, episode and field.
+    ArtefactError, with file, episode and field, for a wrong shape or type, a value that is not finite, an action out of
+    bounds, or an episode that ends in its middle or not at all.
     """
 
     obs: NDArray[np.float32]  # float32 `[N, S]`
@@ -124,10 +123,7 @@ class Trajectories:
         return Transitions(*(torch.from_numpy(np.ascontiguousarray(column)) for column in columns))
 
     def head(self, rows: int) -> Trajectories:
-        """Return the first rows; an episode that is cut in two ends truncated.
-
-        Raises SettingError (fewer than one row, or more than there are).
-        """
+        """Return the first rows (SettingError unless 1 to all); an episode that is cut in two ends truncated."""
         if not 1 <= rows <= len(self):
             raise SettingError(f"rows: {self.info.source} has {len(self)} rows, got {rows}; ask for 1 to {len(self)}")
         columns = {name: getattr(self, name)[:rows] for name in ROW_FIELDS if getattr(self, name) is not None}
@@ -137,11 +133,7 @@ class Trajectories:
         return replace(self, **columns, truncated=truncated, seed=seed)
 
     def split(self) -> Iterator[VectorEpisode]:
-        """Give the episodes one after the other.
-
-        Raises ArtefactError (a next observation is not the next row's observation, so ``T + 1`` observations cannot
-        hold the episode).
-        """
+        """Give the episodes one after the other; ArtefactError if a next observation is not the next row's."""
         bounds = self.bounds()
         for number, (begin, end) in enumerate(itertools.pairwise(bounds)):
             rows = slice(int(begin), int(end))
@@ -172,15 +164,7 @@ TYPES: dict[str, type[Any]] = {
 
 
 def from_episodes(info: DatasetInfo, episodes: Sequence[VectorEpisode]) -> Trajectories:
-    """Lay episodes back to back.
-
-    Args:
-        info: what is known of them.
-        episodes: one or more; their simulator states are kept if all have them.
-
-    Raises:
-        ArtefactError: as :class:`Trajectories`, or no episode, or one without steps.
-    """
+    """Lay one or more episodes back to back; simulator states are kept if all have them. ArtefactError as above."""
     if not episodes:
         raise ArtefactError(f"{info.source}: holds no episode; record or download it again")
     if empty := [number for number, episode in enumerate(episodes) if not len(episode)]:

@@ -76,18 +76,7 @@ class WindowBatch:
 def gather_windows(
     store: FrameStore, layout: WindowLayout, episode: Index, start: Index, static: NDArray[np.bool_]
 ) -> WindowBatch:
-    """Cut windows out of a store.
-
-    Args:
-        store: the episodes.
-        layout: shape of a window.
-        episode: int64 ``[B]``, which episode.
-        start: int64 ``[B]``, frame ``t`` in it.
-        static: bool ``[B]``, make a static clip of frame ``t`` instead.
-
-    Returns:
-        The windows, on the CPU.
-    """
+    """Cut windows out of a store: frame ``start`` of ``episode`` (int64 ``[B]``), or where ``static`` a still clip."""
     first, last = store.first[episode][:, None], store.length[episode][:, None]
     now = start[:, None]
     moving = np.where(static, 0, 1)[:, None]  # a static clip is a window in which time stands still

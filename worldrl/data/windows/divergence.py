@@ -71,15 +71,11 @@ def hotelling_p(distance: float, n: int, m: int, features: int) -> float:
 
 
 def divergence_step(episodes: Sequence[Episode], span: int = SPAN) -> int | None:
-    """Find where the outcomes of one task's episodes part.
+    """Find where the outcomes of one task's episodes part, within ``span`` control steps of the closing.
 
-    Args:
-        episodes: successes and failures.
-        span: control steps looked at before and after the closing.
-
-    Returns:
-        Control steps after the first closing of the gripper, possibly negative, at which the distance first reaches
-        half of its largest; None where fewer than two of either outcome closed the gripper, or nothing tells them apart for certain.
+    Control steps after the first closing of the gripper, possibly negative, at which the distance first reaches half of
+    its largest; None where fewer than two of either outcome closed the gripper, or nothing distinguishes them for
+    certain.
     """
     courses: dict[bool, list[NDArray[np.float64]]] = {True: [], False: []}
     for episode in episodes:

@@ -47,19 +47,10 @@ class FrameStore:
 
 
 def build_store(episodes: Sequence[Episode], camera: str | None = None, images: Sequence[str] = (IMAGE,)) -> FrameStore:
-    """Copy episodes into one store.
+    """Copy episodes into one store; those that are not loaded are decoded here, and the store is the only copy.
 
-    Args:
-        episodes: a list, or a dataset; one that is not loaded is decoded here, and the store is the only copy.
-        camera: which camera to keep; None keeps ``images``.
-        images: names of the views of a frame, the main one by default.
-
-    Returns:
-        The store.
-
-    Raises:
-        SettingError: there is no episode.
-        ArtefactError: an episode lacks the camera, is of another robot, or its frames have another size than the first's.
+    ``camera`` None keeps ``images``, the names of a frame's views (the main one by default). SettingError without
+    episodes; ArtefactError where one lacks the camera, is of another robot, or its frames have another size.
     """
     if not len(episodes):
         raise SettingError("windows need at least one episode, got none")
@@ -123,11 +114,7 @@ def _fill(
 
 
 def require_robot(episode: Episode, number: int, actions: ActionSpec) -> None:
-    """Refuse an episode of another robot than the first one's.
-
-    Raises:
-        ArtefactError: its actions are others than ``actions``.
-    """
+    """Refuse an episode of another robot than the first one's (ArtefactError)."""
     if episode.actions != actions:
         raise ArtefactError(
             f"episode {number} ({episode.task}): actions are {', '.join(episode.actions.names)}, the first episode's "

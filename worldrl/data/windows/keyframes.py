@@ -28,25 +28,13 @@ class Keyframe:
 
 
 def gripper_changes(command: NDArray[np.float32], actions: ActionSpec) -> NDArray[np.int64]:
-    """Return the frames at which a commanded gripper changed sides.
-
-    Args:
-        command: ``[T+1, A]``.
-        actions: says which of its numbers are grippers, and when they are closed.
-
-    Returns:
-        Frame indices in 1..T, ascending.
-    """
+    """Return the frames (1..T, ascending) at which a gripper of ``command [T+1, A]`` changed sides."""
     closed = actions.closed(command)
     return np.flatnonzero((closed[1:] != closed[:-1]).any(axis=1)) + 1
 
 
 def contact_onsets(contact: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the frames at which contact began, ascending; contact at frame 0 did not begin.
-
-    Args:
-        contact: bool ``[T+1]``.
-    """
+    """Return the frames at which ``contact [T+1]`` began, ascending; contact at frame 0 did not begin."""
     return np.flatnonzero(contact[1:] & ~contact[:-1]) + 1
 
 

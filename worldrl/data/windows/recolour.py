@@ -60,16 +60,7 @@ def recolour_episode(episode: Episode, config: Recolouring, *, generator: np.ran
 
 
 def recolour(frames: NDArray[np.uint8], config: Recolouring, *, generator: np.random.Generator) -> NDArray[np.uint8]:
-    """Give one camera's frames ``[T, Y, X, 3]`` another look.
-
-    Args:
-        frames: of one episode.
-        config: how far.
-        generator: of the clusters' first guess and of the look.
-
-    Returns:
-        uint8 ``[T, Y, X, 3]``.
-    """
+    """Give one camera's frames, uint8 ``[T, Y, X, 3]``, other colours; ``generator`` chooses clusters and colours."""
     lab = to_lab(frames)
     pixels = lab.reshape(-1, 3)
     centres = cluster_colours(

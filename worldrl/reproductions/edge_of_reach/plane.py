@@ -170,11 +170,7 @@ class PlaneWorld:
 
 
 def picture(plane: Plane, paths: Any) -> NDArray[np.uint8]:
-    """Draw rewards (grey), the start (blue), the edge of reach (yellow) and paths ``[points, 2]`` (red).
-
-    Returns:
-        uint8 ``[PIXELS, PIXELS, 3]``, y upwards.
-    """
+    """Draw rewards (grey), the start (blue), the edge of reach (yellow) and paths ``[points, 2]`` (red), y upwards."""
     axis = torch.linspace(-plane.size, plane.size, PIXELS)
     y, x = torch.meshgrid(-axis, axis, indexing="ij")
     at = torch.stack([x, y], -1).reshape(-1, 2)

@@ -140,11 +140,7 @@ class ExternalFolder:
 
 
 def is_external(folder: Path) -> bool:
-    """Whether this is a LeRobotDataset of a version that is read here, and not one that worldrl wrote.
-
-    Raises:
-        ArtefactError: ``info.json`` is damaged, or a link to a place outside the folder.
-    """
+    """Whether this is a LeRobotDataset of the version read here, not worldrl's; ArtefactError if damaged."""
     path = folder / INFO_PATH
     if (folder / JOURNAL_PATH).exists() or not path.exists():
         return False
@@ -154,14 +150,9 @@ def is_external(folder: Path) -> bool:
 
 
 def read_folder(path: Path) -> ExternalFolder:
-    """Read the metadata of a folder.
+    """Read the metadata of a folder for which :func:`is_external` holds.
 
-    Args:
-        path: for which :func:`is_external` holds.
-
-    Raises:
-        ArtefactError: a file or field that is missing, or says something else than another one; the message names both.
-        SettingError: ``worldrl.json`` keeps no episode, or has an impossible key.
+    ArtefactError for a field that is missing or contradicts another; SettingError for an impossible ``worldrl.json``.
     """
     info = read_info(path)
     features = info.typed_features(path / INFO_PATH)
@@ -203,15 +194,7 @@ def _episodes(folder: ExternalFolder, rows: Iterable[TableRow]) -> list[External
 
 
 def with_films(folder: ExternalFolder, cameras: Iterable[str]) -> ExternalFolder:
-    """Look up the films of the cameras that are read; those of others may be missing.
-
-    Args:
-        folder: the metadata.
-        cameras: names of features.
-
-    Raises:
-        ArtefactError: an episode that is kept has no film, or the episode table says something impossible about it.
-    """
+    """Look up the films of the cameras that are read; ArtefactError where a kept episode has none."""
     names = [name for name in cameras if folder.features[name].dtype == "video"]
     faults: dict[int, str] = {}
     found: list[ExternalEpisode] = []
@@ -231,16 +214,7 @@ def with_films(folder: ExternalFolder, cameras: Iterable[str]) -> ExternalFolder
 
 
 def clip_of(folder: ExternalFolder, index: int, name: str) -> Clip:
-    """Return the part of a film. Data and videos are numbered apart: one's number says nothing about the other's.
-
-    Args:
-        folder: the metadata.
-        index: number of an episode of the table.
-        name: of the camera.
-
-    Raises:
-        ArtefactError: the episode table has something else than numbers and times.
-    """
+    """Return an episode's part of a camera's film; ArtefactError for other than numbers and times."""
     films, prefix = folder.table[index].films, f"videos/{name}/"
     where = f"{folder.path / 'meta/episodes'}: episode {index}, field '{prefix}"
     numbers: list[int] = []

@@ -71,26 +71,12 @@ class Info:
     total_frames: int | None = None  # how many rows there should be, where it is written
 
     def typed_features(self, where: Path) -> dict[str, Feature]:
-        """Return the features.
-
-        Args:
-            where: the file, for the message.
-
-        Raises:
-            ArtefactError: one without dtype and shape, or with impossible ones.
-        """
+        """Return the features; ArtefactError for one without dtype and shape, or with impossible ones."""
         return {name: _feature(where, name, entry) for name, entry in self.features.items()}
 
 
 def read_info(path: Path) -> Info:
-    """Read ``info.json`` of a dataset.
-
-    Args:
-        path: the dataset.
-
-    Raises:
-        ArtefactError: no JSON, a field that is missing, or one of another type; with file and field.
-    """
+    """Read ``info.json`` of a dataset; ArtefactError with the field that is missing or of another type."""
     where = path / INFO_PATH
     info: Info = _typed(Info, read_json(where, error=ArtefactError), str(where))
     if not 0 < info.fps <= MAX_FPS:

@@ -95,13 +95,8 @@ class Meaning:
 def read_meaning(folder: ExternalFolder) -> Meaning:
     """Find out what a folder's numbers mean.
 
-    Args:
-        folder: its metadata.
-
-    Raises:
-        SettingError: ``worldrl.json`` says something impossible, or something that it must say is missing; then the message
-            has a whole ``worldrl.json`` with which the folder opens.
-        ArtefactError: it, or a data file, cannot be read.
+    SettingError for an impossible ``worldrl.json``, or with a whole one that opens the folder where something is
+    missing; ArtefactError where a file cannot be read.
     """
     own = stated_by_header(folder)
     stated = {**own, **read_ours(folder.path)}
@@ -135,11 +130,7 @@ def read_meaning(folder: ExternalFolder) -> Meaning:
 
 
 def stated_by_header(folder: ExternalFolder) -> dict[str, Any]:
-    """What the header of a recording of worldrl says of a folder that lerobot's tools made from it; empty elsewhere.
-
-    Raises:
-        ArtefactError: the header is damaged.
-    """
+    """What the header copy in a recording that lerobot's tools edited says; ArtefactError where it is damaged."""
     entry = read_json(folder.info, error=ArtefactError)["features"].get("action", {})
     if HEADER_COPY not in entry:
         return {}

@@ -1,6 +1,6 @@
 """Whose robot an external dataset shows, recognised or stated, and which of its columns are that robot's numbers.
 
-Shapes legend: ``n`` rows looked at, ``S`` and ``A`` numbers of state and action.
+Shapes: ``n`` rows, ``S`` and ``A`` numbers of state and action.
 """
 
 from __future__ import annotations
@@ -45,16 +45,9 @@ class Body:
 
 
 def read_body(folder: ExternalFolder, stated: Mapping[str, Any], draft: Draft) -> Body:
-    """Return the robot and its columns.
+    """Return the robot and its columns; ``draft`` receives what was assumed, and what is unknown.
 
-    Args:
-        folder: the metadata.
-        stated: of ``worldrl.json``.
-        draft: receives what was assumed, and what is unknown.
-
-    Raises:
-        SettingError: what is stated is impossible, or no robot can be described by these numbers.
-        ArtefactError: a data file cannot be read.
+    SettingError where what is stated is impossible, or no robot has such numbers; ArtefactError for an unreadable file.
     """
     state, action = (read_columns_of(folder, stated, name) for name in ("state", "action"))
     sample, given = Sample.read(folder, state, action, limit=SAMPLE_ROWS), stated.get("robot")
@@ -220,11 +213,7 @@ def _require_sizes(folder: ExternalFolder, body: Body) -> None:
 
 
 def read_command(folder: ExternalFolder, stated: Mapping[str, Any], robot: AnyEmbodiment) -> tuple[Columns, ...]:
-    """Return the features of the command; none where it follows from state or actions, as LIBERO's and that of joints.
-
-    Raises:
-        SettingError: another robot's is not stated, or has another size.
-    """
+    """Return the features of the command; none where it follows from state or actions. SettingError if unknown."""
     if "command" in stated:
         own = isinstance(robot, JointEmbodiment)
         parts = by_name(folder, "command", read_columns_of(folder, stated, "command"), robot.command_names, own=own)
