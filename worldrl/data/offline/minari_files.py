@@ -27,15 +27,10 @@ FORMATS = ("hdf5", "arrow", "parquet")
 
 
 def episodes(data: Path, metadata: Mapping[str, Any], spaces_of: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Give each episode as arrays by Minari's names, with ``seed`` and, where they were recorded, ``qpos`` and ``qvel``.
+    """Give each episode as arrays by Minari's names, with ``seed`` and, where recorded, ``qpos`` and ``qvel``.
 
-    Args:
-        data: folder of the files.
-        metadata: with ``data_format``, ``total_episodes`` and ``total_steps``.
-        spaces_of: ``observations`` and ``actions``, whose parts are read by key.
-
-    Raises:
-        ArtefactError: a file, episode or field is missing or damaged.
+    ``metadata`` has ``data_format``, ``total_episodes`` and ``total_steps``; ``spaces_of`` the spaces of
+    ``observations`` and ``actions``. ArtefactError where a file, episode or field is missing or damaged.
     """
     total = int(metadata["total_episodes"])
     if metadata["data_format"] == "hdf5":
