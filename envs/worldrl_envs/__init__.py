@@ -32,10 +32,7 @@ def register_tasks() -> None:
     for name, spec in ALL_TASKS.items():
         if env_id(name) not in registry:
             register(
-                id=env_id(name),
-                entry_point=spec.entry_point,
-                max_episode_steps=spec.horizon,
-                kwargs={"task": name},
+                id=env_id(name), entry_point=spec.entry_point, max_episode_steps=spec.horizon, kwargs={"task": name}
             )
 
 

@@ -28,10 +28,7 @@ class ArmKinematics:
     """
 
     def __init__(
-        self,
-        arm: str = "panda",
-        home: tuple[float, ...] = HOME_QPOS,
-        max_turn: float | NDArray[np.float64] = MAX_TURN,
+        self, arm: str = "panda", home: tuple[float, ...] = HOME_QPOS, max_turn: float | NDArray[np.float64] = MAX_TURN
     ) -> None:
         self._model = mujoco.MjModel.from_xml_path(str(mjcf(arm)))
         self._joints, self._max_turn = len(home), max_turn

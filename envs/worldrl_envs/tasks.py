@@ -147,12 +147,7 @@ _SPECS = (
         ),
         horizon=220,
         stages=(predicates.in_bin_without("red_cube", "blue_cube"), predicates.in_bin("red_cube", "blue_cube")),
-        plan=(
-            ("pick", "red_cube"),
-            ("place", "red_cube", "bin"),
-            ("pick", "blue_cube"),
-            ("place", "blue_cube", "bin"),
-        ),
+        plan=(("pick", "red_cube"), ("place", "red_cube", "bin"), ("pick", "blue_cube"), ("place", "blue_cube", "bin")),
     ),
     TaskSpec(
         name="PlaceCubeInDrawer",

@@ -33,10 +33,7 @@ OBJECTS = {
         (0.055, 0.036, 0.0),
         STEEL,
         mass=0.15,
-        parts=(
-            Part("box", HANDLE, (0.0, 0.085, 0.018), BLACK),
-            Part("box", HANDLE, (0.0, -0.085, 0.018), BLACK),
-        ),
+        parts=(Part("box", HANDLE, (0.0, 0.085, 0.018), BLACK), Part("box", HANDLE, (0.0, -0.085, 0.018), BLACK)),
     ),
 }
 

@@ -76,8 +76,7 @@ _SPECS = (
         objects=("red_cube",),
         fixtures=("plate",),
         layout=LayoutSpec(
-            (Place("plate", (0.31, 0.37), (-0.02, 0.02)), Place("red_cube", DEPTH, (-0.17, 0.17))),
-            rule=_on_one_side,
+            (Place("plate", (0.31, 0.37), (-0.02, 0.02)), Place("red_cube", DEPTH, (-0.17, 0.17))), rule=_on_one_side
         ),
         horizon=180,
         stages=(predicates.taken_by_nearer_arm("red_cube"), predicates.on_plate("red_cube")),
@@ -114,9 +113,7 @@ _SPECS = (
         objects=(),
         fixtures=("cabinet",),
         layout=LayoutSpec(
-            (Place("cabinet", (0.49, 0.50), (-0.10, 0.10), 0.0, HALF_TURN),),
-            opening=(0.0, 0.01),
-            rule=_off_centre,
+            (Place("cabinet", (0.49, 0.50), (-0.10, 0.10), 0.0, HALF_TURN),), opening=(0.0, 0.01), rule=_off_centre
         ),
         horizon=140,
         stages=(predicates.drawer_open(0.09),),
@@ -151,7 +148,7 @@ _SPECS = (
                 Place("bin", (0.32, 0.36), (-0.01, 0.01), 0.1, HALF_TURN / 2),
                 Place("red_cube", DEPTH, (0.14, 0.18)),
                 Place("blue_cube", DEPTH, (-0.18, -0.14)),
-            ),
+            )
         ),
         horizon=260,
         stages=(predicates.in_bin("red_cube", "blue_cube"),),

@@ -34,11 +34,7 @@ class Bootstrap(TypedDict):
 
 
 def bootstrap(
-    values: NDArray[np.float64],
-    statistic: Statistic,
-    *,
-    generator: np.random.Generator,
-    resamples: int = RESAMPLES,
+    values: NDArray[np.float64], statistic: Statistic, *, generator: np.random.Generator, resamples: int = RESAMPLES
 ) -> Bootstrap:
     """Return a scalar statistic with its interval; arguments and errors as :func:`bootstrap_band`."""
     value, lo, hi = bootstrap_band(values, statistic, generator=generator, resamples=resamples)
@@ -46,11 +42,7 @@ def bootstrap(
 
 
 def bootstrap_band(
-    values: NDArray[np.float64],
-    statistic: Statistic,
-    *,
-    generator: np.random.Generator,
-    resamples: int = RESAMPLES,
+    values: NDArray[np.float64], statistic: Statistic, *, generator: np.random.Generator, resamples: int = RESAMPLES
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Return a statistic of ``[E, ...]`` and both ends of its 95 % interval, for every further axis it keeps.
 
@@ -92,11 +84,7 @@ def jackknife(values: NDArray[np.float32], statistic: Callable[[NDArray[np.float
 
 
 def stratified_bootstrap(
-    values: NDArray[np.float64],
-    statistic: Statistic,
-    *,
-    generator: np.random.Generator,
-    resamples: int = RESAMPLES,
+    values: NDArray[np.float64], statistic: Statistic, *, generator: np.random.Generator, resamples: int = RESAMPLES
 ) -> Bootstrap:
     """Return a statistic of scores ``[R, K]`` (runs, tasks) and its 95 % interval; runs are drawn within each task.
 

@@ -91,10 +91,7 @@ def load_checkpoint(
 
 
 def _restore(
-    artefact: Artefact,
-    modules: Mapping[str, Stateful],
-    optimizers: Mapping[str, Optimizer],
-    skipped: tuple[str, ...],
+    artefact: Artefact, modules: Mapping[str, Stateful], optimizers: Mapping[str, Optimizer], skipped: tuple[str, ...]
 ) -> Checkpoint:
     state = unflatten(artefact.config["state"], artefact.tensors)
     _check_names(artefact.folder, "modules", state["modules"], modules)

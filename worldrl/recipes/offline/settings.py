@@ -17,14 +17,7 @@ from worldrl.methods.offline.training import OfflineTraining
 from worldrl.recipes.offline.data import READING
 from worldrl.recipes.offline.online_phase import OnlineConfig, PlannerConfig, check_online
 from worldrl.recipes.offline.recurrent import neubay_defaults
-from worldrl.recipes.offline.worlds import (
-    AUTO,
-    GUIDED,
-    LATENT,
-    WORLDS,
-    DiffusionSettings,
-    published_diffusion,
-)
+from worldrl.recipes.offline.worlds import AUTO, GUIDED, LATENT, WORLDS, DiffusionSettings, published_diffusion
 from worldrl.recipes.world_model.start import BUNDLED
 from worldrl.registry import ALGORITHMS
 from worldrl.settings import PUBLISHED, non_negative, one_of, required, setting

@@ -28,13 +28,7 @@ from worldrl.recipes.offline.online_phase import check_snapshots, online_phase
 from worldrl.recipes.offline.recurrent import train_recurrent
 from worldrl.recipes.offline.scores import TrainingSuite, final_score, online_budget, show, watcher
 from worldrl.recipes.offline.settings import TrainOfflineSettings, offline_agent
-from worldrl.recipes.offline.worlds import (
-    Imagined,
-    Opened,
-    open_data,
-    open_imagined,
-    save_view,
-)
+from worldrl.recipes.offline.worlds import Imagined, Opened, open_data, open_imagined, save_view
 from worldrl.recipes.run import open_run
 from worldrl.rollout.vector.episodes import check_spaces, dataset_environment, time_limit
 

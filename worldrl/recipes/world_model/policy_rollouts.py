@@ -48,11 +48,7 @@ SCORE, GRASP, SCORE_AND_GRASP = "score", "grasp_agreement", "score_and_grasp"
 TOGETHER = "sum of the ranks of own score and grasp agreement among these rollouts"
 """What ``score_and_grasp`` is, for people; practice cannot go by it, since one rollout has no rank."""
 ALIKE = "the same for all of these rollouts, as the agreement of a single member is"
-UNASKED = {
-    "motion_agreement": "give idm=FOLDER",
-    GRASP: "give grasp=FOLDER",
-    SCORE_AND_GRASP: "give grasp=FOLDER",
-}
+UNASKED = {"motion_agreement": "give idm=FOLDER", GRASP: "give grasp=FOLDER", SCORE_AND_GRASP: "give grasp=FOLDER"}
 """Why a sign was not measured."""
 
 

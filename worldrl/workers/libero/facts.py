@@ -33,7 +33,7 @@ CAMERAS = {"scene": "agentview", "wrist": "robot0_eye_in_hand"}
 """worldrl's camera names → LIBERO's."""
 
 PHYSICS: Mapping[str, Mapping[str, str]] = {
-    "mujoco3.3": {"mujoco": "3.3.7", "robosuite": "1.4.0", "hf-libero": "0.1.4"},
+    "mujoco3.3": {"mujoco": "3.3.7", "robosuite": "1.4.0", "hf-libero": "0.1.4"}
 }
 """Protocol version → the exact packages of the physics. With MuJoCo above 3.3 the bowl of ``libero_spatial`` task 5
 falls off its ramekin, so a newer one would be another protocol version, not an update."""
