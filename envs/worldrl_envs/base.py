@@ -1,15 +1,18 @@
 """What the environments of both suites share: reset, options, stages, state, images."""
 
 from abc import abstractmethod
+from types import ModuleType
 from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.utils import EzPickle
 from numpy.typing import NDArray
 
 from worldrl_envs.control import PANDA
 from worldrl_envs.errors import check_name
+from worldrl_envs.instruction_space import InstructionSpace
 from worldrl_envs.layouts import sample_layout
 from worldrl_envs.options import check_options, check_seed, check_state, whole_number
 from worldrl_envs.physics import Physics
@@ -18,6 +21,7 @@ from worldrl_envs.starts import load_placement, start_generator
 from worldrl_envs.style import Look, Style, get_style
 from worldrl_envs.task_spec import TaskSpec
 
+BOUND = 10.0  # metres and radians; far beyond the table, so that every space is finite
 OBS = ("pixels", "state")
 INSTRUCTIONS = ("canonical", "paraphrase", "held_out")
 NOT_STORED = -1  # info["init_id"] of an episode that did not start from a stored state
@@ -34,6 +38,8 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         "render_modes": ["rgb_array"],
         "render_fps": PANDA.control_hz,
     }
+    CONTROL: ClassVar[ModuleType]
+    """The suite's `home_command`, `check_action` and `next_command`."""
     IMAGES: ClassVar[dict[str, str]]
     """Camera to observation key; the first camera is the one that `render` shows."""
 
@@ -42,7 +48,6 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         task: TaskSpec,
         sim: Physics,
         look: Look,
-        *,
         obs: str,
         image_size: int,
         cameras: tuple[str, ...],
@@ -57,20 +62,12 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         self.terminate_on_success, self.instruction_mode = terminate_on_success, instruction
         self.set_style(style)
         self._camera, self._large_camera = Camera(sim.model, image_size), Camera(sim.model, RENDER_SIZE)
-        self._command = self._home_command()
+        self._command = self.CONTROL.home_command()
         self._step, self._stage, self._init_id = 0, 0, NOT_STORED
         self._instruction = self.task.instruction
         self._started = False
 
     # --- what a suite brings ---
-
-    @abstractmethod
-    def _home_command(self) -> NDArray[np.float32]:
-        """The command at the start of an episode."""
-
-    @abstractmethod
-    def _follow(self, action: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Check an action, run one control step, return the new command; raises before anything changes."""
 
     @abstractmethod
     def _proprioception(self) -> NDArray[np.float32]:
@@ -132,7 +129,7 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         else:
             self._physics.place(sample_layout(self.task.layout, generator=generator))
         self._instruction = self._choose_instruction(options, generator)
-        self._command, self._step, self._stage = self._home_command(), 0, 0
+        self._command, self._step, self._stage = self.CONTROL.home_command(), 0, 0
         self._begin(generator)
 
     def _choose_instruction(self, options: dict[str, Any], generator: np.random.Generator) -> str:
@@ -150,7 +147,8 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         """One control step of 0.05 s; ActionError, with nothing changed, or ResetNeeded before the first reset."""
         if not self._started:
             raise gymnasium.error.ResetNeeded("step: call reset first")
-        self._command = self._follow(action)
+        self._command = self.CONTROL.next_command(self._command, self.CONTROL.check_action(action))
+        self._physics.advance(self._command)
         self._step += 1
         success = self._advance_stage()
         terminated = success and self.terminate_on_success
@@ -224,6 +222,15 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
             "step": self._step,
             "privileged": self._physics.poses(),
         }
+
+    def _pixels_space(self, image_size: int, state_size: int, command: spaces.Box) -> spaces.Dict:
+        """Pictures by their keys, proprioception, command and instruction."""
+        picture = (image_size, image_size, 3)
+        parts: dict[str, spaces.Space[Any]] = {
+            self.IMAGES[camera]: spaces.Box(0, 255, picture, np.uint8) for camera in self.cameras
+        }
+        state = spaces.Box(-BOUND, BOUND, (state_size,), np.float32)
+        return spaces.Dict(parts | {"state": state, "command": command, "instruction": InstructionSpace()})
 
     def _check_arguments(self, obs, image_size, cameras, instruction, render_mode) -> None:
         check_name("obs", obs, OBS)

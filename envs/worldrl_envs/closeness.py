@@ -26,38 +26,18 @@ def _to_lift(sim: Simulation, name: str) -> float:
     return apart + max(predicates.LIFT_HEIGHT - sim.height(name), 0.0)
 
 
-def _to_place(sim: Simulation, name: str, where: str) -> float:
-    """From the object's centre to the space between the walls of the bin or the drawer."""
-    low, high = predicates.INSIDE[where]
-    return _outside(sim.local(name, where), low, high)
-
-
-def _to_push(sim: Simulation, name: str) -> float:
-    """From the object's centre to the zone, along the table."""
-    half = np.full(2, predicates.ZONE_HALF)
-    return _outside(sim.local(name, "zone")[:2], -half, half)
-
-
-def _to_open(sim: Simulation) -> float:
-    """How much further the drawer must be pulled."""
-    return max(predicates.OPENED - sim.opening, 0.0)
-
-
-def _to_close(sim: Simulation) -> float:
-    """How much further the drawer must be pushed."""
-    return max(sim.opening - predicates.CLOSED, 0.0)
+def _outside(point: Any, low: Any, high: Any) -> float:
+    """Distance of a point from an axis-aligned box; 0 inside."""
+    return float(np.linalg.norm(np.maximum(np.maximum(low - point, point - high), 0.0)))
 
 
 MISSING: dict[str, Callable[..., float]] = {
     "pick": _to_lift,
-    "place": _to_place,
-    "push": _to_push,
-    "open": _to_open,
-    "close": _to_close,
+    # From the object's centre to the space between the container's walls, and along the table to the zone.
+    "place": lambda sim, name, where: _outside(sim.local(name, where), *predicates.INSIDE[where]),
+    "push": lambda sim, name: _outside(sim.local(name, "zone")[:2], -predicates.ZONE_HALF, predicates.ZONE_HALF),
+    # How much further the drawer must be pulled or pushed.
+    "open": lambda sim: max(predicates.OPENED - sim.opening, 0.0),
+    "close": lambda sim: max(sim.opening - predicates.CLOSED, 0.0),
 }
 """What is missing (m), by the skill of a plan."""
-
-
-def _outside(point: Any, low: Any, high: Any) -> float:
-    """Distance of a point from an axis-aligned box; 0 inside."""
-    return float(np.linalg.norm(np.maximum(np.maximum(low - point, point - high), 0.0)))

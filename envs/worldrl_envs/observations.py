@@ -1,17 +1,14 @@
 """Observation spaces and the vectors in them."""
 
-from typing import Any
-
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from worldrl_envs.base import BOUND
 from worldrl_envs.control import GRIPPER_DOWN, PANDA, quat_multiply
-from worldrl_envs.instruction_space import InstructionSpace
 from worldrl_envs.simulation import Simulation
 
 PROPRIO_SIZE = 8
-BOUND = 10.0  # metres and radians; far beyond the table, so that every space is finite
 
 
 def command_space() -> spaces.Box:
@@ -20,21 +17,6 @@ def command_space() -> spaces.Box:
     low = np.array([*PANDA.workspace_low, *(-t for t in turn), -1], np.float32)
     high = np.array([*PANDA.workspace_high, *turn, 1], np.float32)
     return spaces.Box(low, high, dtype=np.float32)
-
-
-def pixels_space(image_size: int, cameras: tuple[str, ...]) -> spaces.Dict:
-    """Pictures, proprioception, commanded pose and instruction."""
-    keys = {"scene": "image", "wrist": "wrist_image"}
-    picture = (image_size, image_size, 3)
-    pictures: dict[str, spaces.Space[Any]] = {keys[camera]: spaces.Box(0, 255, picture, np.uint8) for camera in cameras}
-    return spaces.Dict(
-        pictures
-        | {
-            "state": spaces.Box(-BOUND, BOUND, (PROPRIO_SIZE,), np.float32),
-            "command": command_space(),
-            "instruction": InstructionSpace(),
-        }
-    )
 
 
 def state_space(sim: Simulation) -> spaces.Box:

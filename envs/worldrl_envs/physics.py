@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,10 @@ class Physics(ABC):
         self._body_of = {model.body(i).name: i for i in range(model.nbody)}
         self.drawer_at = model.joint("drawer").qposadr[0] if "cabinet" in fixtures else None
         self._geoms = {name: self._geoms_of_body(name) for name in objects}
-        self._geoms |= {name: frozenset([model.geom(name).id]) for name in self._named_geoms()}
+        self._geoms |= {
+            name: frozenset([model.geom(name).id])
+            for name in (("table",) if self.drawer_at is None else ("table", "knob"))
+        }
         bodies = (*objects, "drawer") if self.drawer_at is not None else tuple(objects)
         self._task_geoms = frozenset(geom for name in bodies for geom in self._geoms_of_body(name))
 
@@ -47,11 +51,12 @@ class Physics(ABC):
         """Put the robot at home: positions and targets."""
 
     @abstractmethod
+    def advance(self, command: NDArray[Any]) -> None:
+        """Run one control step (0.05 s) toward a command of the robot."""
+
+    @abstractmethod
     def wait(self) -> None:
         """Run one control step with the robot held at home."""
-
-    def _named_geoms(self) -> tuple[str, ...]:
-        return ("table",) if self.drawer_at is None else ("table", "knob")
 
     def _geoms_of_body(self, name: str) -> frozenset[int]:
         return frozenset(np.flatnonzero(self.model.geom_bodyid == self._body_of[name]).tolist())

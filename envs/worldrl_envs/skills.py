@@ -89,7 +89,8 @@ def pick(sim: Simulation, command: NDArray[np.float32], memory: Memory, name: st
     if memory.phase == "lift" or (not memory.blind and predicates.held(sim, name)):
         memory.enter("lift" if memory.blind else "")
         return _lift(sim, command, name, memory.blind)
-    return _grasp(sim, command, memory, np.array([*sim.position(name)[:2], _grasp_height(name)]), _grasp_yaw(sim, name))
+    height = min(GRASP_HEIGHT, OBJECTS[name].rest_height)
+    return _grasp(sim, command, memory, np.array([*sim.position(name)[:2], height]), _grasp_yaw(sim, name))
 
 
 def _grasp(
@@ -129,10 +130,6 @@ def _lift(sim: Simulation, command: NDArray[np.float32], name: str, blind: bool)
     return Goal(up, float(command[5]), CLOSED, reached=bool(clear))
 
 
-def _grasp_height(name: str) -> float:
-    return min(GRASP_HEIGHT, OBJECTS[name].rest_height)
-
-
 def funnel(error: float) -> float:
     """Height to keep above the grasp while still `error` off: the fingers descend in a funnel."""
     return float(np.clip(FUNNEL_SLOPE * (error - FUNNEL_FREE), 0.0, HOVER))
@@ -155,7 +152,7 @@ def _fold(yaw: float, period: float) -> float:
 
 def place(sim: Simulation, command: NDArray[np.float32], memory: Memory, name: str, container: str) -> Goal:
     """Carry the object over the container and let go; failed if it falls beside."""
-    held, inside = predicates.held(sim, name), INSIDE[container](sim, name)
+    held, inside = predicates.held(sim, name), predicates.inside(sim, name, container)
     if memory.phase == "release":
         time = memory.tick("release")
         rise = np.array([*command[:2], command[2] if time < 4 else CARRY_HEIGHT])
@@ -184,19 +181,16 @@ def _opening_centre(sim: Simulation, container: str) -> NDArray[np.float64]:
         # Middle of what sticks out of the cabinet, whose front is 7 cm before its centre.
         front = sim.position("cabinet")[0] + 0.07
         return np.array([(front + sim.position("drawer")[0] + 0.064) / 2, sim.position("drawer")[1]])
-    return sim.position("bin")[:2] + _bin_spot(sim) * _heading(sim.yaw("bin"))
+    yaw = sim.yaw("bin")
+    return sim.position("bin")[:2] + _bin_spot(sim) * np.array([np.cos(yaw), np.sin(yaw)])
 
 
 def _bin_spot(sim: Simulation) -> float:
     """Where along the bin's long side to drop: its middle for one cube, beside the first for two."""
     if len(sim.objects) == 1:
         return 0.0
-    lying = [sim.local(name, "bin")[0] for name in sim.objects if predicates.inside_bin(sim, name)]
+    lying = [sim.local(name, "bin")[0] for name in sim.objects if predicates.inside(sim, name, "bin")]
     return BIN_SPOT if not lying or lying[0] < 0 else -BIN_SPOT
-
-
-def _heading(yaw: float) -> NDArray[np.float64]:
-    return np.array([np.cos(yaw), np.sin(yaw)])
 
 
 def open_drawer(sim: Simulation, command: NDArray[np.float32], memory: Memory) -> Goal:
@@ -304,7 +298,6 @@ def _through(cube, direction, along: float) -> NDArray[np.float64]:
     return cube + (along + 0.012) * direction
 
 
-INSIDE = {"bin": predicates.inside_bin, "drawer": predicates.inside_drawer}
 SKILLS: dict[str, Callable[..., Goal]] = {
     "pick": pick,
     "place": place,

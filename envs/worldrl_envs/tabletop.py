@@ -7,10 +7,11 @@ import numpy as np
 from gymnasium.utils import EzPickle
 from numpy.typing import NDArray
 
+from worldrl_envs import control
 from worldrl_envs.arrangements import Arrangement
 from worldrl_envs.base import TaskEnv
-from worldrl_envs.control import ACTION_SIZE, GRIPPER_INDEX, PANDA, Embodiment, check_action, home_command, next_command
-from worldrl_envs.observations import pixels_space, proprioception, state_space, state_vector
+from worldrl_envs.control import ACTION_SIZE, GRIPPER_INDEX, PANDA, Embodiment
+from worldrl_envs.observations import PROPRIO_SIZE, command_space, proprioception, state_space, state_vector
 from worldrl_envs.simulation import Simulation
 from worldrl_envs.style import Look, Style
 from worldrl_envs.tasks import get_task
@@ -53,6 +54,7 @@ class TabletopEnv(TaskEnv):
     needs `vector_kwargs={"context": "spawn"}`. Version history: v0, first release.
     """
 
+    CONTROL = control
     IMAGES: ClassVar[dict[str, str]] = {"scene": "image", "wrist": "wrist_image"}
 
     def __init__(
@@ -69,21 +71,13 @@ class TabletopEnv(TaskEnv):
         EzPickle.__init__(self, task, obs, image_size, cameras, style, terminate_on_success, instruction, render_mode)
         spec = get_task(task)
         self.sim = Simulation(spec.objects, spec.fixtures)
+        look = Look(self.sim.model)
         super().__init__(
-            spec,
-            self.sim,
-            Look(self.sim.model),
-            obs=obs,
-            image_size=image_size,
-            cameras=cameras,
-            style=style,
-            terminate_on_success=terminate_on_success,
-            instruction=instruction,
-            render_mode=render_mode,
+            spec, self.sim, look, obs, image_size, cameras, style, terminate_on_success, instruction, render_mode
         )
         self.action_space = gymnasium.spaces.Box(-1, 1, (ACTION_SIZE,), np.float32)
-        pixels = obs == "pixels"
-        self.observation_space = pixels_space(image_size, self.cameras) if pixels else state_space(self.sim)
+        pixels = self._pixels_space(image_size, PROPRIO_SIZE, command_space())
+        self.observation_space = pixels if obs == "pixels" else state_space(self.sim)
 
     @property
     def embodiment(self) -> Embodiment:
@@ -99,14 +93,6 @@ class TabletopEnv(TaskEnv):
     def hold_action(self) -> NDArray[np.float32]:
         """No motion, the gripper as commanded, float32[7]."""
         return np.array([0, 0, 0, 0, 0, 0, self._command[GRIPPER_INDEX]], np.float32)
-
-    def _home_command(self) -> NDArray[np.float32]:
-        return home_command()
-
-    def _follow(self, action: NDArray[np.float32]) -> NDArray[np.float32]:
-        command = next_command(self._command, check_action(action))
-        self.sim.advance(command)
-        return command
 
     def _proprioception(self) -> NDArray[np.float32]:
         return proprioception(self.sim)

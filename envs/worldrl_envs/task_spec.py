@@ -8,14 +8,14 @@ from worldrl_envs.language import PARAPHRASES, Phrases
 from worldrl_envs.layouts import LayoutSpec
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TaskSpec:
     """Everything that makes a task."""
 
     name: str  # CamelCase; the environment id is `worldrl/<name>-v0`
     kind: str  # One of `tasks.KINDS`
     instruction: str  # The canonical sentence
-    objects: tuple[str, ...]  # Free objects, names in `scene.OBJECTS`
+    objects: tuple[str, ...] = ()  # Free objects, names in `scene.OBJECTS`
     layout: LayoutSpec  # How start arrangements are drawn
     horizon: int  # Control steps (1/20 s) until the episode is truncated
     # Predicates of the suite's physics, to be met in this order, each at some frame; meeting the last is success.

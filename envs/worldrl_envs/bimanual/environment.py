@@ -2,14 +2,14 @@
 
 from typing import Any, ClassVar
 
-import gymnasium
 import numpy as np
 from gymnasium.utils import EzPickle
 from numpy.typing import NDArray
 
 from worldrl_envs.base import TaskEnv
-from worldrl_envs.bimanual.control import SIXAXIS_PAIR, JointEmbodiment, check_action, home_command, next_command
-from worldrl_envs.bimanual.observations import pixels_space, state_space, state_vector
+from worldrl_envs.bimanual import control
+from worldrl_envs.bimanual.control import ACTION_SIZE, SIXAXIS_PAIR, JointEmbodiment
+from worldrl_envs.bimanual.observations import joint_space, state_space, state_vector
 from worldrl_envs.bimanual.simulation import BimanualSimulation
 from worldrl_envs.errors import OptionError, check_name
 from worldrl_envs.style import Look, Style, sample_style
@@ -43,6 +43,7 @@ class BimanualEnv(TaskEnv):
     As of `TabletopEnv`. Version history: v0, first release.
     """
 
+    CONTROL = control
     IMAGES: ClassVar[dict[str, str]] = {
         "head": "image",
         "left_wrist": "left_wrist_image",
@@ -70,24 +71,13 @@ class BimanualEnv(TaskEnv):
         spec = get_task(task)
         self.sim = BimanualSimulation(spec.objects, spec.fixtures)
         self.domain, self._domain_seed = domain, 0
+        look = Look(self.sim.model, "head", _prop_place)
         super().__init__(
-            spec,
-            self.sim,
-            Look(self.sim.model, "head", _prop_place),
-            obs=obs,
-            image_size=image_size,
-            cameras=cameras,
-            style=style,
-            terminate_on_success=terminate_on_success,
-            instruction=instruction,
-            render_mode=render_mode,
+            spec, self.sim, look, obs, image_size, cameras, style, terminate_on_success, instruction, render_mode
         )
-        self.action_space = gymnasium.spaces.Box(
-            np.array(SIXAXIS_PAIR.low, np.float32), np.array(SIXAXIS_PAIR.high, np.float32), dtype=np.float32
-        )
-        pixels = obs == "pixels"
-        pictures = tuple(self.IMAGES[camera] for camera in self.cameras)
-        self.observation_space = pixels_space(image_size, pictures) if pixels else state_space(self.sim)
+        self.action_space = joint_space()
+        pixels = self._pixels_space(image_size, ACTION_SIZE, joint_space())
+        self.observation_space = pixels if obs == "pixels" else state_space(self.sim)
 
     @property
     def embodiment(self) -> JointEmbodiment:
@@ -97,14 +87,6 @@ class BimanualEnv(TaskEnv):
     def hold_action(self) -> NDArray[np.float32]:
         """The command itself, float32[14]."""
         return self.command
-
-    def _home_command(self) -> NDArray[np.float32]:
-        return home_command()
-
-    def _follow(self, action: NDArray[np.float32]) -> NDArray[np.float32]:
-        command = next_command(self._command, check_action(action))
-        self.sim.advance(command)
-        return command
 
     def _proprioception(self) -> NDArray[np.float32]:
         return self.sim.joints.astype(np.float32)

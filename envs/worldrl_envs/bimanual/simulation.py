@@ -1,7 +1,5 @@
 """Physics of one task with two arms, driven by joint targets; control steps as in `simulation.py`."""
 
-from functools import cached_property
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -127,13 +125,9 @@ class BimanualSimulation(Physics):
         """Whether two free objects touch."""
         return self.touches(self._geoms[name], self._geoms[other])
 
-    @cached_property
-    def _all_pads(self) -> frozenset[int]:
-        return frozenset(pad for pads in self._pads.values() for pad in pads)
-
     def contact(self) -> bool:
         """Whether any finger touches any task object or the drawer."""
-        return self.touches(self._all_pads, self._task_geoms)
+        return self.touches(frozenset().union(*self._pads.values()), self._task_geoms)
 
     def point(self, name: str, offset: NDArray[np.float64]) -> NDArray[np.float64]:
         """World position of a point fixed to an object or fixture, float64[3], metres."""

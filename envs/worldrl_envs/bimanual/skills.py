@@ -165,9 +165,11 @@ def _spot(hand: Hand, name: str, onto: str) -> NDArray[np.float64]:
 
 
 def _lies(sim: BimanualSimulation, name: str, onto: str) -> bool:
-    inside = {"bin": predicates.inside_bin, "drawer": predicates.inside_drawer, "zone": predicates.in_zone}
+    inside = {"bin": predicates.inside_bin, "drawer": predicates.inside_drawer}
     if onto in inside:
         return inside[onto](sim, name)
+    if onto == "zone":
+        return predicates.in_zone(name)(sim)
     return predicates.stacked(onto, name)(sim) if onto in OBJECTS else predicates.on_plate(name)(sim)
 
 

@@ -84,7 +84,12 @@ def paired(a: ArrayLike, b: ArrayLike) -> Paired:
     first, second = _outcomes("a", a), _outcomes("b", b)
     if first.size != second.size:
         raise SettingError(f"paired: a has {first.size} episodes and b {second.size}; pair them by episode first")
-    both, only_a, only_b, neither = _cells(first, second)
+    both, only_a, only_b, neither = (
+        int((first & second).sum()),
+        int((first & ~second).sum()),
+        int((~first & second).sum()),
+        int((~first & ~second).sum()),
+    )
     lo, hi = newcombe(both, only_a, only_b, neither)
     return {
         "n": first.size,
@@ -209,11 +214,6 @@ def auroc_within(score: ArrayLike, hit: ArrayLike, stratum: Sequence[Any]) -> Wi
             pairs.append(above.size * below.size)
     known = float(np.average(areas, weights=pairs)) if pairs else None
     return {"value": known, "pairs": sum(pairs), "strata": len(pairs), "of": len(names)}
-
-
-def _cells(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> tuple[int, int, int, int]:
-    """Count both, only A, only B, neither."""
-    return int((a & b).sum()), int((a & ~b).sum()), int((~a & b).sum()), int((~a & ~b).sum())
 
 
 def _outcomes(name: str, values: ArrayLike) -> NDArray[np.bool_]:

@@ -14,7 +14,11 @@ CHECKS = ("jumps", "early_timeouts", "actions_clipped")
 def checks_of(data: Trajectories) -> dict[str, Any]:
     """Return what the checks of reading found, JSON-ready; empty for a clean dataset."""
     found = {name: data.info.provenance[name] for name in CHECKS if data.info.provenance.get(name)}
-    return found | ({"equal_rewards": float(data.reward[0])} if len(data) > 1 and _equal(data) else {})
+    return found | (
+        {"equal_rewards": float(data.reward[0])}
+        if len(data) > 1 and bool((data.reward == data.reward[0]).all())
+        else {}
+    )
 
 
 def remarks(data: Trajectories) -> list[str]:
@@ -53,7 +57,3 @@ def _jumps(found: dict[str, Any], source: str) -> list[str]:
             "observation says; ends of episodes are missing"
         )
     return lines
-
-
-def _equal(data: Trajectories) -> bool:
-    return bool((data.reward == data.reward[0]).all())

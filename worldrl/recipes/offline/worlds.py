@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -135,7 +134,11 @@ def open_data(settings: Any, device: torch.device) -> Opened:
     basis = ChunkBasis.of(recorded.rows.action, settings.components) if settings.components else None
     if basis is not None:
         recorded, basis = recorded.told_in(basis), basis.to(device)
-    data = latent_trajectories(recorded, settings.data, settings.max_episode_steps or known_limit(tasks, model))
+    data = latent_trajectories(
+        recorded,
+        settings.data,
+        settings.max_episode_steps or (limit_in_chunks(tasks, model) if set(tasks) <= embedded_tasks() else None),
+    )
     return Opened(data, LatentWorld(model, recorded.records, outcome_rule(model), encoder, basis), tasks)
 
 
@@ -146,11 +149,6 @@ def save_view(opened: Opened, folder: Path) -> None:
         for name, part in parts.items():
             if part is not None:
                 part.save(folder / name)
-
-
-def known_limit(tasks: Sequence[str], model: VideoWorldModel) -> int | None:
-    """Time limit of embedded tasks in chunks; None where one is of another suite."""
-    return limit_in_chunks(tasks, model) if set(tasks) <= embedded_tasks() else None
 
 
 def outcome_rule(model: VideoWorldModel) -> SuccessRule:

@@ -29,7 +29,6 @@ from worldrl.rewards.motion.decoded import DecodedReward
 from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
 from worldrl.rewards.motion.readout import choose_columns, recorded_names
 from worldrl.rewards.motion.terms import RewardTerms
-from worldrl.rewards.motion.training import Restore
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor
 from worldrl.rollout.imagined.decoded_plans import check_targets
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
@@ -159,11 +158,6 @@ def make_planner(
     model.save(place / WORLD_MODEL)
 
 
-def look_through(settings: EvaSettings, model: VideoWorldModel, seed: int) -> Restore:
-    """Show recorded frames as planned ones: through the codec, with noise on its latents."""
-    return through_codec(model, noise=settings.latent_noise, seed=seed)
-
-
 def make_idm(
     settings: EvaSettings,
     seed: int,
@@ -174,7 +168,7 @@ def make_idm(
 ) -> None:
     """Train an inverse dynamics model on real frames and on their reconstructions; curves in ``place/metrics.jsonl``."""
     learned, scaling, apart = split
-    camera, restore = learned[0].main_camera, look_through(settings, model, seed)
+    camera, restore = learned[0].main_camera, through_codec(model, noise=settings.latent_noise, seed=seed)
     view = {"frame_stride": settings.stride, "camera": camera, "restore": restore}
     with MetricLog(place) as log:
         idm = learn_idm(

@@ -112,7 +112,18 @@ def run(settings: HorizonSettings, cell: Cell, folder: Path) -> dict[str, Any]:
     rollouts = LongRolloutConfig(settings.rollouts, STEPS, None if horizon == STEPS else horizon, threshold)
     facts = Facts(rows.obs.mean(0), rows.obs.std(0), 1, updates=settings.updates)
     with initial_weights(cell.seed, "pendulum", "agent"):
-        agent = Neubay(agent_config(settings), facts)
+        agent = Neubay(
+            NeubayConfig(
+                memory=MemoryConfig(settings.width, settings.states),
+                hidden=(settings.hidden, settings.hidden),
+                discount=settings.discount,
+                polyak=settings.polyak,
+                encoder_rate=settings.encoder_rate,
+                head_rate=settings.head_rate,
+                temperature=settings.temperature,
+            ),
+            facts,
+        )
     training = NeubayTraining(
         updates=settings.updates,
         rows=settings.rows,
@@ -139,19 +150,6 @@ def learned_world(settings: HorizonSettings, rows: Transitions, seed: int, stage
     place = shared(stage, f"ensemble-seed-{seed}", lambda folder: fitted(folder / "checkpoints").save(folder / "model"))
     config = EnsembleWorldConfig(MemberChoice.rollout, Uncertainty.epistemic_mean, "elites")
     return EnsembleWorld(Ensemble.load(place / "model"), rows.obs, never, config)
-
-
-def agent_config(settings: HorizonSettings) -> NeubayConfig:
-    """The agent at the size of these settings."""
-    return NeubayConfig(
-        memory=MemoryConfig(settings.width, settings.states),
-        hidden=(settings.hidden, settings.hidden),
-        discount=settings.discount,
-        polyak=settings.polyak,
-        encoder_rate=settings.encoder_rate,
-        head_rate=settings.head_rate,
-        temperature=settings.temperature,
-    )
 
 
 @torch.no_grad()
