@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from worldrl.core.rng import numpy_stream
 from worldrl.core.statistics.intervals import mean_interval
@@ -19,6 +20,8 @@ from worldrl.evaluation.offline.scores import score_over_seeds
 from worldrl.evaluation.report.model import Curve, Filmstrip, Point, Table
 from worldrl.evaluation.report.words import number
 
+Results = Mapping[str, Sequence[dict[str, Any]]]
+"""The numbers of every method's stages, by seed."""
 Verdict = Literal["reproduced", "not reproduced", "contrary", "open"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
@@ -37,10 +40,13 @@ class Claim:
 
     sentence: str  # the statement
     quantity: str  # meaning and unit of the numbers
-    values: Sequence[float]  # one per seed
+    values: Sequence[float] | NDArray[np.float64]  # one per seed
     judged: Judged | None = None  # interval and verdict that are not over seeds; None for those over seeds
     # Seeds whose noise allows no number; with any, the claim is open, since the other seeds are a selection.
     undecided: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", [float(value) for value in self.values])
 
     @property
     def mean(self) -> float | None:
@@ -72,7 +78,14 @@ class Claim:
         lo, hi = self.interval or (None, None)
         head = {"statement": self.sentence, "quantity": self.quantity, "verdict": self.verdict}
         counts = {"n": len(self.values), "undecided": self.undecided}
-        return {**head, **counts, "mean": self.mean, "lo": lo, "hi": hi, "values": list(self.values)}
+        return {
+            **head,
+            **counts,
+            "mean": self.mean,
+            "lo": lo,
+            "hi": hi,
+            "values": [float(value) for value in self.values],
+        }
 
 
 @dataclass(frozen=True)
@@ -92,6 +105,11 @@ class Findings:
         if len(found) == 1:
             return found.pop()
         return "contrary" if "contrary" in found else "not reproduced"
+
+
+def column(results: Results, method: str, name: str) -> NDArray[np.float64]:
+    """One number of one method, or a curve of it, by seed."""
+    return np.array([found[name] for found in results[method]], dtype=float)
 
 
 def claims_table(claims: Sequence[Claim]) -> Table:

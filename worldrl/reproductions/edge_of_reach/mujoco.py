@@ -35,11 +35,11 @@ from worldrl.methods.offline.imagining import Imagining
 from worldrl.methods.offline.ravl import Ravl, RavlConfig
 from worldrl.methods.offline.reach import FAR, reach_report
 from worldrl.methods.offline.sac import Sac, SacConfig
-from worldrl.methods.offline.training import Evaluate, OfflineReport, OfflineTraining, train_offline
+from worldrl.methods.offline.training import OfflineReport, OfflineTraining, train_offline
 from worldrl.recipes.offline.worlds import true_world
 from worldrl.reproductions.catalogue import Cell
 from worldrl.reproductions.edge_of_reach.parts import FLOOR, common_settings, padded
-from worldrl.reproductions.findings import Claim, Findings, across_seeds, over_seeds
+from worldrl.reproductions.findings import Claim, Findings, Results, across_seeds, column, over_seeds
 from worldrl.reproductions.sac_replay import experience
 from worldrl.rollout.vector.episodes import dataset_environment, memoryless
 
@@ -107,49 +107,34 @@ def run(settings: SimulatorSettings, cell: Cell, folder: Path) -> dict[str, Any]
         agent = make_agent(settings, cell.method, Facts.of(rows, data.returns(), updates=settings.updates))
     imagination = Branches(true_world(data, rows), len(rows), BranchConfig(settings.starts, settings.horizon))
 
+    every = max(1, settings.updates // settings.evaluations)  # updates between evaluations, and between checkpoints
+    size = Imagining(settings.horizon, settings.real_ratio, settings.starts, settings.refresh, settings.generations)
+
     def watch(learned: Sac, step: int) -> dict[str, float]:
         return look(settings, learned, env, data.info, rows)
 
+    def train(updates: int) -> OfflineReport:
+        return train_offline(
+            "edge-of-reach",
+            agent,
+            rows,
+            OfflineTraining(updates, settings.batch, every, every, every),
+            seed=cell.seed,
+            imagination=imagination,
+            imagining=size,
+            evaluate=watch,
+            folder=folder / "checkpoints",
+        )
+
     try:
-        report = train(settings, agent, rows, imagination, watch, settings.updates, cell.seed, folder)
+        report = train(settings.updates)
     except NonFiniteError:  # values left the range of float32, which is the effect: take the newest checkpoint
-        report = train(settings, agent, rows, imagination, watch, 1, cell.seed, folder)
-    curves = padded(report.evaluations, math.ceil(settings.updates / interval(settings)))
+        report = train(1)
+    curves = padded(report.evaluations, math.ceil(settings.updates / every))
     largest = float(rows.reward.max()) / (1 - settings.discount)
     facts = {"data_return": float(data.returns().mean()), "log10_largest": math.log10(largest)}
     draws = stream(cell.seed, "edge-of-reach", "asked")
     return {**curves, **facts, **reach_report(agent, imagination, rollouts=settings.asked, generator=draws)}
-
-
-def train(
-    settings: SimulatorSettings,
-    agent: Sac,
-    rows: Transitions,
-    imagination: Branches,
-    evaluate: Evaluate,
-    updates: int,
-    seed: int,
-    folder: Path,
-) -> OfflineReport:
-    """Train up to ``updates`` steps; a newer checkpoint leaves nothing to do."""
-    every = interval(settings)
-    size = Imagining(settings.horizon, settings.real_ratio, settings.starts, settings.refresh, settings.generations)
-    return train_offline(
-        "edge-of-reach",
-        agent,
-        rows,
-        OfflineTraining(updates, settings.batch, every, every, every),
-        seed=seed,
-        imagination=imagination,
-        imagining=size,
-        evaluate=evaluate,
-        folder=folder / "checkpoints",
-    )
-
-
-def interval(settings: SimulatorSettings) -> int:
-    """Updates between evaluations, and between checkpoints."""
-    return max(1, settings.updates // settings.evaluations)
 
 
 def make_agent(settings: SimulatorSettings, method: str, facts: Facts) -> Sac:
@@ -185,34 +170,31 @@ def look(settings: SimulatorSettings, agent: Sac, env: Any, info: DatasetInfo, r
 # --- what was found -------------------------------------------------------------------------------------------------
 
 
-def conclude(settings: SimulatorSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> Findings:
+def conclude(settings: SimulatorSettings, results: Results) -> Findings:
     """Compare the two agents by their last evaluation, returns by the last half of the evaluations."""
-    last = {m: {key: _last(results[m], key) for key in ("log10_q", "log10_earned")} for m in METHODS}
+    last = {m: {key: column(results, m, key)[:, -1] for key in ("log10_q", "log10_earned")} for m in METHODS}
     returns = {m: late_returns(results[m]) for m in METHODS}
-    largest = np.array([found["log10_largest"] for found in results["base"]])
+    largest = column(results, "base", "log10_largest")
     over = {m: last[m]["log10_q"] - last[m]["log10_earned"] for m in METHODS}
+    separation = column(results, "ravl", "penalty_auroc") - 0.5
     claims = [
         Claim(
             "base's values grow beyond what any policy can earn",
             "log10 (Q / largest possible)",
-            (last["base"]["log10_q"] - largest).tolist(),
+            last["base"]["log10_q"] - largest,
         ),
-        Claim("RAVL's values do not", "log10 (largest possible / Q)", (largest - last["ravl"]["log10_q"]).tolist()),
+        Claim("RAVL's values do not", "log10 (largest possible / Q)", largest - last["ravl"]["log10_q"]),
         Claim(
             "RAVL promises less beyond what it earns than base",
             "log10 (Q / earned), difference",
-            (over["base"] - over["ravl"]).tolist(),
+            over["base"] - over["ravl"],
         ),
         Claim(
             "RAVL earns more than base, and than every method whose penalty is the world's uncertainty",
             "return over the last half of training, difference",
-            (returns["ravl"] - returns["base"]).tolist(),
+            returns["ravl"] - returns["base"],
         ),
-        Claim(
-            "RAVL's effective penalty tells the farthest final states",
-            "AUROC less 0.5",
-            [found["penalty_auroc"] - 0.5 for found in results["ravl"]],
-        ),
+        Claim("RAVL's effective penalty tells the farthest final states", "AUROC less 0.5", separation),
     ]
     return Findings(claims, [methods_table(results)], curves(results), notes(settings, results))
 
@@ -222,21 +204,14 @@ def late_returns(found: Sequence[dict[str, Any]]) -> NDArray[np.float64]:
     return np.array([np.mean(one["return"][len(one["return"]) // 2 :]) for one in found])
 
 
-def _last(found: Sequence[dict[str, Any]], key: str) -> Any:
-    return np.array([one[key][-1] for one in found])
-
-
-def methods_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
+def methods_table(results: Results) -> Table:
     """Last evaluation of every method, mean over seeds."""
     rows = []
     for method in METHODS:
-        found = results[method]
-        returns = late_returns(found)
-        numbers = [number(float(np.mean(_last(found, key)))) for key in ("log10_q", "log10_earned")]
-        rows.append(
-            (method, over_seeds(returns.tolist()), *numbers, f"{np.mean([one['penalty_auroc'] for one in found]):.3f}")
-        )
-    data = np.mean([one["data_return"] for one in results["base"]])
+        returns, auroc = late_returns(results[method]), column(results, method, "penalty_auroc").mean()
+        numbers = [number(float(column(results, method, key)[:, -1].mean())) for key in ("log10_q", "log10_earned")]
+        rows.append((method, over_seeds(returns.tolist()), *numbers, f"{auroc:.3f}"))
+    data = column(results, "base", "data_return").mean()
     headers = (
         "Method",
         "Return over the last half: interquartile mean [95 %], lowest to highest seed",
@@ -247,7 +222,7 @@ def methods_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
     return Table("At the end of training", headers, rows, f"Mean return of the data: {data:.1f}.")
 
 
-def curves(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Any]:
+def curves(results: Results) -> list[Any]:
     """Return, and predicted value beside discounted return, over training."""
     x = list(range(1, len(results["base"][0]["return"]) + 1))
 
@@ -262,7 +237,7 @@ def curves(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Any]:
     ]
 
 
-def notes(settings: SimulatorSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
+def notes(settings: SimulatorSettings, results: Results) -> list[str]:
     """Notes on the method."""
     uncertainty = max(found["largest_uncertainty"] for found in results["base"])
     return [

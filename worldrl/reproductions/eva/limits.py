@@ -6,9 +6,6 @@ N states of their own, the same for every arm, so plans are compared in pairs. S
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +15,7 @@ from worldrl.evaluation.report.model import Table
 from worldrl.recipes.motion.planned_execution import Planning, decoded_plans
 from worldrl.reproductions.eva.parts import Parts
 from worldrl.reproductions.eva.settings import ALIGNED, CONTROLS, EvaSettings, chunks_to, task_names_of
+from worldrl.reproductions.findings import Results
 from worldrl.rewards.motion.executability import violation_rate
 from worldrl.rollout.imagined.staged_rollouts import StagedConfig
 
@@ -26,7 +24,6 @@ MEASURED = ("none", *CONTROLS, *ALIGNED)
 PLANNED = "planned_violations"
 """Share of each plan's frames that break a limit."""
 PURPOSE = "limits"
-Results = Mapping[str, Sequence[dict[str, Any]]]
 
 
 def planned_violations(settings: EvaSettings, parts: Parts, planning: Planning) -> dict[str, list[float]]:

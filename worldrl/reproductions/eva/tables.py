@@ -14,13 +14,12 @@ from worldrl.evaluation.report.words import with_rate
 from worldrl.reproductions.eva.arms import FORESEEN, MEASURES, equal_compute
 from worldrl.reproductions.eva.climb import times_less
 from worldrl.reproductions.eva.settings import ALIGNED, ARMS, GIVEN, TERM, TRAINED, EvaSettings, task_names_of
+from worldrl.reproductions.findings import Results, column
 
 REWARDS = {"reward": TERM, FORESEEN: "execution, foreseen"}
 """What the rewards of single plans are called."""
 BASELINES = {"branch-grpo": "flow-grpo", "sol-rl": "full-pool"}
 """Baseline of each cheaper method."""
-Results = Mapping[str, Sequence[dict[str, Any]]]
-"""Every arm's numbers, by seed."""
 
 
 # --- reading what the stages left -----------------------------------------------------------------------------------
@@ -29,11 +28,6 @@ Results = Mapping[str, Sequence[dict[str, Any]]]
 def arms_in(results: Results, among: Sequence[str] = ARMS) -> list[str]:
     """Arms of ``among`` that were run, in their order."""
     return [method for method in among if method in results]
-
-
-def column(results: Results, method: str, name: str) -> NDArray[np.float64]:
-    """One number of one arm, by seed."""
-    return np.array([found[name] for found in results[method]], dtype=float)
 
 
 def climbs(results: Results, method: str) -> list[dict[str, Any]]:

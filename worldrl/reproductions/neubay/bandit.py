@@ -10,12 +10,11 @@ probabilities from 0.01 to 0.99. Every seed draws data, ensemble and agent anew;
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -28,7 +27,7 @@ from worldrl.methods.offline.neubay.lru import MemoryConfig
 from worldrl.methods.offline.neubay.packed_sequences import PackedSequenceBuffer, segment
 from worldrl.methods.offline.neubay.recurrent_q import RecurrentQAgent, RecurrentQConfig
 from worldrl.reproductions.catalogue import Cell
-from worldrl.reproductions.findings import Claim, Findings, across_seeds
+from worldrl.reproductions.findings import Claim, Findings, Results, across_seeds, column
 from worldrl.reproductions.neubay.bandit_world import (
     ElitePredictions,
     RewardEnsemble,
@@ -217,67 +216,59 @@ def tested(settings: BanditSettings, agent: RecurrentQAgent, *, seed: int) -> Te
     return arm.reshape(len(GRID), settings.tests, HORIZON).float()
 
 
-def conclude(settings: BanditSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> Findings:
+def conclude(settings: BanditSettings, results: Results) -> Findings:
     """Compare the two agents."""
-    share = {m: np.array([found["arm_1"] for found in results[m]]) for m in METHODS}
+    share = {m: column(results, m, "arm_1") for m in METHODS}
     at = {name: [GRID.index(p) for p in chosen] for name, chosen in (("better", BETTER), ("worse", WORSE))}
     mean = {m: {name: share[m][:, columns].mean(1) for name, columns in at.items()} for m in METHODS}
     claims = [
         Claim(
             f"neutral keeps arm 1 where it is better and returns to arm 0 where it is worse (p in {BETTER} against {WORSE})",
             "share of pulls, difference",
-            (mean["neutral"]["better"] - mean["neutral"]["worse"]).tolist(),
+            mean["neutral"]["better"] - mean["neutral"]["worse"],
         ),
         Claim(
             f"where arm 1 is better, neutral pulls it more than penalised (p in {BETTER})",
             "share of pulls, difference",
-            (mean["neutral"]["better"] - mean["penalised"]["better"]).tolist(),
+            mean["neutral"]["better"] - mean["penalised"]["better"],
         ),
         Claim(
             f"penalised commits to arm 0: it pulls arm 1 in under 10 % of pulls even where it is better (p in {BETTER})",
             "10 % less the share of pulls",
-            (0.1 - mean["penalised"]["better"]).tolist(),
+            0.1 - mean["penalised"]["better"],
         ),
     ]
     return Findings(claims, [grid_table(results), ensemble_table(results)], curves(results), notes(settings))
 
 
-def curves(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Any]:
+def curves(results: Results) -> list[Any]:
     """Arm 1's share over its success probability, and over the pulls of an episode."""
     share = {m: [found["arm_1"] for found in results[m]] for m in METHODS}
-    figure = [
-        across_seeds(
-            "Pulls of arm 1", "success probability of arm 1 (arm 0: 0.5)", "share of pulls", GRID, share, percent=True
-        )
-    ]
+    label = "success probability of arm 1 (arm 0: 0.5)"
+    figure = [across_seeds("Pulls of arm 1", label, "share of pulls", GRID, share, percent=True)]
     for method in METHODS:
-        by_pull = {
-            f"p = {p}": [found["arm_1_by_pull"][str(p)] for found in results[method]] for p in (0.01, 0.3, 0.7, 0.99)
-        }
-        pulls = list(range(1, HORIZON + 1))
-        figure.append(
-            across_seeds(
-                f"{method}: pulls of arm 1 over the episode", "pull", "share of episodes", pulls, by_pull, percent=True
-            )
-        )
+        shown = (0.01, 0.3, 0.7, 0.99)
+        by_pull = {f"p = {p}": [found["arm_1_by_pull"][str(p)] for found in results[method]] for p in shown}
+        title = f"{method}: pulls of arm 1 over the episode"
+        figure.append(across_seeds(title, "pull", "share of episodes", range(1, HORIZON + 1), by_pull, percent=True))
     return figure
 
 
-def grid_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
+def grid_table(results: Results) -> Table:
     """Shares per success probability, mean over seeds."""
     rows = []
     for method in METHODS:
         for name, key in (("pulls of arm 1", "arm_1"), ("pulls of the better arm", "best_arm")):
-            mean = np.mean([found[key] for found in results[method]], axis=0)
+            mean = column(results, method, key).mean(0)
             rows.append((f"{method}: {name}", *(f"{100 * value:.1f} %" for value in mean)))
     return Table("Shares by success probability of arm 1", ("Agent", *map(str, GRID)), rows, "Mean over seeds.")
 
 
-def ensemble_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
+def ensemble_table(results: Results) -> Table:
     """Predictions of the ensembles."""
     rows = []
     for name, key in (("mean over members", "mu"), ("standard deviation over members", "uncertainty")):
-        mean = np.mean([found[key] for found in results["neutral"]], axis=0)
+        mean = column(results, "neutral", key).mean(0)
         rows.append((name, *(f"{value:.3f}" for value in mean)))
     return Table("The ensemble's mean reward", ("Over seeds", "arm 0", "arm 1"), rows)
 

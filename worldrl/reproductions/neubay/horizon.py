@@ -9,14 +9,13 @@ limit: only the uncertainty cuts these rollouts.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.transitions import Transitions
@@ -28,7 +27,7 @@ from worldrl.methods.offline.neubay.lru import MemoryConfig
 from worldrl.methods.offline.neubay.neubay import Neubay, NeubayConfig
 from worldrl.methods.offline.neubay.training import NeubayTraining, train_neubay
 from worldrl.reproductions.catalogue import Cell
-from worldrl.reproductions.findings import Claim, Findings, across_seeds
+from worldrl.reproductions.findings import Claim, Findings, Results, across_seeds, column
 from worldrl.reproductions.neubay.pendulum import REWARD_SCALE, STEPS, hang, observe, record, swing
 from worldrl.reproductions.stage_sharing import shared
 from worldrl.world_models.state.config import MemberChoice, Uncertainty, neubay_ensemble
@@ -165,31 +164,27 @@ def tested(settings: HorizonSettings, agent: Neubay, seed: int) -> dict[str, flo
         obs = observe(angle, speed)
         total, discounted = total + reward, discounted + settings.discount**step * reward
     return {
-        "predicted": _mean(predicted),
-        "realised": _mean(discounted),
-        "over_estimation": _mean(predicted - discounted),
-        "return": _mean(total) / REWARD_SCALE,
+        "predicted": float(predicted.mean()),
+        "realised": float(discounted.mean()),
+        "over_estimation": float((predicted - discounted).mean()),
+        "return": float(total.mean()) / REWARD_SCALE,
     }
-
-
-def _mean(values: Tensor) -> float:
-    return float(values.mean())
 
 
 # --- what was found -------------------------------------------------------------------------------------------------
 
 
-def conclude(settings: HorizonSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> Findings:
+def conclude(settings: HorizonSettings, results: Results) -> Findings:
     """Compare the horizons."""
-    over = np.array([[found["over_estimation"] for found in results[m]] for m in METHODS])  # [horizon, seed]
+    over = np.stack([column(results, m, "over_estimation") for m in METHODS])  # [horizon, seed]
     slope = np.polyfit(np.log10(HORIZONS), over, 1)[0]
     claims = [
         Claim(
             f"rollouts up to the time limit over-estimate less than rollouts of {HORIZONS[0]} step",
             "over-estimation, difference",
-            (over[0] - over[-1]).tolist(),
+            over[0] - over[-1],
         ),
-        Claim("over-estimation falls with the horizon", "fall per factor of 10 in H", (-slope).tolist()),
+        Claim("over-estimation falls with the horizon", "fall per factor of 10 in H", -slope),
     ]
     by_seed = {
         key: [[results[m][seed][key] for m in METHODS] for seed in range(over.shape[1])]
@@ -203,17 +198,15 @@ def conclude(settings: HorizonSettings, results: Mapping[str, Sequence[dict[str,
     return Findings(claims, [horizon_table(results)], figure, notes(settings))
 
 
-def horizon_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
+def horizon_table(results: Results) -> Table:
     """Every horizon, mean over seeds."""
     keys = ("imagined_median", "predicted", "realised", "over_estimation", "return")
     rows = []
     for method in METHODS:
-        means = [np.mean([found[key] for found in results[method]]) for key in keys]
-        rows.append((method, *(number(float(mean)) for mean in means)))
+        rows.append((method, *(number(float(column(results, method, key).mean())) for key in keys)))
     headers = ("Rollouts", "Imagined steps, median", "Predicted", "Realised", "Over-estimation", "Return")
-    return Table(
-        "By horizon", headers, rows, "Mean over seeds; medians are those of one more generation after training."
-    )
+    note = "Mean over seeds; medians are those of one more generation after training."
+    return Table("By horizon", headers, rows, note)
 
 
 def notes(settings: HorizonSettings) -> list[str]:

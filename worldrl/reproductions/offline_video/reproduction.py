@@ -50,7 +50,7 @@ from worldrl.recipes.offline.latent_actor import LatentEnvironment, limit_in_chu
 from worldrl.recipes.offline.worlds import FirstUnguided, latent_trajectories, outcome_rule
 from worldrl.recipes.world_model.start import BUNDLED, weights_folder
 from worldrl.reproductions.catalogue import Cell
-from worldrl.reproductions.findings import Claim, Findings, side_by_side
+from worldrl.reproductions.findings import Claim, Findings, Results, column, side_by_side
 from worldrl.reproductions.offline_video.settings import LatentSettings
 from worldrl.reproductions.stage_sharing import shared
 from worldrl.rollout.agents.actors import ExpertActor
@@ -160,11 +160,8 @@ def open_keypoints(
 
 def make_agent(settings: LatentSettings, method: str, facts: Facts) -> Agent:
     """Make one method's agent."""
-    hidden, rate, config = (
-        (settings.hidden, settings.hidden),
-        settings.rate,
-        AGENTS["td3_bc" if method == "pgd" else method],
-    )
+    hidden, rate = (settings.hidden, settings.hidden), settings.rate
+    config = AGENTS["td3_bc" if method == "pgd" else method]
     if method == "bc":
         return Bc(replace(config, hidden=hidden, learning_rate=rate), facts)
     config = replace(config, hidden=hidden, discount=settings.discount, polyak=settings.polyak)
@@ -261,16 +258,12 @@ def train_recurrent(settings: LatentSettings, seed: int, agent: Neubay, latents:
 # --- what was found -------------------------------------------------------------------------------------------------
 
 
-def conclude(settings: LatentSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> Findings:
+def conclude(settings: LatentSettings, results: Results) -> Findings:
     """Compare each method's success with behaviour cloning's of the same seed."""
-    success = {m: np.array([found["success"] for found in results[m]]) for m in METHODS}
+    success = {m: column(results, m, "success") for m in METHODS}
     claims = [
-        Claim(
-            f"{method} succeeds more often than {NAMES[other]}",
-            "success, difference",
-            (success[method] - success[other]).tolist(),
-        )
-        for method, other in CLAIMS
+        Claim(f"{m} succeeds more often than {NAMES[other]}", "success, difference", success[m] - success[other])
+        for m, other in CLAIMS
     ]
     rows = [(m, f"{x.mean():.1%}", f"{x.min():.1%}", f"{x.max():.1%}") for m, x in success.items()]
     table = Table("Success in the simulator", ("Method", "Mean", "Lowest seed", "Highest"), rows)

@@ -14,7 +14,7 @@ Shapes legend: ``B`` rows, ``L`` steps of a trajectory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from worldrl.methods.offline.td3_bc import Td3Bc, Td3BcConfig
 from worldrl.methods.offline.training import OfflineTraining, train_offline
 from worldrl.recipes.offline.worlds import FirstUnguided
 from worldrl.reproductions.catalogue import Cell
-from worldrl.reproductions.findings import Claim, Findings, side_by_side
+from worldrl.reproductions.findings import Claim, Findings, Results, column, side_by_side
 from worldrl.reproductions.neubay.pendulum import STEPS, play, record
 from worldrl.reproductions.pgd.quality import KINDS, NOISES, SHARES, log_ratio, measure
 from worldrl.reproductions.stage_sharing import shared
@@ -52,6 +52,7 @@ from worldrl.world_models.state.trajectory_diffusion import (
 from worldrl.world_models.state.trajectory_sampling import GuidanceConfig, SamplerConfig
 
 AGENTS: Mapping[str, tuple[type[Agent], type[Any]]] = {"td3_bc": (Td3Bc, Td3BcConfig), "iql": (Iql, IqlConfig)}
+AXES = ("log_prob", "error")
 METHODS = ("quality", *(f"{agent}-{rows}" for agent in AGENTS for rows in ("real", "guided")))
 
 
@@ -214,35 +215,32 @@ def learned_world(settings: GuidedSettings, rows: Transitions, seed: int, folder
 # --- what was found -------------------------------------------------------------------------------------------------
 
 
-def conclude(settings: GuidedSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> Findings:
+def conclude(settings: GuidedSettings, results: Results) -> Findings:
     """Compare the models, and each agent with and without guided trajectories."""
-    score = {m: np.array([found["return"] for found in results[m]]) for m in METHODS[1:]}
+    score = {m: column(results, m, "return") for m in METHODS[1:]}
     ratio = Claim(
         "at equal likelihood, guided steps are nearer to the true dynamics than the ensemble's",
         "log10 (ensemble's error / guided error)",
-        [found["log10_ratio"] for found in results["quality"]],
+        column(results, "quality", "log10_ratio"),
     )
     gains = [
         Claim(
             f"{name} earns more with guided trajectories than from the data alone",
             "return, difference",
-            (score[f"{name}-guided"] - score[f"{name}-real"]).tolist(),
+            score[f"{name}-guided"] - score[f"{name}-real"],
         )
         for name in AGENTS
     ]
     return Findings([ratio, *gains], tables(results), curves(results), notes(settings))
 
 
-def tables(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Table]:
+def tables(results: Results) -> list[Table]:
     """Returns of the agents, and both models' curves, mean over seeds."""
-    returns = [
-        (m, *(f"{value:.1f}" for value in (np.mean(x), np.min(x), np.max(x))))
-        for m in METHODS[1:]
-        for x in [[found["return"] for found in results[m]]]
-    ]
-    mean = {key: _mean(results, key) for key in results["quality"][0] if key != "log10_ratio"}
+    scores = {m: column(results, m, "return") for m in METHODS[1:]}
+    returns = [(m, f"{x.mean():.1f}", f"{x.min():.1f}", f"{x.max():.1f}") for m, x in scores.items()]
+    mean = {key: column(results, "quality", key).mean(0) for key in results["quality"][0] if key != "log10_ratio"}
     judged = [
-        (f"{kind}, {what} {value:g}", number(mean[f"{kind}_log_prob"][i]), number(mean[f"{kind}_error"][i]))
+        (f"{kind}, {what} {value:g}", *(number(float(mean[f"{kind}_{key}"][i])) for key in AXES))
         for kind, what, values in (("ensemble", "noise", NOISES), ("guided", "share of the guidance", SHARES))
         for i, value in enumerate(values)
     ]
@@ -252,26 +250,18 @@ def tables(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Table]:
     ]
 
 
-def curves(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Curve]:
+def curves(results: Results) -> list[Curve]:
     """Dynamics error over likelihood, and the returns."""
-    lines = {
-        kind: sorted(zip(_mean(results, f"{kind}_log_prob"), _mean(results, f"{kind}_error"), strict=True))
-        for kind in KINDS
-    }
+    mean = {f"{k}_{key}": column(results, "quality", f"{k}_{key}").mean(0).tolist() for k in KINDS for key in AXES}
+    lines = {kind: sorted(zip(*(mean[f"{kind}_{key}"] for key in AXES), strict=True)) for kind in KINDS}
     by_agent = {
-        rows: [
-            [results[f"{name}-{rows}"][seed]["return"] for name in AGENTS] for seed in range(len(results["quality"]))
-        ]
+        rows: np.stack([column(results, f"{name}-{rows}", "return") for name in AGENTS], axis=1).tolist()
         for rows in ("real", "guided")
     }
     return [
         Curve("Dynamics error", "log-likelihood under the target policy", "log10 of the error", lines, {}),
         side_by_side("Return by agent", "return", list(AGENTS), by_agent),
     ]
-
-
-def _mean(results: Mapping[str, Sequence[dict[str, Any]]], key: str) -> list[float]:
-    return [float(value) for value in np.mean([found[key] for found in results["quality"]], axis=0)]
 
 
 def notes(settings: GuidedSettings) -> list[str]:
