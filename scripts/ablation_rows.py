@@ -1,7 +1,5 @@
 """The rows of ``scripts/ablations.py``: what each leaves out or adds, and how much its scale records and trains."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 QUICK, PRACTISED, FULL = "quick", "practised", "full"

@@ -23,8 +23,6 @@ A stopped script goes on with the same command, inside the row it was in. Each r
 does not measure.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

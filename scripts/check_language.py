@@ -3,8 +3,6 @@
 ``tests/test_language.py`` holds every document and every message of the program against these rules.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

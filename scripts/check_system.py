@@ -1,7 +1,5 @@
 """Check what pip cannot install: Python's version and libraries for rendering. Standard library only."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -1,7 +1,5 @@
 """What the scripts with one measured row per line share: worldrl commands with their cost, their numbers, tables."""
 
-from __future__ import annotations
-
 import json
 import resource
 import subprocess

@@ -14,8 +14,6 @@ What stays unequal: initial weights and batches; d3rlpy adds V's loss to Q's and
 updates with the critics, and values CQL's next state at the policy's mean. Further: seed=0 (the first), updates=4000, algorithms=bc,iql.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import statistics

@@ -3,8 +3,6 @@
 python scripts/results_table.py docs/results/train-vla*.json
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -14,8 +14,6 @@ a third of what plain loses. A stopped script goes on with the same command. Wri
 table.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -7,8 +7,6 @@ FLOPs count a multiplication and an addition as two, and are those of one row. I
 counts do not come out.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

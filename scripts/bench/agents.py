@@ -15,8 +15,6 @@ takes over what the eager one takes, of the same run. Compiling happens before a
 Hopper's sizes (11 observations, 3 actions), batches of 256 rows, 3 x 256, N critics.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 import time

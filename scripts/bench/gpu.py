@@ -9,8 +9,6 @@ Each row is measured (``gpu_rows``) in a process of its own, so that the one tha
 table; where one finds no memory, larger batches of the same work are left out.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -4,8 +4,6 @@ The work is the model's (forward, backward, encoding) without what checkpointing
 is the fastest of several square matrix products and of the model's own largest products and convolutions.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence

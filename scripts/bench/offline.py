@@ -13,8 +13,6 @@ To add a part (an agent's update, say): write a function that returns a list of 
 per code base, the first ours, and add it to :data:`PARTS`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise

@@ -10,8 +10,6 @@ round is the number that travels to other machines. Where diffusers is installed
 loop at the same size.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What benchmarks share: options, pinned threads, parts that take turns, ratios with intervals, the machine, JSON."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -3,8 +3,6 @@
 The command line prints a ``WorldrlError`` without a traceback; anything else is a bug and keeps its traceback.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Optional packages, imported where they are needed, or one error that names the extra which brings them."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

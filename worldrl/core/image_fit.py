@@ -1,7 +1,5 @@
 """How images of one size become those of another. Shapes: ``Y X`` pixels of the given image, ``H W`` wanted."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

@@ -1,7 +1,5 @@
 """What an instruction is: text of at least one word and at most as many as an encoder reads."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 

@@ -4,8 +4,6 @@ Files keep the names they were written with and are read through :func:`current_
 ``worldrl.aliases`` accepts the same names. Names of random streams, stage folders and their files never changed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, cast
 

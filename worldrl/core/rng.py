@@ -4,8 +4,6 @@
 stream per step needs no generator state in its checkpoint.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager

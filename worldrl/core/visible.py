@@ -1,7 +1,5 @@
 """Text of strangers on a terminal: names of files and tasks, sentences."""
 
-from __future__ import annotations
-
 from unicodedata import category
 
 JOINERS = "\u200c\u200d"

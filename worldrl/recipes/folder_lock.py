@@ -1,7 +1,5 @@
 """Exclusive use of a folder that several runs fill."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Generator

@@ -1,7 +1,5 @@
 """Instructions of tasks for training, and those that an episode cannot fulfil; other suites' are their episodes'."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from worldrl.core.types import Episode

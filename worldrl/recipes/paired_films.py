@@ -1,7 +1,5 @@
 """Two videos of one length beside each other: as a film, and as a filmstrip."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Shared by simulator jobs: opening the run directory, choosing tasks, printing rates."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Episodes that a command records for itself without a dataset."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

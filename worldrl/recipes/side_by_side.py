@@ -3,8 +3,6 @@
 Small networks gain nothing from a second thread. A result depends on its task alone, not on the number of workers.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

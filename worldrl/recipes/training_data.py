@@ -1,7 +1,5 @@
 """Datasets for training: opened together, of one robot, and of the image size of a model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 from worldrl.core.errors import SettingError

@@ -1,7 +1,5 @@
 """The effects of ``worldrl reproduce``: summary, cost and module of each."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace

@@ -5,8 +5,6 @@ over seeds is above zero, "contrary" where it is below, and "not reproduced" whe
 seed gives no interval or a seed's number is undecided. A claim over episodes has an interval of its own (:class:`Judged`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
@@ -84,7 +82,7 @@ class Claim:
             "mean": self.mean,
             "lo": lo,
             "hi": hi,
-            "values": [float(value) for value in self.values],
+            "values": list(self.values),
         }
 
 

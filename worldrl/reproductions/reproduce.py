@@ -3,8 +3,6 @@
 Every pair of seed and method is a stage, computed in its own process with one thread; a killed run resumes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

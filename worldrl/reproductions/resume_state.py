@@ -1,7 +1,5 @@
 """State of a stage's own training loop, which draws all its numbers from one generator, to resume it bit for bit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

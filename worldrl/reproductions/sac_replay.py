@@ -1,7 +1,5 @@
 """The dataset of a short SAC training: all its steps, with simulator states, like D4RL's medium-replay."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from worldrl.data.offline.trajectories import Trajectories, from_episodes

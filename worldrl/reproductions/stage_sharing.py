@@ -1,7 +1,5 @@
 """Parts that several stages of a run use: the first stage makes them, a concurrent one waits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -6,8 +6,6 @@ Tukey, Annals of Mathematical Statistics 29, 1958): for smooth statistics that g
 distances between sets do. Shapes: ``E`` episodes, ``S`` seeds, ``K`` tasks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal, TypedDict
 

@@ -4,8 +4,6 @@ Wilson: E. B. Wilson, JASA 22 (1927). Paired difference: R. G. Newcombe, Statist
 method 10. McNemar: exact binomial on the discordant pairs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, TypedDict

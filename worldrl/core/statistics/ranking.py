@@ -3,8 +3,6 @@
 Shapes: ``P`` policies, ``E`` episodes (start states) that all of them played, ``R`` resamples.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal, TypedDict

@@ -23,8 +23,6 @@ count discordant pairs, because the pairs share their initial states, and what s
 the best.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

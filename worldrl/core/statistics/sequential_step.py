@@ -32,8 +32,6 @@ on some states and the other on others, ρ < 0 and α is exceeded; where the sta
 Rules for pairs count discordant ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache

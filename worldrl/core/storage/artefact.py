@@ -4,8 +4,6 @@ The manifest holds every file's size and SHA-256, so a damaged or other folder i
 in an artefact is executed: no pickle is read or written, import paths and interpolations in a config are refused.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

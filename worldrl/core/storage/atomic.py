@@ -9,8 +9,6 @@ Replacing a folder takes two renames::
     path.tmp-<uuid> -> path                killed here: :func:`recover` removes the old one
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -3,8 +3,6 @@
 The newest that verifies is loaded bit for bit, so a kill at any moment costs at most the steps since the last one.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Configs of artefacts are data: keys and texts by which a library would call or read something are refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from worldrl.core.errors import ArtefactError

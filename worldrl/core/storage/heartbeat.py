@@ -1,7 +1,5 @@
 """A thread that notes a run's wall time and memory while the main thread works or waits for workers."""
 
-from __future__ import annotations
-
 import threading
 from types import TracebackType
 from typing import Self

@@ -1,7 +1,5 @@
 """Ctrl-C between two steps of a training, never within one."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Callable, Generator

@@ -1,7 +1,5 @@
 """Strict JSON files: what is written reads back equal (floats by ``repr``); no NaN, no repeated key."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

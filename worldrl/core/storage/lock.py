@@ -1,7 +1,5 @@
 """One owner at a time for a folder, by an OS lock that dies with its owner; the file's content is for people only."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -5,8 +5,6 @@
     {"series": "policy", "step": 12, "values": {"loss": 0.5}}
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -1,7 +1,5 @@
 """Where a number came from: the code's version and commit, and the versions of the packages it rests on."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 from importlib import metadata

@@ -1,7 +1,5 @@
 """Seconds of work that may be killed and go on."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path

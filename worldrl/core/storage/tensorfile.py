@@ -1,7 +1,5 @@
 """Named tensors to and from one safetensors file, with an optional smaller type on the disk."""
 
-from __future__ import annotations
-
 import errno
 import json
 import re

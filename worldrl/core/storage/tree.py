@@ -5,8 +5,6 @@ Tensors, tuples, non-text keys and non-finite floats, which JSON lacks, become o
     {"$tensor": name}   {"$tuple": [...]}   {"$dict": [[key, value], ...]}   {"$float": "inf"}
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Typed values from JSON that somebody else may have written: pydantic checks types, the dataclasses their own ranges."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass

@@ -1,7 +1,5 @@
 """Weights into a module: by name, of its shapes and number types, and finite."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast

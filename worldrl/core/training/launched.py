@@ -3,8 +3,6 @@
 Checkpoints hold whole tensors by parameter name: a training may resume with another number of processes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -3,8 +3,6 @@
 What happens at a position (step, epoch, iteration) depends on it and the state alone, so a kill changes no number.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The optimiser of every training, and how its learning rate changes with the step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@
 ``.partial``.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The range of a dataset's actions: the file's own, or what the user gives; what lies beyond is refused or clipped."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Columns read from dataset files: their shape and values, and the error that every damaged one gives."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

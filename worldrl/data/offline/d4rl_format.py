@@ -6,8 +6,6 @@ row is left out, and that of a terminated row, which nothing bootstraps from, is
 How many of either kind there were stands in the provenance.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

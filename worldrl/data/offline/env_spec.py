@@ -4,8 +4,6 @@
 may open files. So an id from data is a registered one without a module, and keyword arguments are numbers under known names.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import re

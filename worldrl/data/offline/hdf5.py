@@ -4,8 +4,6 @@ An HDF5 file may name other files (external links, external storage, virtual dat
 damaged header says of a size is held against the file's own before memory is asked for.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from types import TracebackType

@@ -7,8 +7,6 @@ changes that else stays) whose usual step is larger than almost all others. A ju
 Shapes legend: ``N`` rows, ``S`` observation.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

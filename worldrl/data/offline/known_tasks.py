@@ -4,8 +4,6 @@
 with other observations, rewards and ends.
 """
 
-from __future__ import annotations
-
 import re
 
 import gymnasium

@@ -4,8 +4,6 @@ A part is matched by its key, never by its position: Minari writes a Dict space 
 environment may keep an order of its own (``OrderedDict``, a sequence of pairs, ``sort_keys=False``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Open an offline dataset by whatever names it: a Minari id, a Minari folder or a D4RL file."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Minari's own reader gives an episode per record batch of an Arrow file, of which
 decodes every recorded info. Here a folder is an episode, and of the infos only the simulator's states are read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any

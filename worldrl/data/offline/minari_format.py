@@ -8,8 +8,6 @@ A dataset's environment specification names Python entry points. They are never 
 worldrl knows of the making lies under ``worldrl``.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re

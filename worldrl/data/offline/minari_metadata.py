@@ -1,7 +1,5 @@
 """The metadata of a Minari dataset: types and sizes are checked before Minari makes spaces of them or a file is opened."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Mapping

@@ -7,8 +7,6 @@ and 2 of its datasets reuse those of version 0. Gymnasium's ``-v5`` environments
 dataset carries its own pair, and both scales are reported. A return without a reference is labelled raw.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypedDict

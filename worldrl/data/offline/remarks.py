@@ -1,7 +1,5 @@
 """What a person should know of a dataset before learning from it, besides what makes it unusable."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from worldrl.data.offline.jumps import WHERE

@@ -1,7 +1,5 @@
 """Time limits of episodes, held against the episodes that are there."""
 
-from __future__ import annotations
-
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray

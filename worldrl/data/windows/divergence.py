@@ -7,8 +7,6 @@ apart successes and failures are.
 Shapes legend: ``N`` episodes, ``O`` moments, ``d`` features.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -6,8 +6,6 @@ which has no action, carries the null action that holds the last command.
 Shapes legend: ``R`` rows, ``E`` episodes, ``A`` numbers of an action and of a command, ``G`` grippers.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -5,8 +5,6 @@ task object. They are where world models fail first, so training windows and ima
 kind, where success and failure part, takes several episodes to see (``divergence_step``).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -8,8 +8,6 @@ Saturated segments keep their colour: instructions name it.
 Colours are CIE L*a*b* (lightness 0 to 100). Shapes legend: ``T`` frames, ``V`` cameras, ``Y X`` pixels, ``k`` segments.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -18,8 +18,6 @@ with a closed gripper it is not "do nothing" but "let go", and a still clip woul
 effect. Frames within ``L`` steps after a gripper change are not used: there the fingers still move by themselves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A critic of plans is learned from executed ones, and measured on others. Shapes: ``N`` plans."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Rewards of videos by name: each is opened in its folder, and all are scored together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Reads a dataset of vectors for ``worldrl train-offline`` and prints remarks about it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@
 probability of the actions under the agent. These steps are knowledge of the real environment, beside the score.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -6,8 +6,6 @@ ensemble is refitted and used for imagination. CQL's agent continues as plain SA
 paper.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ quantile of that on the data, in video latents by time alone. Defaults are for a
 HalfCheetah sets (``docs/log/offline-grids.md``); ``preset=gpu`` takes the published ones.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Measurements of an offline agent in the real environment: during training, the final score, its cost, the table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

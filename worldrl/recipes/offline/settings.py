@@ -1,7 +1,5 @@
 """Settings of ``worldrl train-offline``: algorithm, world and ``tuned=`` decide types and defaults of their groups."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Any

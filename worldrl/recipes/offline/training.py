@@ -1,7 +1,5 @@
 """Training of an offline agent for ``train-offline`` and ``benchmark-offline``: data, world, agent, evaluation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ diagnostics; ``diffusion`` whole trajectories guided by the agent; ``latent`` th
 chunk a step.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """What jobs on an external suite share: its workers started, its physics probed, and the note on its assets."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

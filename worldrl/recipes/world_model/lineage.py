@@ -1,7 +1,5 @@
 """What a world model is made from: its direct parents for the manifest, and all that it has ever learned from."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Where a world model's training stands in its stage, and what it logged last."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from worldrl.core.storage.log import MetricLog, read_metrics

@@ -4,8 +4,6 @@ Each policy's imagined rollouts are executed with the same actions, and it acts 
 Together they show whether imagined success follows real success, and which confidence score recognises false ones.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The tables of ``worldrl evaluate-world-model``, for its report page and for the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

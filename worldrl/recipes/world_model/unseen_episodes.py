@@ -1,7 +1,5 @@
 """Episodes that a world model has not seen: which are evaluated, which train the probe, and what continues them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -10,8 +10,6 @@ of learned ones, methods of short rollouts collapse while their values grow. Two
 The data of a seed are all steps of a short training of SAC, with simulator states.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

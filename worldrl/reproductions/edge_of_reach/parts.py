@@ -1,7 +1,5 @@
 """Common settings of the edge-of-reach reproductions, and the oracle's patch. Shapes: ``B`` rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -15,8 +15,6 @@ extrapolate into the abyss alike.
 Shapes legend: ``B`` rows, ``G`` grid points per axis.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

@@ -10,8 +10,6 @@ backwards and grow. Three agents learn from the same data:
 - ``ravl``: many diverse critics, pessimistic where they disagree, and no penalty.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

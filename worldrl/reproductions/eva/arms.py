@@ -1,7 +1,5 @@
 """The arms of ``eva``: align a video model, plan from test states, execute the plans, and count the cost in rows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

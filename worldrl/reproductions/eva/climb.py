@@ -4,8 +4,6 @@ GDPO normalises terms within groups, so its mixture is not comparable over itera
 by name, and :func:`climbed` is the one number that stands for them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

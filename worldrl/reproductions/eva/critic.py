@@ -4,8 +4,6 @@ The planner learns from successes alone and EVA's reward measures smoothness alo
 that misses. The collection starts from states of its own; the report states its cost, which a robot would pay in time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Filmstrips of stages: :data:`STRIP` holds a row of frames per name and a label per time step, for the report page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any

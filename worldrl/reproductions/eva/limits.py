@@ -4,8 +4,6 @@ Some two plans in a thousand frames break a limit, too few among the executed on
 N states of their own, the same for every arm, so plans are compared in pairs. Shapes: ``N`` plans of an arm.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

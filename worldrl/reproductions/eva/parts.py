@@ -1,7 +1,5 @@
 """Parts of ``eva`` that all arms of a seed share: demonstrations, a planning video model, inverse dynamics."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

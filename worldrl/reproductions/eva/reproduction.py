@@ -19,8 +19,6 @@ Cost is counted in rows that the network was evaluated on; a trained row counts 
 Seconds depend on the machine; each stage's ``metrics.jsonl`` has them, on the wall and of the processors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

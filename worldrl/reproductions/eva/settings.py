@@ -1,7 +1,5 @@
 """Settings of ``eva``: demonstrations, models, alignment and tests."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from worldrl.core.errors import SettingError, nearest

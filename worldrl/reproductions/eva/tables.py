@@ -1,7 +1,5 @@
 """Tables and notes of ``eva``: measurements of every arm, comparisons, ranking by rewards, and costs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

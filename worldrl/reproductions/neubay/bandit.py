@@ -7,8 +7,6 @@ with ``r - λ U`` ("penalised", U the members' disagreement). Both then play rea
 probabilities from 0.01 to 0.99. Every seed draws data, ensemble and agent anew; its two methods share data and ensemble.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ several H. Its prediction at the start of an episode is compared with the true d
 limit: only the uncertainty cuts these rollouts.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

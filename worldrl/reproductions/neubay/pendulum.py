@@ -8,8 +8,6 @@ at a discount of 0.97.
 Shapes legend: ``B`` pendulums.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -19,8 +19,6 @@ RAVL and NEUBAY begin as clones of the data, with targets in [0, 1] (:mod:`world
 random actor has only recorded successes and learns nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path

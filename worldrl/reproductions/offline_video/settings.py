@@ -1,7 +1,5 @@
 """Settings of ``offline-video``: what is recorded, and how its agents learn."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from worldrl.core.errors import SettingError

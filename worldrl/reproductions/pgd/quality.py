@@ -4,8 +4,6 @@ Noise on the policy's actions lowers the likelihood of the ensemble's rollouts, 
 trajectories; errors are compared at equal likelihood. Shapes: ``B`` rows, ``L`` steps of a trajectory.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 

@@ -12,8 +12,6 @@ All stages of a seed share the data, the diffusion model and the target policy (
 Shapes legend: ``B`` rows, ``L`` steps of a trajectory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Cameras of an external dataset under worldrl's names, the main one first, and the size of their images."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

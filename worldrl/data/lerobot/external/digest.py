@@ -7,8 +7,6 @@ lerobot itself stores none. Three places may have one:
 - ``SHA256SUMS`` in the dataset's folder, as ``sha256sum`` prints it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator
