@@ -3,8 +3,6 @@
 A single matrix product is no anchor: other sizes run faster, and Winograd's convolutions multiply less than is counted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -75,7 +73,7 @@ class Kernel:
         """Work of one call."""
         return count_gflop(self.call(torch.float32, torch.device("meta")))
 
-    def widened(self, rows: int) -> Kernel:
+    def widened(self, rows: int) -> "Kernel":
         """Return what it is for ``rows`` rows at once, if it was seen with one."""
         right = (
             (self.right[0] * rows, *self.right[1:]) if self.name == "product" and len(self.right) == 3 else self.right

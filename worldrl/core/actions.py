@@ -5,8 +5,6 @@ policies carry an :class:`ActionSpec`, datasets and world models the whole embod
 Shapes: ``A`` numbers of an action and of a command, ``G`` grippers, ``S`` measured numbers.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -56,7 +54,7 @@ class ActionSpec:
             raise SettingError(f"actions.grippers: places among {len(self.names)} numbers, got {self.grippers}")
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ActionSpec:
+    def from_json(cls, data: Mapping[str, Any]) -> "ActionSpec":
         """Rebuild from :meth:`to_json`; SettingError for an unknown field, another type or a wrong range."""
         return from_plain(cls, dict(data), where="actions")
 

@@ -6,12 +6,10 @@ command follows exactly from the actions, so imagination integrates it. :func:`n
 Shapes: ``A`` numbers of an action and of a command.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -35,6 +33,9 @@ class Embodiment:
     workspace_high: tuple[float, float, float]  # upper corner (m)
     max_rotation: float  # largest norm of the commanded rotation vector (rad)
     control_hz: float  # control steps per second
+    state_names: ClassVar[tuple[str, ...]] = STATE_NAMES  # of the measured numbers
+    command_names: ClassVar[tuple[str, ...]] = COMMAND_NAMES  # of the commanded numbers
+    actions: ClassVar[ActionSpec] = TOOL_ACTIONS  # what an action's numbers are
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -43,28 +44,13 @@ class Embodiment:
         _require_ordered("workspace", self.workspace_low, self.workspace_high)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Embodiment:
+    def from_json(cls, data: Mapping[str, Any]) -> "Embodiment":
         """Rebuild from :meth:`to_json`; SettingError for an unknown field, another type or a wrong range."""
         return from_plain(cls, dict(data), where="embodiment")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {**asdict(self), "workspace_low": list(self.workspace_low), "workspace_high": list(self.workspace_high)}
-
-    @property
-    def state_names(self) -> tuple[str, ...]:
-        """Names of the measured numbers."""
-        return STATE_NAMES
-
-    @property
-    def command_names(self) -> tuple[str, ...]:
-        """Names of the commanded numbers."""
-        return COMMAND_NAMES
-
-    @property
-    def actions(self) -> ActionSpec:
-        """What an action's numbers are."""
-        return TOOL_ACTIONS
 
     def scaled_command(self, command: Tensor) -> Tensor:
         """Scale a commanded pose ``[..., 7]`` to about [-1, 1]: position by the workspace box, the rest as it is."""
@@ -92,7 +78,7 @@ class JointEmbodiment:
         _require_ordered("joints", self.low, self.high)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> JointEmbodiment:
+    def from_json(cls, data: Mapping[str, Any]) -> "JointEmbodiment":
         """Rebuild from :meth:`to_json`; SettingError for an unknown field, another type or a wrong range."""
         own = {name: value for name, value in data.items() if name != "kind"}
         return from_plain(cls, own, where="embodiment")
@@ -104,13 +90,10 @@ class JointEmbodiment:
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """Names of the measured numbers."""
+        """Names of the measured and of the commanded numbers."""
         return self.names
 
-    @property
-    def command_names(self) -> tuple[str, ...]:
-        """Names of the commanded numbers."""
-        return self.names
+    command_names = state_names
 
     @property
     def actions(self) -> ActionSpec:

@@ -3,8 +3,6 @@
 Generators are keyword-only without default; one per row where rows must not depend on their neighbours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
@@ -110,7 +108,7 @@ class WorldState(Protocol):
         """How many rollouts the state holds."""
         ...
 
-    def select(self, index: Tensor) -> WorldState:
+    def select(self, index: Tensor) -> "WorldState":
         """Keep the rows of ``index`` (int64), in that order."""
         ...
 

@@ -6,8 +6,6 @@ Everyone has ``image``, ``command`` and the instruction; ``more`` names the rest
 imagine it. Shapes: ``V`` views, ``Y X`` pixels of one view, ``S`` measured numbers.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from worldrl.core.actions import ActionSpec
+from worldrl.core.embodiment import COMMAND_NAMES, STATE_NAMES
 from worldrl.core.errors import ArtefactError, SettingError, nearest
 from worldrl.core.storage.jsonfile import difference
 
@@ -30,17 +29,7 @@ STATE_INPUTS = (NOT_OBSERVED, MEASURED)
 """Values of the setting ``state``."""
 OBSERVATION = "observation"
 """Key of an :class:`ObservationSpec` in a header and in a ``config.json``."""
-_TOOL_STATE = {
-    "x": "m",
-    "y": "m",
-    "z": "m",
-    "rx": "rad",
-    "ry": "rad",
-    "rz": "rad",
-    "finger_left": "m",
-    "finger_right": "m",
-}
-_TOOL_UNITS = ("m", "m", "m", "rad", "rad", "rad", "1")
+_POSE_UNITS = ("m", "m", "m", "rad", "rad", "rad")
 OWN_UNIT = "robot's"
 """Unit of a number whose recording did not name one."""
 
@@ -75,12 +64,12 @@ class ObservationSpec:
         return json.loads(json.dumps(asdict(self)))
 
     @classmethod
-    def of(cls, actions: ActionSpec, images: Sequence[str], size: tuple[int, int], *, state: bool) -> ObservationSpec:
+    def of(cls, actions: ActionSpec, images: Sequence[str], size: tuple[int, int], *, state: bool) -> "ObservationSpec":
         """Describe the observations of a robot with ``images`` of ``size`` (rows, columns)."""
         return cls(
             cameras={name: CameraSpec(*size) for name in images},
-            state=state_spec(actions) if state else None,
-            command=command_spec(actions),
+            state=vector_spec(actions, STATE_NAMES, "m", "m") if state else None,
+            command=vector_spec(actions, COMMAND_NAMES, "1"),
         )
 
     def require_stored(self, config: Mapping[str, Any], where: object) -> None:
@@ -91,18 +80,11 @@ class ObservationSpec:
             raise SettingError(f"{where}: its {OBSERVATION} differs from its other entries: {differing}; save it again")
 
 
-def state_spec(actions: ActionSpec) -> VectorSpec:
-    """Describe a robot's measured state: joints as in its actions, or a tool's pose and two fingers."""
+def vector_spec(actions: ActionSpec, names: tuple[str, ...], *units: str) -> VectorSpec:
+    """Describe a robot's state or command: joints as in its actions, or a tool's ``names``, the last in ``units``."""
     if actions.absolute:
         return VectorSpec(actions.names, (OWN_UNIT,) * actions.size)
-    return VectorSpec(tuple(_TOOL_STATE), tuple(_TOOL_STATE.values()))
-
-
-def command_spec(actions: ActionSpec) -> VectorSpec:
-    """Describe a robot's command: joint targets, or a tool's pose and the gripper."""
-    if actions.absolute:
-        return VectorSpec(actions.names, (OWN_UNIT,) * actions.size)
-    return VectorSpec((*tuple(_TOOL_STATE)[:6], "gripper"), _TOOL_UNITS)
+    return VectorSpec(names, (*_POSE_UNITS, *units))
 
 
 def image_name(camera: str) -> str:

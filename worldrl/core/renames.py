@@ -90,12 +90,10 @@ def current_config(plain: Mapping[str, Any], command: str = "", *, within: str =
     for old, value in plain.items():
         name = SETTINGS.get(f"{above}{old}", old)
         path = f"{within}.{name}" if within else name
-        nested = isinstance(value, Mapping)
-        found[name] = (
-            current_config(cast("Mapping[str, Any]", value), command, within=path)
-            if nested
-            else current_value(path, value)
-        )
+        if isinstance(value, Mapping):
+            found[name] = current_config(cast("Mapping[str, Any]", value), command, within=path)
+        else:
+            found[name] = current_value(path, value)
     return found
 
 

@@ -4,8 +4,6 @@
 successor, also across a time limit. Shapes: ``B`` rows, ``S`` observation, ``A`` action.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -28,11 +26,11 @@ class Transitions:
         """Return the number of rows ``B``."""
         return int(self.obs.shape[0])
 
-    def select(self, index: Tensor) -> Transitions:
+    def select(self, index: Tensor) -> "Transitions":
         """Keep the rows of ``index`` (int64 positions or a bool mask), in that order."""
         return Transitions(*(getattr(self, field.name)[index] for field in fields(self)))
 
-    def to(self, device: torch.device | str) -> Transitions:
+    def to(self, device: torch.device | str) -> "Transitions":
         """Move every column."""
         return Transitions(*(getattr(self, field.name).to(device) for field in fields(self)))
 

@@ -14,8 +14,6 @@ Shapes legend: ``B`` rows, ``T`` steps, ``L`` chunk, ``V`` cameras, ``Y X`` pixe
 (7 of one arm, 14 of two), ``S`` measured numbers (8 and 14), ``N`` groups, ``G`` group size or grippers, ``K`` memory frames.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -131,7 +129,7 @@ class PolicyObs:
     more: Mapping[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
     # What it saw at the control steps before, the oldest first, for policies with `n_obs_steps` above 1; before an
     # episode's first observation that one is repeated.
-    past: Sequence[PolicyObs] = ()
+    past: "Sequence[PolicyObs]" = ()
 
 
 @dataclass(frozen=True)
@@ -141,7 +139,7 @@ class CorrelatedNoise:
     value: torch.Tensor  # standard normal draws `[B, A]`
     share: float  # of the variance that lasts, in (0, 1]
 
-    def select(self, index: torch.Tensor) -> CorrelatedNoise:
+    def select(self, index: torch.Tensor) -> "CorrelatedNoise":
         """Keep the rows of ``index``."""
         return CorrelatedNoise(self.value[index], self.share)
 

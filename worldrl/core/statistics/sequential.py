@@ -11,8 +11,6 @@ for pairs, ``sequential_step`` is STEP itself. Sample sizes: Miettinen, Biometri
 ``D`` discordant pairs, ``N`` episodes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,10 +35,6 @@ class Tally(NamedTuple):
     both: int = 0
     only_a: int = 0
     only_b: int = 0
-
-    def and_then(self, a: bool, b: bool) -> Tally:
-        """One episode of each more."""
-        return Tally(self.n + 1, self.both + (a and b), self.only_a + (a and not b), self.only_b + (b and not a))
 
 
 class StoppingRule(Protocol):
@@ -151,8 +145,9 @@ def decide(a: Sequence[bool], b: Sequence[bool], rule: StoppingRule) -> Decision
         raise SettingError(f"sequential: {len(a)} and {len(b)} episodes; needs equally many, at most {rule.n_max}")
     tally = Tally()
     verdict: Verdict = "not decided"
-    for first, second in zip(a, b, strict=True):
-        tally = tally.and_then(bool(first), bool(second))
+    for first, second in zip(map(bool, a), map(bool, b), strict=True):
+        only_a, only_b = tally.only_a + (first and not second), tally.only_b + (second and not first)
+        tally = Tally(tally.n + 1, tally.both + (first and second), only_a, only_b)
         if rule.crossed(tally):
             verdict = "b is better" if tally.only_b > tally.only_a else "a is better"
             break
@@ -178,7 +173,8 @@ def unpaired_episodes(rate: float, diff: float, *, alpha: float = 0.05, power: f
 
     Normal approximation, pooled variance under no difference (Fleiss, Statistical Methods for Rates, ch. 4).
     """
-    _check_rates(rate, diff)
+    if not 0 < rate < 1 or not diff > 0 or rate + diff > 1:
+        raise SettingError(f"plan: needs 0 < rate < 1, diff > 0 and rate + diff <= 1, got rate={rate}, diff={diff}")
     other, middle = rate + diff, rate + diff / 2
     error = float(sps.norm.ppf(1 - alpha / 2)) * math.sqrt(2 * middle * (1 - middle))
     miss = float(sps.norm.ppf(power)) * math.sqrt(rate * (1 - rate) + other * (1 - other))
@@ -257,8 +253,3 @@ def _stopping(lead: NDArray[np.int64], share: float, falls_to_b: float) -> tuple
     stopped = np.array([float(np.sum(stops * sps.binom.sf(pairs - 1, t, share))) for t in times])
     running = 1 - stopped
     return float(stopped[-1]), float(np.sum(np.diff(times) * (running[1:] + running[:-1]) / 2))
-
-
-def _check_rates(rate: float, diff: float) -> None:
-    if not 0 < rate < 1 or not diff > 0 or rate + diff > 1:
-        raise SettingError(f"plan: needs 0 < rate < 1, diff > 0 and rate + diff <= 1, got rate={rate}, diff={diff}")

@@ -99,7 +99,8 @@ def spend(n_max: int, budget: float) -> tuple[NDArray[np.int64], Floats]:
         ):
             lead[n, t] = difference
             stopped[t] += mass
-            _leave(alive, t, difference)
+            lower = (t - difference) // 2
+            alive[t, lower] = alive[t, t - lower] = 0.0
     return lead, stopped
 
 
@@ -174,8 +175,3 @@ def _candidates(telling: Floats, p_value: Floats) -> list[tuple[int, int]]:
     t, k = np.nonzero(telling)
     t, k = t[2 * k > t], k[2 * k > t]
     return [(int(t[at]), int(2 * k[at] - t[at])) for at in np.lexsort((t, p_value[t, k]))]
-
-
-def _leave(alive: Floats, t: int, difference: int) -> None:
-    lower = (t - difference) // 2
-    alive[t, lower] = alive[t, t - lower] = 0.0

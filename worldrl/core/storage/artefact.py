@@ -109,9 +109,18 @@ def write_artefact(
             (temp / name).write_bytes(data)
         restore = None if tensors is None else save_tensors(temp / MODEL, tensors, store_dtype)
         listed = sorted([*files] if tensors is None else [*files, MODEL])
-        manifest = _manifest(kind, {name: _fingerprint(temp / name) for name in listed}, lineage, store_dtype, restore)
-        (temp / MANIFEST).write_bytes(json_bytes(manifest))
-    return digest(manifest["files"])
+        body = {
+            "schema": SCHEMA,
+            "kind": kind,
+            "worldrl": __version__,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "files": {name: _fingerprint(temp / name) for name in listed},
+            "parents": lineage,
+            "store_dtype": None if store_dtype is None else str(store_dtype).removeprefix("torch."),
+            "restore_float32": restore or [],
+        }
+        (temp / MANIFEST).write_bytes(json_bytes({**body, "digest": digest(body)}))
+    return digest(body["files"])
 
 
 def read_artefact(folder: Path, *, kind: str) -> Artefact:
@@ -205,26 +214,6 @@ def _checked_parent(folder: Path, entry: Mapping[str, str]) -> dict[str, str]:
     if set(entry) != {"path", "hash"}:
         raise ArtefactError(f"{folder}: parent must have exactly 'path' and 'hash', got {sorted(entry)}")
     return {"path": str(entry["path"]), "hash": str(entry["hash"])}
-
-
-def _manifest(
-    kind: str,
-    files: dict[str, dict[str, Any]],
-    parents: list[dict[str, str]],
-    store_dtype: torch.dtype | None,
-    restore: list[str] | None,
-) -> dict[str, Any]:
-    body = {
-        "schema": SCHEMA,
-        "kind": kind,
-        "worldrl": __version__,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "files": files,
-        "parents": parents,
-        "store_dtype": None if store_dtype is None else str(store_dtype).removeprefix("torch."),
-        "restore_float32": restore or [],
-    }
-    return {**body, "digest": digest(body)}
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:

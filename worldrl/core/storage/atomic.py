@@ -25,24 +25,9 @@ from worldrl.core.errors import ArtefactError, RunDirectoryError, WorldrlError
 
 LEFTOVER = re.compile(r"(?P<name>.+)\.(?P<role>tmp|old)-(?P<id>[0-9a-f]{32})")
 
-DISK_ERRORS = frozenset(
-    {
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EFBIG,
-        errno.EIO,
-        errno.EROFS,
-        errno.EACCES,
-        errno.EPERM,
-        errno.ENOTDIR,
-        errno.EEXIST,
-        errno.ENAMETOOLONG,
-        errno.ENOENT,
-        errno.ELOOP,
-    }
-)
 IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTDIR, errno.ELOOP})
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+REFUSED = frozenset({errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENOENT})
 
 
 def write_file(path: Path, data: bytes, *, error: type[WorldrlError] = RunDirectoryError) -> None:
@@ -142,7 +127,7 @@ def disk_errors(path: Path, *, needed: int, error: type[WorldrlError]) -> Genera
     try:
         yield
     except OSError as reason:
-        if reason.errno not in DISK_ERRORS:
+        if reason.errno not in REFUSED | FULL | IN_THE_WAY:
             raise
         why, fix = reason.strerror, "nothing was changed; choose a folder you may write to"
         if reason.errno in FULL:

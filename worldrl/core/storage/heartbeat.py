@@ -1,7 +1,6 @@
 """A thread that notes a run's wall time and memory while the main thread works or waits for workers."""
 
 import threading
-from types import TracebackType
 from typing import Self
 
 from worldrl.core.storage.run import TICK_EVERY_S, RunDirectory
@@ -19,9 +18,7 @@ class Heartbeat:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
 

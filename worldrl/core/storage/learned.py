@@ -4,8 +4,6 @@ A manifest names direct parents only, which a user may move. Models from before 
 clean.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +33,7 @@ class Learned:
     episodes: frozenset[str] = frozenset()  # digests of their episodes, the same for one motion in several looks
     complete: bool = True  # whether that is all; False where weights took part that do not say what they learned from
 
-    def __or__(self, other: Learned) -> Learned:
+    def __or__(self, other: "Learned") -> "Learned":
         """Join what two have learned from."""
         return Learned(self.datasets | other.datasets, self.episodes | other.episodes, self.complete and other.complete)
 
@@ -48,7 +46,7 @@ class Learned:
         }
 
     @classmethod
-    def read(cls, folder: Path) -> Learned:
+    def read(cls, folder: Path) -> "Learned":
         """Read what the model in ``folder`` learned from, at least its parents' hashes; ArtefactError for none."""
         manifest = read_manifest(folder)
         if LEARNED not in manifest["files"]:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -175,9 +174,7 @@ class Progress:
         elif not self._silent:
             self._maybe_speak(note)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._bar is not None:
             _remove_bar(self._bar)
         if not self._silent and self._clock() - self._began >= QUIET_S:

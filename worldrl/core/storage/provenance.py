@@ -7,7 +7,7 @@ from pathlib import Path
 
 from worldrl import __version__
 
-PACKAGES = (
+PACKAGES = [
     "torch",
     "numpy",
     "scipy",
@@ -23,7 +23,7 @@ PACKAGES = (
     "diffusers",
     "stable-baselines3",
     "minari",
-)
+]
 
 
 def package_versions() -> dict[str, str]:

@@ -9,8 +9,6 @@ Layout::
 A stage is finished when its ``stage.json`` exists; it is written last, so a rerun skips exactly what is whole.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time
@@ -18,7 +16,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, cast
 
 import yaml
@@ -110,7 +107,7 @@ class RunDirectory:
         resume_command: str,
         free: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
-    ) -> RunDirectory:
+    ) -> "RunDirectory":
         """Create or reopen a run directory and lock it for this process.
 
         The config must be the same on a later open, except for ``free`` keys, on which no result depends.
@@ -206,9 +203,7 @@ class RunDirectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         """Close it; begun here and failed before anything was made, it is free for the corrected settings."""
         if self._begun and self._lock is not None and isinstance(error, Exception) and not _holds_work(self.path):
             for name in CLAIM:

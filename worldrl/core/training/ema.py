@@ -1,7 +1,5 @@
 """An exponential moving average of a module's weights."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -38,7 +36,7 @@ class Ema(nn.Module):
         for average, buffer in zip(self.module.buffers(), source.buffers(), strict=True):
             average.copy_(buffer)
 
-    def train(self, mode: bool = True) -> Ema:
+    def train(self, mode: bool = True) -> "Ema":
         """Stay in evaluation mode whatever is asked."""
         return super().train(False)
 

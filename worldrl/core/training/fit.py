@@ -4,8 +4,6 @@ Step ``k`` uses the weights, the optimizer's state and ``k`` alone: the loss dra
 So a killed run continues bit for bit from its newest checkpoint (same machine, same number of threads).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -54,7 +52,7 @@ def fit(
     every_log: int = 1,
     ema: Ema | None = None,
     on_step: Callable[[int], None] | None = None,
-    processes: OneProcess | None = None,
+    processes: "OneProcess | None" = None,
 ) -> FitReport:
     """Train until ``steps`` steps in all have been taken, resuming from the newest checkpoint in ``folder``, if any.
 
@@ -180,28 +178,25 @@ class _Scalars:
         return own | {key: float(value) for key, value in self.logs.items()}
 
 
+@dataclass
 class _Stepper:
     """Takes gradient steps; the optimizer's learning rates are the base that the schedule scales."""
 
-    def __init__(
-        self,
-        name: str,
-        modules: Mapping[str, nn.Module],
-        optimizer: Optimizer,
-        loss: Loss,
-        schedule: Schedule,
-        clip_norm: float | None,
-        ema: Ema | None,
-        processes: OneProcess,
-        log: MetricLog | None,
-        every_log: int,
-        steps: int,
-    ) -> None:
-        self.name, self.modules, self.optimizer, self.loss = name, modules, optimizer, loss
-        self.schedule, self.clip_norm, self.ema, self.processes = schedule, clip_norm, ema, processes
-        self.log, self.every_log, self.steps = log, every_log, steps
+    name: str
+    modules: Mapping[str, nn.Module]
+    optimizer: Optimizer
+    loss: Loss
+    schedule: Schedule
+    clip_norm: float | None
+    ema: Ema | None
+    processes: OneProcess
+    log: MetricLog | None
+    every_log: int
+    steps: int
+
+    def __post_init__(self) -> None:
         self.logs: dict[str, float] = {}
-        self.rates = [group["lr"] for group in optimizer.param_groups]  # before a checkpoint brings scaled ones
+        self.rates = [group["lr"] for group in self.optimizer.param_groups]  # before a checkpoint brings scaled ones
 
     def scale_rates(self, factor: float) -> None:
         """Set each group's learning rate to ``factor`` of its base."""

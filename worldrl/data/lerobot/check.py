@@ -3,6 +3,8 @@
 Everything is decoded and compared with the journal: hashes, numbers, timestamps, digests, statistics, derived files.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

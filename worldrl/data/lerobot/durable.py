@@ -4,6 +4,8 @@
 ``.partial``.
 """
 
+from __future__ import annotations
+
 import fcntl
 import os
 from collections.abc import Iterator

@@ -3,6 +3,8 @@
 A line without its newline is the torn tail of a killed writer and does not count; a wrong checksum is damage.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import re

@@ -3,6 +3,8 @@
 ``info.json`` is written last: its episode count decides how much lerobot looks at.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 from pathlib import Path

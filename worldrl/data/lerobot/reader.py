@@ -3,6 +3,8 @@
 A data file's SHA-256 is verified before anything is decoded: damage is an error with its name, never a wrong frame.
 """
 
+from __future__ import annotations
+
 import hashlib
 from pathlib import Path
 from typing import Any

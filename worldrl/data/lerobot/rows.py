@@ -1,5 +1,7 @@
 """One episode as rows of a data file: encoding, columns, statistics and its journal record."""
 
+from __future__ import annotations
+
 import json
 from typing import Any
 

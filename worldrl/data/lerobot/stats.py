@@ -4,6 +4,8 @@ Minimum, maximum, mean and deviation merge exactly; quantiles as lerobot's own `
 count-weighted mean of the episodes', which is an approximation.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 

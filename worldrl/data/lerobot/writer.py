@@ -4,6 +4,8 @@
 in flight. ``finalize`` derives what lerobot reads, on ``close`` and whenever the folder is re-opened.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Sequence
 from contextlib import ExitStack

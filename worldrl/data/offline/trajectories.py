@@ -15,8 +15,6 @@ limit or the end of the recording: more would have followed).
 Shapes legend: ``N`` rows, ``E`` episodes, ``T`` steps of one, ``S`` observation, ``A`` action.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -122,7 +120,7 @@ class Trajectories:
         columns = (self.obs, action, self.reward, self.next_obs, self.terminated, self.truncated)
         return Transitions(*(torch.from_numpy(np.ascontiguousarray(column)) for column in columns))
 
-    def head(self, rows: int) -> Trajectories:
+    def head(self, rows: int) -> "Trajectories":
         """Return the first rows (SettingError unless 1 to all); an episode that is cut in two ends truncated."""
         if not 1 <= rows <= len(self):
             raise SettingError(f"rows: {self.info.source} has {len(self)} rows, got {rows}; ask for 1 to {len(self)}")

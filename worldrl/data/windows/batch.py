@@ -1,7 +1,5 @@
 """The shape of a window, a batch of them, and how they are cut out of a store (timeline in ``windows.py``)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -67,7 +65,7 @@ class WindowBatch:
     instruction: list[str]  # `B` sentences
     task: list[str]  # `B` task names
 
-    def to(self, device: torch.device | str) -> WindowBatch:
+    def to(self, device: torch.device | str) -> "WindowBatch":
         """Move the tensors."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: v.to(device) for name, v in values.items() if isinstance(v, Tensor)})

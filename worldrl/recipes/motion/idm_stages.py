@@ -1,7 +1,5 @@
 """What ``train-idm``, ``train-vla`` and ``reproduce eva`` share: learn an inverse dynamics, cut clips, measure its rewards' basis."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -138,7 +136,7 @@ def motion_basis(
     frame_stride: int,
     camera: str,
     restore: Restore | None,
-) -> tuple[MotionBasis, Clips, Tensor, Tensor]:
+) -> "tuple[MotionBasis, Clips, Tensor, Tensor]":
     """Measure the constants of the motion rewards on real clips, and on their first frames standing still.
 
     Bounds are measured on the training episodes unless ``limits`` gives them. The held-out clips have as many frames as

@@ -3,8 +3,6 @@
 Shapes: ``N`` plans, ``T`` imagined frames, ``D`` targets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -142,20 +140,20 @@ class CollectionSettings:
     terms: Mapping[str, NDArray[np.float32]] = field(default_factory=dict[str, NDArray[np.float32]])
 
     @classmethod
-    def of(cls, plans: ExecutedPlans, names: Sequence[str]) -> CollectionSettings:
+    def of(cls, plans: ExecutedPlans, names: Sequence[str]) -> "CollectionSettings":
         """Take what is kept of executed plans; ``names`` are those of the reward's terms."""
         terms = {name: plans.plans.terms[:, k].numpy() for k, name in enumerate(names)}
         said = [record.instruction for record in plans.records]
         return cls(plans.read, [record.task for record in plans.records], said, plans.step >= 0, terms)
 
-    def select(self, rows: NDArray[np.int64]) -> CollectionSettings:
+    def select(self, rows: NDArray[np.int64]) -> "CollectionSettings":
         """Take some plans."""
         named, said = ([each[row] for row in rows] for each in (self.task, self.instruction))
         terms = {name: term[rows] for name, term in self.terms.items()}
         return CollectionSettings(self.read[torch.from_numpy(rows)], named, said, self.success[rows], terms)
 
     @classmethod
-    def join(cls, parts: Sequence[CollectionSettings]) -> CollectionSettings:
+    def join(cls, parts: "Sequence[CollectionSettings]") -> "CollectionSettings":
         """Put parts one after another."""
         longest = max(part.read.shape[1] for part in parts)
         read = torch.cat([held_to(part.read, longest) for part in parts])
@@ -176,7 +174,7 @@ class CollectionSettings:
         save_arrays(file, arrays)
 
     @classmethod
-    def load(cls, file: Path) -> CollectionSettings:
+    def load(cls, file: Path) -> "CollectionSettings":
         """Read :meth:`save`'s file; ArtefactError where an earlier version wrote it, which kept no tasks."""
         with np.load(file, allow_pickle=False) as kept:
             if "task" not in kept.files:

@@ -4,8 +4,6 @@ An actor of one process, since an offline agent is no policy folder: ``workers=0
 Shapes: ``S`` latent observation, ``A = a L`` a whole chunk of ``a`` numbers a step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,7 +55,7 @@ class LatentActor:
     encoder: KeypointEncoder | None = None  # of observations, as in training; None passes the latents
     basis: ChunkBasis | None = None  # of actions, as in training; None where the agent chooses all numbers of a chunk
 
-    def build(self) -> LatentActor:
+    def build(self) -> "LatentActor":
         """Itself: there is no other process."""
         return self
 

@@ -7,8 +7,6 @@ their initial predictions for arm 1: the posterior of a bandit whose other arm i
 Shapes legend: ``N`` members, ``B`` rows of a batch, ``K`` arms, ``h`` hidden units, ``E`` rollouts.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -132,7 +130,7 @@ class ElitePredictions:
         noise = torch.randn(len(arm), generator=generator)
         return self.mu[member, arm] + self.sigma[member, arm] * noise
 
-    def rescaled(self, mean: float, std: float) -> ElitePredictions:
+    def rescaled(self, mean: float, std: float) -> "ElitePredictions":
         """Convert predictions of standardised rewards to predictions of rewards."""
         return ElitePredictions(mean + std * self.mu, std * self.sigma, std * self.uncertainty)
 

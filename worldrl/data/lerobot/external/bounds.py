@@ -1,5 +1,7 @@
 """Actions beyond the robot's range in an external dataset: refused, or moved to it by ``clip_actions``."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

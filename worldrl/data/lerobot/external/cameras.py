@@ -1,5 +1,7 @@
 """Cameras of an external dataset under worldrl's names, the main one first, and the size of their images."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

@@ -7,6 +7,8 @@ lerobot itself stores none. Three places may have one:
 - ``SHA256SUMS`` in the dataset's folder, as ``sha256sum`` prints it.
 """
 
+from __future__ import annotations
+
 import hashlib
 import re
 from collections.abc import Iterator

@@ -14,6 +14,8 @@ measured position. Contact of fingers is recorded by worldrl alone and is nowher
 Shapes legend: ``N`` rows, ``T`` actions, ``V`` cameras, ``Y X`` pixels, ``A`` and ``S`` numbers of action and state.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence

@@ -4,6 +4,8 @@ The patterns of a folder's metadata stay inside it: no ``..``, no absolute name,
 Face's cache is an exception: its files are links to ``blobs`` of the same dataset.
 """
 
+from __future__ import annotations
+
 import re
 import stat
 import string

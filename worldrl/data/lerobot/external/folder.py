@@ -12,6 +12,8 @@ A row holds an observation and the action that belongs to it; nothing has a chec
 folder either: ``foreign_meaning.py``.
 """
 
+from __future__ import annotations
+
 import hashlib
 import math
 from collections.abc import Iterable, Mapping

@@ -3,6 +3,8 @@
 Shapes: ``n`` rows, ``S`` and ``A`` numbers of state and action, ``G`` grippers.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,6 +3,8 @@
 Shapes: ``N`` rows of an episode, ``Y X`` pixels.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """``meta/info.json`` of a LeRobotDataset that others made, with every field's type checked."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,6 +4,8 @@ The command of row ``t + 1`` is the target of row ``t``, followed exactly if eac
 most ``max_speed / control_hz``. Shapes: ``n`` rows, ``A`` numbers of an action, of a command and of a state.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

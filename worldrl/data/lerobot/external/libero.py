@@ -1,5 +1,7 @@
 """Whether a dataset shows LIBERO's robot: by its numbers, by its name in the folder, and by how the hand moves."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from worldrl.core.embodiment import COMMAND_NAMES, STATE_NAMES

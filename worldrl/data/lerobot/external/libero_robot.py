@@ -1,5 +1,7 @@
 """LIBERO's robot, as it is stored with recordings."""
 
+from __future__ import annotations
+
 import math
 
 from worldrl.core.embodiment import Embodiment

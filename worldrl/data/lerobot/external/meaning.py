@@ -27,6 +27,8 @@ fingers: publishers have -1 and 1, and 1 and 0, for open and closed. A recording
 lost its journal and keeps its header beside the feature ``action``; that header is then what is stated.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,5 +1,7 @@
 """Constants of a robot that moves one tool, measured by its recorded commands: they follow exactly from the actions."""
 
+from __future__ import annotations
+
 import math
 
 import numpy as np

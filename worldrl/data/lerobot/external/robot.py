@@ -3,6 +3,8 @@
 Shapes: ``n`` rows, ``S`` and ``A`` numbers of state and action.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -3,6 +3,8 @@
 What is written twice must agree: whose rows a data file holds and how many, and how many numbers a row has.
 """
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence

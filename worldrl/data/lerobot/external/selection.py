@@ -3,6 +3,8 @@
 An unreadable episode stops the folder only where it is kept; the error has the line that leaves it out.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

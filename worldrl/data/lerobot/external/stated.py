@@ -3,6 +3,8 @@
 What each key means is written in ``foreign_meaning.py``.
 """
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Mapping, Sequence

@@ -3,6 +3,8 @@
 ``next.done`` says only that an episode ended, and a reward is success only where somebody says so.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,5 +1,7 @@
 """The tables of a LeRobotDataset that others made: instructions and episodes, row by row, with what is wrong with a row."""
 
+from __future__ import annotations
+
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence

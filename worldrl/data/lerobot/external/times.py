@@ -4,6 +4,8 @@ A row's image is the film's frame at ``from_timestamp + timestamp``. Rows are on
 one to the next. Only the episode table separates the episodes of a film.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
