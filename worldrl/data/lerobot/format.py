@@ -202,7 +202,11 @@ def feature_table(header: DatasetHeader) -> dict[str, dict[str, Any]]:
         for camera in header.cameras
     }
     robot = header.embodiment
-    names = {"observation.state": robot.state_names, COMMAND: robot.command_names, "action": robot.actions.names}
+    names = {
+        "observation.state": robot.state_names,
+        COMMAND: robot.command_names,
+        "action": robot.actions.names,
+    }
     vectors = {k: {"dtype": "float32", "shape": [len(v)], "names": list(v)} for k, v in names.items()}
     scalars = {k: {"dtype": dtype, "shape": [1], "names": None} for k, dtype in SCALARS.items()}
     return {**images, **vectors, **scalars}

@@ -123,7 +123,10 @@ def _tell(path: Path, assumed: tuple[str, ...]) -> None:
 
 def _content(dataset: ExternalDataset, index: int) -> str:
     """Identity of an episode: metadata, file sizes, meaning. The files themselves carry no digest and are not read for it."""
-    meaning = {**dataset.meaning.told(dataset.folder), "folder": ""}
+    meaning = {
+        **dataset.meaning.told(dataset.folder),
+        "folder": "",
+    }
     text = json.dumps([dataset.folder.identity, dataset.header.to_json(), meaning, repr(dataset.meaning), index])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -167,7 +170,11 @@ def _left_out_by_mend(folder: ExternalFolder, episode: ExternalEpisode) -> Itera
 
 
 def _decoded(
-    dataset: ExternalDataset, episode: ExternalEpisode, record: EpisodeRecord, table: Any, times: NDArray[np.float64]
+    dataset: ExternalDataset,
+    episode: ExternalEpisode,
+    record: EpisodeRecord,
+    table: Any,
+    times: NDArray[np.float64],
 ) -> Episode:
     meaning, where = dataset.meaning, f"{episode.file}: episode {episode.index}"
     state, action = (numbers(table, parts, where) for parts in (meaning.state, meaning.action))

@@ -194,7 +194,10 @@ def _lost_tool(folder: ExternalFolder, stated: Mapping[str, Any], body: Body, dr
 def _require_sizes(folder: ExternalFolder, body: Body) -> None:
     """Refuse a state or an action of another size than the robot's, with the line that takes a part."""
     robot = body.robot
-    for key, parts, names in (("state", body.state, robot.state_names), ("action", body.action, robot.actions.names)):
+    for key, parts, names in (
+        ("state", body.state, robot.state_names),
+        ("action", body.action, robot.actions.names),
+    ):
         size = sum(part.size for part in parts)
         if size > len(names):
             raise unclear(
