@@ -19,12 +19,9 @@ DATASET = "dataset"
 def open_run(command: str, settings: Any) -> Generator[RunDirectory]:
     """Open or reopen a job's run directory, with a heartbeat; RunDirectoryError where it is in use or another's."""
     config = {name: value for name, value in as_plain(settings).items() if name not in MAY_CHANGE}
-    with (
-        RunDirectory.open(
-            Path(settings.run_dir), command=command, config=config, resume_command=resume_command(command), free=WHERE
-        ) as run,
-        Heartbeat(run),
-    ):
+    path, resume = Path(settings.run_dir), resume_command(command)
+    opened = RunDirectory.open(path, command=command, config=config, resume_command=resume, free=WHERE)
+    with opened as run, Heartbeat(run):
         yield run
 
 

@@ -54,6 +54,5 @@ def check_finite(array: NDArray[Any], source: object, episode: int | NDArray[np.
         row = int(np.flatnonzero(wrong)[0])
         number = int(episode[row]) if isinstance(episode, np.ndarray) else episode
         step = row - int(np.searchsorted(episode, number)) if isinstance(episode, np.ndarray) else row
-        raise fault(
-            source, number, name, f"is NaN, infinite or too large for float32 at step {step}; repair or leave it out"
-        )
+        what = f"is NaN, infinite or too large for float32 at step {step}; repair or leave it out"
+        raise fault(source, number, name, what)

@@ -69,9 +69,8 @@ def _parts(file: Hdf5, group: Any, space: spaces.Space[Any], path: str, number: 
 
 def _needed(file: Hdf5, group: Any, name: str, number: int, path: str | None = None) -> NDArray[Any]:
     if (array := file.numbers(group, name, number, field=path)) is None:
-        raise fault(
-            file.source, number, path or name, "cannot be read (it is missing); the file is damaged or cut short"
-        )
+        what = "cannot be read (it is missing); the file is damaged or cut short"
+        raise fault(file.source, number, path or name, what)
     return array
 
 
@@ -88,9 +87,8 @@ def _seed(value: Any, source: Path, number: int) -> int | None:
         return None
     if np.ndim(value) == 0 and isinstance(value, int | np.integer) and 0 <= int(value) < 2**63:
         return int(value)
-    raise fault(
-        source, number, "seed", f"cannot be read ({str(value)[:100]!r} is no whole number); copy the dataset again"
-    )
+    what = f"cannot be read ({str(value)[:100]!r} is no whole number); copy the dataset again"
+    raise fault(source, number, "seed", what)
 
 
 def _arrow_episode(data: Path, number: int, form: str, most: int, spaces_of: Mapping[str, Any]) -> dict[str, Any]:

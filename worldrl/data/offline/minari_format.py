@@ -150,34 +150,23 @@ def _vectors(
     """Return ``[rows, S]``: a dictionary's or tuple's parts side by side, in the order of ``layout_of``."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        pieces = [
-            _vectors(part, value[key], rows, source=source, episode=episode, name=f"{name}/{key}")
-            for key, part in parts
-        ]
-        return np.concatenate(pieces, axis=1)
+        at: dict[str, Any] = {"source": source, "episode": episode}
+        return np.concatenate([_vectors(p, value[key], rows, name=f"{name}/{key}", **at) for key, p in parts], axis=1)
     array = np.asarray(value)
     if array.ndim == 0 or array.ndim > 2:
         raise fault(source, episode, name, f"has shape {list(array.shape)}, expected rows of vectors; write it again")
     if len(array) == rows - 1 and name.startswith("observations"):
-        raise fault(
-            source, episode, name, f"has {rows - 1} rows for {rows - 1} steps: the last next observation is missing"
-        )
-    return column(
-        array.reshape(len(array), int(np.prod(array.shape[1:]))),
-        rows=rows,
-        width=int(np.prod(space.shape or ())),
-        source=source,
-        episode=episode,
-        name=name,
-    )
+        what = f"has {rows - 1} rows for {rows - 1} steps: the last next observation is missing"
+        raise fault(source, episode, name, what)
+    flat, width = array.reshape(len(array), int(np.prod(array.shape[1:]))), int(np.prod(space.shape or ()))
+    return column(flat, rows=rows, width=width, source=source, episode=episode, name=name)
 
 
 def _flag(value: Any, steps: int, *, source: Path, episode: int, name: str) -> bool:
     flags = truth(value, rows=steps, source=source, episode=episode, name=name)
     if flags[:-1].any():
-        raise fault(
-            source, episode, name, f"is true at step {int(np.argmax(flags))} of {steps}; split the episode there"
-        )
+        what = f"is true at step {int(np.argmax(flags))} of {steps}; split the episode there"
+        raise fault(source, episode, name, what)
     return bool(flags[-1:].any())
 
 

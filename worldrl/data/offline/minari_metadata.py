@@ -122,9 +122,8 @@ def check_vectors(space: spaces.Space[Any], source: Path, name: str) -> None:
     if not isinstance(space, spaces.Box) or len(space.shape) not in rank:
         raise fault(source, "all", name, f"lies in {_short(space)}; only vectors of numbers are read")
     if name == "actions" and space.dtype.kind != "f":
-        raise fault(
-            source, "all", name, f"are whole numbers, in {_short(space)}; agents here choose fractions of a range"
-        )
+        what = f"are whole numbers, in {_short(space)}; agents here choose fractions of a range"
+        raise fault(source, "all", name, what)
 
 
 def _short(space: spaces.Space[Any]) -> str:

@@ -12,11 +12,8 @@ CHECKS = ("jumps", "early_timeouts", "actions_clipped")
 def checks_of(data: Trajectories) -> dict[str, Any]:
     """Return what the checks of reading found, JSON-ready; empty for a clean dataset."""
     found = {name: data.info.provenance[name] for name in CHECKS if data.info.provenance.get(name)}
-    return found | (
-        {"equal_rewards": float(data.reward[0])}
-        if len(data) > 1 and bool((data.reward == data.reward[0]).all())
-        else {}
-    )
+    equal = len(data) > 1 and (data.reward == data.reward[0]).all()
+    return found | ({"equal_rewards": float(data.reward[0])} if equal else {})
 
 
 def remarks(data: Trajectories) -> list[str]:

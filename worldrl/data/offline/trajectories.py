@@ -220,25 +220,20 @@ def check(data: Trajectories) -> None:
 
 
 def _check_layout(data: Trajectories) -> None:
+    source = data.info.source
     for name in ROW_FIELDS:
         array = getattr(data, name)
         if array is None:
             continue
         if array.ndim != RANKS.get(name, 1) or len(array) != len(data) or array.dtype != TYPES[name]:
             shape = [len(data), "..."] if RANKS.get(name, 1) == 2 else [len(data)]
-            raise fault(
-                data.info.source,
-                "all",
-                name,
-                f"is {array.dtype} {list(array.shape)}, expected {np.dtype(TYPES[name])} {shape}",
-            )
+            what = f"is {array.dtype} {list(array.shape)}, expected {np.dtype(TYPES[name])} {shape}"
+            raise fault(source, "all", name, what)
     if data.next_obs.shape != data.obs.shape:
-        raise fault(
-            data.info.source, "all", "next_obs", f"has shape {list(data.next_obs.shape)}, obs {list(data.obs.shape)}"
-        )
+        raise fault(source, "all", "next_obs", f"has shape {list(data.next_obs.shape)}, obs {list(data.obs.shape)}")
     size = data.action.shape[1]
     if (len(data.info.action_low), len(data.info.action_high)) != (size, size):
-        raise fault(data.info.source, "all", "action", f"has {size} numbers, its bounds {len(data.info.action_low)}")
+        raise fault(source, "all", "action", f"has {size} numbers, its bounds {len(data.info.action_low)}")
 
 
 def _check_episodes(data: Trajectories) -> None:
@@ -251,9 +246,8 @@ def _check_episodes(data: Trajectories) -> None:
         name = "terminated" if data.terminated[wrong[0]] else "truncated"
         raise fault(source, int(data.episode[wrong[0]]), name, "ends the episode before its last row; split it there")
     if (wrong := np.flatnonzero(last & ~ended)).size:
-        raise fault(
-            source, int(data.episode[wrong[0]]), "truncated", "must be true in a last row that did not terminate"
-        )
+        what = "must be true in a last row that did not terminate"
+        raise fault(source, int(data.episode[wrong[0]]), "truncated", what)
     if data.seed is not None and data.seed.shape != (data.episodes,):
         raise fault(source, "all", "seed", f"has shape {list(data.seed.shape)}, expected one per episode")
 

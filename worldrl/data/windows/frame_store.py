@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,41 +55,39 @@ def build_store(episodes: Sequence[Episode], camera: str | None = None, images: 
         raise SettingError("windows need at least one episode, got none")
     length = np.array(_lengths(episodes), dtype=np.int64)
     first = np.concatenate([[0], np.cumsum(length + 1)[:-1]]).astype(np.int64)
-    rows, one = int((length + 1).sum()), episodes[0]
-    arrays = _empty_arrays(rows, _camera_view(one, camera, images).shape[1:], one.actions, one.state.shape[1])
+    one, kinds = episodes[0], {"frames": np.uint8, "success": np.bool_}
+    shapes: dict[str, tuple[int, ...]] = {
+        "frames": _camera_view(one, camera, images).shape[1:],
+        "action": (one.actions.size,),
+        "command": (one.actions.size,),
+        "success": (),
+        "opening": (len(one.actions.grippers),),
+        "state": (one.state.shape[1],),
+    }
+    arrays: dict[str, NDArray[Any]] = {
+        name: np.zeros((int((length + 1).sum()), *shape), kinds.get(name, np.float32)) for name, shape in shapes.items()
+    }
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         fill = partial(_fill, arrays, camera=camera, images=images, actions=one.actions)
         filled = list(pool.map(lambda e: fill(int(first[e]), episodes[e], number=e), range(len(episodes))))
     events = [(number, step) for number, (_, _, steps) in enumerate(filled) for step in steps]
     event = np.array(events, dtype=np.int64).reshape(-1, 2)
     instruction, task, _ = zip(*filled, strict=True)
-    fulfilled = np.logical_or.reduceat(arrays[3], first)
-    return FrameStore(one.actions, *arrays, first, length, event[:, 0], event[:, 1], fulfilled, instruction, task)
-
-
-_Arrays = tuple[
-    NDArray[np.uint8],
-    NDArray[np.float32],
-    NDArray[np.float32],
-    NDArray[np.bool_],
-    NDArray[np.float32],
-    NDArray[np.float32],
-]
-
-
-def _empty_arrays(rows: int, shape: tuple[int, ...], actions: ActionSpec, measured: int) -> _Arrays:
-    return (
-        np.empty((rows, *shape), dtype=np.uint8),
-        np.empty((rows, actions.size), dtype=np.float32),
-        np.empty((rows, actions.size), dtype=np.float32),
-        np.zeros(rows, dtype=np.bool_),
-        np.empty((rows, len(actions.grippers)), dtype=np.float32),
-        np.empty((rows, measured), dtype=np.float32),
+    return FrameStore(
+        one.actions,
+        **arrays,
+        first=first,
+        length=length,
+        event_episode=event[:, 0],
+        event_step=event[:, 1],
+        fulfilled=np.logical_or.reduceat(arrays["success"], first),
+        instruction=instruction,
+        task=task,
     )
 
 
 def _fill(
-    arrays: _Arrays,
+    arrays: dict[str, NDArray[Any]],
     first: int,
     episode: Episode,
     *,
@@ -98,16 +97,16 @@ def _fill(
     number: int,
 ) -> tuple[str, str, list[int]]:
     """Copy one episode to its rows; return its instruction, task and keyframe steps."""
-    frames, action, command, success, opening, state = (array[first : first + len(episode) + 1] for array in arrays)
+    rows = {name: array[first : first + len(episode) + 1] for name, array in arrays.items()}
     view = _camera_view(episode, camera, images)
-    if view.shape != frames.shape:
-        raise ArtefactError(f"episode {number}: frames {view.shape}, the first episode's size is {frames.shape[1:]}")
+    if view.shape != rows["frames"].shape:
+        size = rows["frames"].shape[1:]
+        raise ArtefactError(f"episode {number}: frames {view.shape}, the first episode's size is {size}")
     require_robot(episode, number, actions)
-    frames[:] = view
-    action[:-1], action[-1] = episode.action, actions.hold(episode.command[-1])
-    command[:] = episode.command
-    success[1:] = episode.reward > 0
-    opening[:], state[:] = episode.opening, episode.state
+    rows["frames"][:], rows["command"][:] = view, episode.command
+    rows["action"][:-1], rows["action"][-1] = episode.action, actions.hold(episode.command[-1])
+    rows["success"][1:] = episode.reward > 0
+    rows["opening"][:], rows["state"][:] = episode.opening, episode.state
     return episode.instruction, episode.task, sorted({key.step for key in keyframes(episode)})
 
 

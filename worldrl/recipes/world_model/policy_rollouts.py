@@ -4,7 +4,6 @@ Each policy's imagined rollouts are executed with the same actions, and it acts 
 Together they show whether imagined success follows real success, and which confidence score recognises false ones.
 """
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from worldrl.core.observation import images_among, require_observed
 from worldrl.core.renames import first_name
 from worldrl.core.rng import stream_seed
 from worldrl.core.statistics.intervals import Rate, auroc_within, wilson
-from worldrl.core.storage.atomic import write_file
+from worldrl.core.storage.arrays import save_arrays
 from worldrl.core.storage.run import RunDirectory, Stage
 from worldrl.core.types import ResetRecord
 from worldrl.evaluation.policy.ranking import correlation
@@ -188,18 +187,12 @@ def judge_policy(
         "real": stage.summary["real"],
         "same_actions": outcome_report(predicted, actual),
     }
-    motion = (
-        None
-        if readers.motion is None
-        else _normalised_error(
-            stage.folder / "surprise.npz", model, readers.motion, policy_rollouts, config.imagined_rollouts, seed
-        )
-    )
-    grasp = (
-        None
-        if readers.grasp is None
-        else _grasp(model, readers.grasp, policy_rollouts, imagined_step, config.imagined_rollouts, seed)
-    )
+    motion, grasp, count = None, None, config.imagined_rollouts
+    if readers.motion is not None:
+        file = stage.folder / "surprise.npz"
+        motion = _normalised_error(file, model, readers.motion, policy_rollouts, count, seed)
+    if readers.grasp is not None:
+        grasp = _grasp(model, readers.grasp, policy_rollouts, imagined_step, count, seed)
     signs = confidence_scores(
         policy_rollouts.probability, ResampledRollouts.load(files["opinions"]), rule.debounce, motion, grasp
     )
@@ -220,9 +213,7 @@ def _normalised_error(
     if not file.exists():
         starts = _starts(model, policy_rollouts, count, seed)
         found = rollout_motion_error(model, idm, starts, torch.from_numpy(policy_rollouts.action), seed=seed)
-        data = io.BytesIO()
-        np.savez_compressed(data, surprise=found)
-        write_file(file, data.getvalue())
+        save_arrays(file, {"surprise": found})
     with np.load(file, allow_pickle=False) as data:
         return data["surprise"]
 
@@ -246,19 +237,10 @@ def _act_freely(
     data: Path, config: PolicyRolloutConfig, policy: Path, policy_rollouts: PolicyRollouts, image_size: int
 ) -> Rate:
     """Let the policy act in the simulator, drawing its actions alike, from the initial states it dreamt from."""
-    drawn = config.exploration
-    plan = CollectPlan(
-        PolicyActor(str(policy), drawn.temperature, drawn.noise_correlation), policy_rollouts.specs("policy")
-    )
-    rows = collect_dataset(
-        data,
-        [plan],
-        env_options=embedded_options(
-            set(policy_rollouts.task), image_size, images=images_among(policy_facts(policy).more)
-        ),
-        workers=config.workers,
-        envs_per_worker=config.envs_per_worker,
-    )
+    actor = PolicyActor(str(policy), config.exploration.temperature, config.exploration.noise_correlation)
+    plan, images = CollectPlan(actor, policy_rollouts.specs("policy")), images_among(policy_facts(policy).more)
+    options, processes = embedded_options(set(policy_rollouts.task), image_size, images=images), config.workers
+    rows = collect_dataset(data, [plan], env_options=options, workers=processes, envs_per_worker=config.envs_per_worker)
     return wilson(sum(bool(row["success"]) for row in rows), len(rows))
 
 
