@@ -29,10 +29,7 @@ RENDER_SIZE = 384  # pixels, of `render()`
 
 
 class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
-    """One task in its simulation; see the subclasses for the specification.
-
-    UnknownNameError for an unknown name, with the nearest; OptionError where the image size is no integer in 8..512.
-    """
+    """One task in its simulation; see the subclasses. UnknownNameError or OptionError for other arguments."""
 
     metadata: ClassVar[dict[str, Any]] = {  # pyright: ignore[reportIncompatibleVariableOverride]
         "render_modes": ["rgb_array"],

@@ -1,7 +1,4 @@
-"""How far a scene is from fulfilling its one-armed task, in metres: what tells a near miss from a failure.
-
-The sum of the distances of each part of the plan that must hold in the end; a pick before a placing does not count.
-"""
+"""How far a scene is from fulfilling its one-armed task (m), summed over the parts of the plan that must hold."""
 
 from collections.abc import Callable
 from typing import Any

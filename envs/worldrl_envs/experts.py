@@ -1,8 +1,4 @@
-"""A scripted expert that solves every task from privileged poses, and a random explorer.
-
-The expert is reactive: each skill looks at the scene as it is, so it recovers from noise, slips and misses. `noise` and
-`goal_offset` make the varied and failed data a world model needs.
-"""
+"""A reactive scripted expert that solves every task from privileged poses, and a random explorer."""
 
 from abc import abstractmethod
 from typing import Any, ClassVar, cast

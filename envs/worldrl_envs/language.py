@@ -1,7 +1,4 @@
-"""Paraphrases of each task's instruction: some for training, at least two held out.
-
-The held-out ones use words or an order that no training phrase has: who follows them has generalised.
-"""
+"""Paraphrases of each task's instruction: some for training, at least two held out, in other words or order."""
 
 from dataclasses import dataclass
 

@@ -25,10 +25,7 @@ def state_space(sim: Simulation) -> spaces.Box:
 
 
 def proprioception(sim: Simulation) -> NDArray[np.float32]:
-    """LIBERO's eight numbers, float32[8]: tool position (m), axis-angle (rad), fingers (m; the right one negative).
-
-    The axis keeps its x component positive, so that the vector is continuous around pi (gripper down: [pi, 0, 0]).
-    """
+    """LIBERO's eight numbers, float32[8]: tool position (m), axis-angle (rad; x > 0), fingers (m; right negative)."""
     quat = quat_multiply(sim.tcp_rotation, GRIPPER_DOWN)
     sine = np.linalg.norm(quat[1:])
     axis_angle = 2 * np.arctan2(sine, quat[0]) * quat[1:] / sine

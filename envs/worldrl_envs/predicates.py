@@ -1,8 +1,4 @@
-"""When a task is solved. Each predicate reads one frame of a `Simulation`.
-
-They ask for the cause, so that a thrown or tunnelled object does not count: lifted means between both fingers, placed
-means released and at rest.
-"""
+"""When a task is solved, by one frame: lifted means between both fingers, placed means released and at rest."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING

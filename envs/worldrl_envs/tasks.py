@@ -1,8 +1,4 @@
-"""The twelve one-armed tasks, as a table, and the look-up of every task of both suites.
-
-Four kinds, after LIBERO's suites: `object` (which thing), `spatial` (which place), `goal` (what to do), `long` (two
-things in order). The horizon is about twice what the scripted expert needs.
-"""
+"""The one-armed tasks of four kinds, after LIBERO's suites, with horizons twice the expert's; both suites' look-up."""
 
 import worldrl_envs.predicates as predicates
 from worldrl_envs.bimanual.tasks import BIMANUAL_TASKS

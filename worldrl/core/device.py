@@ -85,10 +85,7 @@ def attention_kernel(device: str) -> str:
 
 
 def resolve_dtype(name: str, device: torch.device | None = None) -> torch.dtype:
-    """Turn ``float32``, ``bfloat16``, ``float16`` or ``auto`` into a number type that ``device`` computes in.
-
-    ``auto`` is bfloat16 where the device (None: a CPU) has units for it. SettingError for a name or a GPU without it.
-    """
+    """Turn ``float32``, ``bfloat16``, ``float16`` or ``auto`` (bfloat16 where it is fast) into a type; SettingError."""
     import torch
 
     if name not in DTYPES:

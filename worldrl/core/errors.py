@@ -1,7 +1,4 @@
-"""Every error that worldrl raises on purpose. It says what failed, which value, why it matters and what to do.
-
-The command line prints a ``WorldrlError`` without a traceback; anything else is a bug and keeps its traceback.
-"""
+"""Every error that worldrl raises on purpose; the command line prints it without a traceback, unlike a bug."""
 
 import difflib
 from collections.abc import Iterable

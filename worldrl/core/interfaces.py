@@ -1,7 +1,4 @@
-"""The Protocols that hold the rooms together. Implementations are chosen by name through ``worldrl.registry``.
-
-Generators are keyword-only without default; one per row where rows must not depend on their neighbours.
-"""
+"""The Protocols that hold the rooms together; generators are keyword-only, one per row where rows are independent."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path

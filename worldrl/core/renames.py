@@ -83,7 +83,7 @@ def current_value(key: str, value: Any) -> Any:
 def current_config(plain: Mapping[str, Any], command: str = "", *, within: str = "") -> dict[str, Any]:
     """Return a nested config of an earlier version with the present names and values.
 
-    ``command`` is empty for an artefact's config; ``within`` is the dotted present name of the group that ``plain`` is.
+    ``command`` is empty for an artefact's config; ``within`` is the present name of the group that ``plain`` is.
     """
     above = f"{within.rpartition('.')[2]}." if within else f"{command}:"
     found: dict[str, Any] = {}

@@ -1,7 +1,6 @@
 """Randomness enters worldrl through this door only, in streams that are named, not numbered.
 
-``stream(seed, "train-policy", step)`` hashes its names: a new consumer moves nobody's draws, and a loop that asks for a
-stream per step needs no generator state in its checkpoint.
+A new consumer moves nobody's draws, and a loop that asks for a stream per step needs no generator state.
 """
 
 import hashlib

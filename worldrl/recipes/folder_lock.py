@@ -14,10 +14,7 @@ LOCK = "lock"
 
 @contextmanager
 def exclusive_folder(folder: Path) -> Generator[Path]:
-    """Use a folder exclusively, made where it is missing; others wait. RunDirectoryError where it cannot be written.
-
-    The lock ends with its process, so after a kill the next process resumes from the files in the folder.
-    """
+    """Use a folder exclusively, made where it is missing; others wait, and a kill lets go (RunDirectoryError)."""
     with disk_errors(folder, needed=0, error=RunDirectoryError):
         folder.mkdir(parents=True, exist_ok=True)
         lock = open_regular(folder / LOCK, os.O_RDWR | os.O_CREAT)

@@ -33,10 +33,7 @@ def training_instructions_or_known(episodes: Sequence[Episode]) -> dict[str, lis
 
 
 def exclusive_tasks(task: str) -> list[str]:
-    """Tasks of the same scene that cannot be fulfilled together with ``task``: picking others of the same objects.
-
-    Other kinds do not exclude one another: opening a drawer may begin where "close the drawer" is fulfilled.
-    """
+    """Tasks of the same scene that cannot be fulfilled together with ``task``: picking others of the same objects."""
     from worldrl_envs.tasks import get_task, task_names
 
     spec = get_task(task)

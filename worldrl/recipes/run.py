@@ -34,10 +34,7 @@ def claim_inputs(run: RunDirectory, inputs: Mapping[str, Any]) -> None:
 
 
 def choose_tasks(tasks: Sequence[str], kind: str | None) -> list[str]:
-    """Named tasks; without names all of one kind, or all of one arm for None.
-
-    SettingError for an unknown name, a task named twice, or both given.
-    """
+    """Named tasks, each once; without names all of one kind, or all of one arm for None. SettingError for others."""
     from worldrl_envs.tasks import BIMANUAL, KINDS, task_names
 
     kinds, known = (*KINDS, BIMANUAL), (*task_names(), *task_names(BIMANUAL))

@@ -37,10 +37,7 @@ def check_samples(tasks: Sequence[str], robot: AnyEmbodiment) -> list[str]:
 def record_samples(
     folder: Path, tasks: Sequence[str], count: int, *, seed: int, image_size: int, images: Sequence[str] = (IMAGE,)
 ) -> EpisodeDataset:
-    """Record ``count`` episodes of tasks in turn, half by the expert and half near misses; resumes in ``folder``.
-
-    WorkerError where the simulator failed, ArtefactError where the folder holds something else.
-    """
+    """Record ``count`` episodes of tasks in turn, half by the expert and half near misses; resumes in ``folder``."""
     plans = [
         CollectPlan(actor, [_spec(source, tasks, number, seed) for number in range(first, count, 2)])
         for first, (source, actor) in enumerate(SOURCES)

@@ -101,10 +101,7 @@ def learn_world_model(
 def split_held_out(
     episodes: Sequence[Episode], share: float, *, seed: int
 ) -> tuple[Sequence[Episode], list[Episode], list[Episode]]:
-    """Split episodes into training, calibration and gate sets; the last two get half of ``share`` each.
-
-    One motion in several visual styles is in one set only. Training episodes of a dataset stay undecoded.
-    """
+    """Split episodes into training, calibration and gate sets (half of ``share`` each); a motion stays in one."""
     from worldrl.rollout.real.motions import shuffled_motions
 
     order = shuffled_motions(episodes, seed=seed, name="held-out")

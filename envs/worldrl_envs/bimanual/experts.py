@@ -1,7 +1,4 @@
-"""A scripted expert for two arms from privileged poses, and a random explorer.
-
-A goal per hand becomes a small step of the commanded tool, and inverse kinematics turns it into joint targets.
-"""
+"""A scripted expert for two arms, and a random explorer; goals per hand become small steps of joint targets."""
 
 from functools import cached_property
 from typing import Any, cast

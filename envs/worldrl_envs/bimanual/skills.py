@@ -1,7 +1,4 @@
-"""The two-armed expert's skills: from the present scene to where one hand should go next.
-
-A skill is a function (hand, memory, *names) -> Goal, reactive as in `skills.py`. Lengths are metres, angles rad.
-"""
+"""The two-armed expert's skills ``(hand, memory, *names) -> Goal``, reactive as in `skills.py`; metres and radians."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

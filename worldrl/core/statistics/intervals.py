@@ -75,10 +75,7 @@ def wilson(k: int, n: int) -> Rate:
 
 
 def paired(a: ArrayLike, b: ArrayLike) -> Paired:
-    """Compare two policies on the same episodes, bool ``[n]`` each; SettingError for other lengths, types or none.
-
-    The interval is Newcombe's (method 10), p the exact two-sided McNemar's.
-    """
+    """Compare two policies on the same episodes, bool ``[n]``: Newcombe's interval (method 10), exact McNemar's p."""
     first, second = _outcomes("a", a), _outcomes("b", b)
     if first.size != second.size:
         raise SettingError(f"paired: a has {first.size} episodes and b {second.size}; pair them by episode first")

@@ -1,7 +1,4 @@
-"""Statistics of several policies at once: which is best, and whether one measure orders them as another does.
-
-Shapes: ``P`` policies, ``E`` episodes (start states) that all of them played, ``R`` resamples.
-"""
+"""Which of ``P`` policies is best on ``E`` shared episodes, and whether one measure orders them as another does."""
 
 import math
 from collections.abc import Sequence

@@ -1,8 +1,4 @@
-"""What a model has learned from, itself and through the weights that it began with; kept in its artefact folder.
-
-A manifest names direct parents only, which a user may move. Models from before this file count as unknown, not as
-clean.
-"""
+"""What a model has learned from, itself and through the weights that it began with; kept in its artefact folder."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,9 +1,4 @@
-"""What a run tells: scalars to ``metrics.jsonl`` and TensorBoard, and progress to the person who waits.
-
-``metrics.jsonl`` has exactly one line per (series, step), also after a kill and a resume::
-
-    {"series": "policy", "step": 12, "values": {"loss": 0.5}}
-"""
+"""What a run reports: scalars to ``metrics.jsonl`` (one line per series and step) and TensorBoard, and progress."""
 
 import io
 import json

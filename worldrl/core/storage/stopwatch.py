@@ -12,10 +12,7 @@ EVERY_S = 1.0
 
 
 class Stopwatch:
-    """Wall and processor seconds, kept in a JSON file at every mark, and added to after a kill.
-
-    What was lost with a kill and is made again counts as often as it was made: it was paid for as often.
-    """
+    """Wall and processor seconds, kept in a JSON file at every mark, and added to after a kill, repeats included."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

@@ -20,10 +20,7 @@ _FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], store_dtype: torch.dtype | None = None) -> list[str]:
-    """Write tensors, float32 ones as ``store_dtype``; return the names of those that were cast.
-
-    ArtefactError where a value overflows, OSError where the disk refuses.
-    """
+    """Write tensors, float32 ones as ``store_dtype`` (ArtefactError on overflow); return the names of those cast."""
     stored = _apart({name: _cast(name, tensor, store_dtype) for name, tensor in tensors.items()})
     try:
         _safetensors.save_file(stored, str(path))

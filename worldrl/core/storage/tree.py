@@ -15,10 +15,7 @@ from worldrl.core.errors import ArtefactError
 
 
 def flatten(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Turn nested state into plain JSON, moving its tensors into ``tensors`` under their paths from ``name``.
-
-    :func:`unflatten` gives an equal value of the same types; ArtefactError for a value of another type.
-    """
+    """Turn nested state into plain JSON, moving tensors into ``tensors`` by path from ``name`` (ArtefactError)."""
     if isinstance(value, Tensor):
         tensors[name] = value
         return {"$tensor": name}

@@ -43,10 +43,7 @@ def fitting(artefact: Artefact) -> Generator[None]:
 
 
 def load_weights(module: nn.Module, artefact: Artefact, tensors: Mapping[str, Tensor] | None = None) -> None:
-    """Fill a module with an artefact's weights, or with ``tensors`` where names were changed.
-
-    ArtefactError for a tensor that is missing, unknown, of another shape or type, or not finite.
-    """
+    """Fill a module with an artefact's weights, or with ``tensors`` of changed names; ArtefactError for others."""
     given = artefact.tensors if tensors is None else tensors
     own = module.state_dict()
     if lost := sorted(set(own) ^ set(given)):

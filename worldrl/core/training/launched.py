@@ -1,7 +1,4 @@
-"""Training in the processes of ``accelerate launch`` or ``torchrun``, sharded or not; the first process alone writes.
-
-Checkpoints hold whole tensors by parameter name: a training may resume with another number of processes.
-"""
+"""Training in the processes of ``accelerate launch`` or ``torchrun``; the first one writes whole tensors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -14,10 +14,7 @@ Schedule = Callable[[int], float]
 
 
 def warmup_cosine(steps: int, warmup: int, *, final: float = 0.0) -> Schedule:
-    """Return a schedule: a linear rise over ``warmup`` < ``steps`` steps, then half a cosine down to ``final``.
-
-    Step 0 already has 1 / warmup. SettingError for a value out of range.
-    """
+    """Return a schedule: a linear rise over ``warmup`` < ``steps`` steps, then half a cosine down to ``final``."""
     if not 0 <= warmup < steps:
         raise SettingError(f"warmup: must be in [0, steps={steps}), got {warmup}")
     if not 0 <= final <= 1:

@@ -1,7 +1,4 @@
-"""Verify a dataset on disk, and copy its verified prefix into a new folder.
-
-Everything is decoded and compared with the journal: hashes, numbers, timestamps, digests, statistics, derived files.
-"""
+"""Verify a dataset on disk against its journal, and copy its verified prefix to a new folder; all is decoded."""
 
 from __future__ import annotations
 

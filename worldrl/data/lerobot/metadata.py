@@ -1,7 +1,4 @@
-"""The files that lerobot reads beside the data: derived from the journal, never a source of truth.
-
-``info.json`` is written last: its episode count decides how much lerobot looks at.
-"""
+"""The files that lerobot reads beside the data, derived from the journal; ``info.json`` is written last."""
 
 from __future__ import annotations
 

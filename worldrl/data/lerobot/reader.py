@@ -1,7 +1,4 @@
-"""Reading one episode back, exactly as it was written.
-
-A data file's SHA-256 is verified before anything is decoded: damage is an error with its name, never a wrong frame.
-"""
+"""Reading one episode back, exactly as it was written; a data file's SHA-256 is verified before it is decoded."""
 
 from __future__ import annotations
 

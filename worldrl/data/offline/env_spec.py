@@ -1,7 +1,7 @@
 """The environment that an offline dataset names: data, and never code.
 
-``gymnasium.make`` imports the module before a colon in an id, and hands every keyword argument to a constructor, which
-may open files. So an id from data is a registered one without a module, and keyword arguments are numbers under known names.
+``gymnasium.make`` imports the module before a colon in an id, and hands keyword arguments to a constructor. So an id
+from data is a registered one without a module, and arguments are numbers under known names.
 """
 
 import copy

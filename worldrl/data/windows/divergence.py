@@ -1,10 +1,9 @@
-"""Where success and failure part: the moment, counted from the closing of the gripper, that first tells the outcome.
+"""Where success and failure part: the moment, counted from the closing of the gripper, that first shows the outcome.
 
-WoVR starts imagined rollouts at one hand-picked frame per task. Here it is found: episodes of one task are laid on each
-other at their first closing of the gripper, and at every moment before and after it their courses are asked how far
-apart successes and failures are.
+WoVR starts imagined rollouts at one hand-picked frame per task. Here episodes of a task are aligned at their first
+closing of the gripper, and at every moment the distance of successes and failures is measured.
 
-Shapes legend: ``N`` episodes, ``O`` moments, ``d`` features.
+Shapes: ``N`` episodes, ``O`` moments, ``d`` features.
 """
 
 from collections.abc import Mapping, Sequence

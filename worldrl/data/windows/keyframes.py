@@ -1,8 +1,6 @@
-"""Keyframes: the moments of an episode that decide it, found without labels.
+"""Keyframes: where a commanded gripper opens or closes, and where fingers come to touch a task object; without labels.
 
-Two kinds, both read off the recording: the commanded gripper opens or closes, and the fingers come to touch a
-task object. They are where world models fail first, so training windows and imagined rollouts start near them. A third
-kind, where success and failure part, takes several episodes to see (``divergence_step``).
+World models fail there first, so training windows and imagined rollouts start near them.
 """
 
 from dataclasses import dataclass

@@ -31,10 +31,7 @@ def learn_critic(
     learned: Learned | None = None,
     on_step: Callable[[int], None] | None = None,
 ) -> None:
-    """Leave a critic in ``place/critic``, its curve, and its accuracy on the share ``kept`` of the plans.
-
-    ``learned`` is all that it has learned from, unknown if None. SettingError where all plans have the same outcome.
-    """
+    """Leave a critic in ``place/critic``, its curve, and its accuracy on the share ``kept`` of the plans."""
     order = numpy_stream(seed, "practice", "kept").permutation(len(tried.success))
     apart, rest = (tried.select(rows) for rows in np.split(order, [round(kept * len(order))]))
     success = torch.from_numpy(rest.success)

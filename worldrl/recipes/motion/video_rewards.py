@@ -19,10 +19,7 @@ class RewardChoice(Protocol):
 
 
 def open_rewards(settings: RewardChoice, device: torch.device) -> tuple[RewardTerms, list[float]]:
-    """Open every reward in its folder; return them together, and each term's weight.
-
-    ArtefactError for a folder without what its reward needs, SettingError for an unknown reward or term.
-    """
+    """Open every reward in its folder (ArtefactError, SettingError); return them together, and each term's weight."""
     parts, weights = [], list[float]()
     for name, terms in chosen_terms(settings.rewards, settings.weights).items():
         part = open_reward(name, terms, settings.folders, device)

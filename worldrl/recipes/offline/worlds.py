@@ -106,10 +106,7 @@ class Imagined:
 
 
 def open_data(settings: Any, device: torch.device) -> Opened:
-    """Read the dataset of the settings: vectors, or with ``world=latent`` recorded episodes through a codec.
-
-    ArtefactError for damaged data or world model; SettingError for no dataset, or no requested latents.
-    """
+    """Read the dataset of the settings: vectors, or with ``world=latent`` recorded episodes through a codec."""
     if settings.world != "latent":
         data = open_trajectories(settings.data, **reading(settings))
         print_remarks(data)
@@ -190,10 +187,7 @@ def true_world(data: Trajectories, rows: Transitions) -> TrueDynamics:
 
 
 def rule_of(name: str, info: DatasetInfo) -> Termination:
-    """Termination rule called ``name``; ``auto`` takes that of the data's environment, also by a D4RL file's name.
-
-    SettingError for an unknown one, or ``auto`` for an environment without a known rule.
-    """
+    """Termination rule called ``name``; ``auto`` takes that of the data's environment, also by a D4RL file's name."""
     if name != AUTO:
         return registry.TERMINATIONS.get(name)
     env_id = info.env_id or (info.dataset_id if task_of(info.dataset_id) else None)

@@ -18,10 +18,7 @@ RESTARTS, RECYCLE_AFTER = 2, 50
 
 @dataclass(frozen=True)
 class OpenSuite:
-    """A suite whose workers run; ``settle_mm`` (mm) is what the probe found, ``render`` the GL back end, if any.
-
-    ``assets_note`` is stated with every result, and empty where the assets are the benchmark's own.
-    """
+    """A suite whose workers run; ``settle_mm`` (mm) is the probe's; results state ``assets_note`` where it is not empty."""
 
     pool: SimulatorPool
     assets_note: str

@@ -1,7 +1,4 @@
-"""What a gripper's numbers mean in an external dataset: its two ends, stated, read off LIBERO's fingers, or asked for.
-
-Shapes: ``n`` rows, ``S`` and ``A`` numbers of state and action, ``G`` grippers.
-"""
+"""What a gripper's numbers mean in an external dataset. Shapes: ``n`` rows, ``S`` state, ``A`` action, ``G`` grips."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Images of an external LeRobotDataset: PNG or JPEG in the rows, or frames of a video that many episodes share.
-
-Shapes: ``N`` rows of an episode, ``Y X`` pixels.
-"""
+"""Images of an external LeRobotDataset: PNG or JPEG in the rows, or frames of a video that many episodes share."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Whose robot an external dataset shows, recognised or stated, and which of its columns are that robot's numbers.
-
-Shapes: ``n`` rows, ``S`` and ``A`` numbers of state and action.
-"""
+"""Whose robot an external dataset shows, recognised or stated, and which of its columns are that robot's numbers."""
 
 from __future__ import annotations
 

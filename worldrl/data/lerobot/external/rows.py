@@ -1,7 +1,4 @@
-"""Rows of a LeRobotDataset that others made, held against the episode table and ``info.json`` before they are used.
-
-What is written twice must agree: whose rows a data file holds and how many, and how many numbers a row has.
-"""
+"""Rows of external LeRobotDatasets: what is written twice must agree, in the episode table, ``info.json`` and data."""
 
 from __future__ import annotations
 

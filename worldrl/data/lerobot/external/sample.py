@@ -1,7 +1,4 @@
-"""Rows of state and action of an external dataset, read to find out what its numbers mean.
-
-Shapes: ``n`` rows, ``S`` and ``A`` numbers of state and action.
-"""
+"""Rows of state ``[n, S]`` and action ``[n, A]`` of an external dataset, read to find out what its numbers mean."""
 
 from __future__ import annotations
 

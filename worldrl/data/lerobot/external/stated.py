@@ -1,7 +1,4 @@
-"""The file ``worldrl.json`` of a foreign dataset, its keys one by one, and the features that they name.
-
-What each key means is written in ``foreign_meaning.py``.
-"""
+"""The file ``worldrl.json`` of an external dataset, its keys one by one (see ``meaning.py``), and their features."""
 
 from __future__ import annotations
 
