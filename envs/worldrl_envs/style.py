@@ -171,7 +171,6 @@ class Look:
             model.geom_rgba[self._geoms_of(name), :3] = colour
 
     def _geoms_of(self, name: str) -> np.ndarray:
-        """Ids of the geoms of one body."""
         names = [self._model.body(i).name for i in range(self._model.nbody)]
         check_name("style.colours", name, names)
         return np.flatnonzero(self._model.geom_bodyid == names.index(name))

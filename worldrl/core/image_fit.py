@@ -68,7 +68,6 @@ def _inside(shape: tuple[int, int], frame: tuple[int, int]) -> tuple[int, int]:
 
 
 def _centre(image: Image, size: tuple[int, int]) -> Image:
-    """A view of the middle ``size`` of an image."""
     top, left = ((side - part) // 2 for side, part in zip(image.shape[:2], size, strict=True))
     return image[top : top + size[0], left : left + size[1]]
 

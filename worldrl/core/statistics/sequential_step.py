@@ -109,7 +109,6 @@ def _walked(alive: Floats, n: int) -> Floats:
 
 
 def _by_sum(table: Floats) -> Floats:
-    """Sum over the states of equal a + b."""
     sums = np.zeros(2 * len(table) - 1)
     np.add.at(sums, np.indices(table.shape).sum(0), table)
     return sums

@@ -139,7 +139,6 @@ def disk_errors(path: Path, *, needed: int, error: type[WorldrlError]) -> Genera
 
 
 def _room(path: Path, needed: int) -> str:
-    """Say how much space is needed and how much there is."""
     wanted = f"{needed} bytes needed" if needed else "size unknown"
     with suppress(OSError):
         return f"{wanted}, {free_bytes(path.parent)} bytes free"

@@ -219,7 +219,6 @@ def config_hash(config: Mapping[str, Any]) -> str:
 
 
 def _bound(config: Mapping[str, Any], free: Collection[str]) -> dict[str, Any]:
-    """The config without the keys that may change."""
     return {key: value for key, value in config.items() if key not in free}
 
 
@@ -278,7 +277,6 @@ class _Clock:
 
 
 def _clock(path: Path) -> _Clock:
-    """Read a run's clock; an empty one where there is none yet."""
     file = path / "run_clock.json"
     if not file.exists():
         return _Clock()

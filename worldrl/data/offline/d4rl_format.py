@@ -76,7 +76,6 @@ def read_d4rl(
 
 
 def _read(file: Path) -> dict[str, NDArray[Any]]:
-    """Return the file's columns by D4RL's names."""
     with Hdf5(file, field=NAMES[0]) as content:
         found = {name: content.numbers(content.content, name, "all") for name in NAMES}
     raw = {name: array for name, array in found.items() if array is not None}

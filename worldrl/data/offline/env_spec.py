@@ -99,7 +99,6 @@ def registered_spec(info: DatasetInfo) -> Any:
 
 
 def _wrappers(spec: Mapping[str, Any], where: Path) -> tuple[str, ...]:
-    """Return the names of the wrappers."""
     found = spec.get("additional_wrappers") or ()
     if not isinstance(found, list | tuple):
         raise ArtefactError(

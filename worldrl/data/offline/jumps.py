@@ -156,7 +156,6 @@ def _largest(
     episode: NDArray[np.int64],
     median: NDArray[np.float64],
 ) -> dict[str, Any]:
-    """Describe the jump that is largest against its number's median."""
     rows = np.flatnonzero(jumps)
     steps = np.abs(next_obs[rows].astype(np.float64) - obs[rows])
     ratio = np.divide(steps, median, out=np.zeros_like(steps), where=median > 0)

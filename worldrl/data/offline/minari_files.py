@@ -119,7 +119,6 @@ def _arrow_episode(data: Path, number: int, form: str, most: int, spaces_of: Map
 
 
 def _whole(table: Any, name: str) -> Any:
-    """Return a column as one array."""
     arrow = require("pyarrow", extra="offline")
     column = table.column(name).combine_chunks()
     if isinstance(column, arrow.ChunkedArray):  # where it has no or several chunks

@@ -134,13 +134,11 @@ def _pick(choices: Index, where: Draw) -> Index:
 
 
 def _locate(store: FrameStore, row: Index) -> tuple[Index, Index]:
-    """Return episode and frame of rows."""
     episode = np.searchsorted(store.first, row, side="right") - 1
     return episode, row - store.first[episode]
 
 
 def _start_rows(store: FrameStore, last_start: Index) -> Index:
-    """Return the rows of all frames that may start a window."""
     episode = np.repeat(np.arange(len(store.first)), store.length + 1)
     row = np.arange(len(store.frames))
     return row[row - store.first[episode] <= last_start[episode]]

@@ -177,7 +177,6 @@ def settings_for(given: Mapping[str, str]) -> type[TrainOfflineSettings]:
 
 
 def _latent_fields(agent_class: type[Agent]) -> list[Any]:
-    """Fields of the settings that are trained in latents."""
     agent = video_latents.AGENTS[agent_class.name]
     return [
         ("agent", agent_class.config_class, field(default_factory=lambda: agent)),

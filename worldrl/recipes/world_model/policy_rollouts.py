@@ -200,7 +200,6 @@ def judge_policy(
 
 
 def _starts(model: AnyVideoModel, policy_rollouts: PolicyRollouts, count: int, seed: int) -> list[ResetRecord]:
-    """Render the initial states of dreams again."""
     tasks, size = list(dict.fromkeys(policy_rollouts.task)), model.config.codec.image_size
     layout = {"memory_frames": model.memory_frames, "image_size": size, "more": model.more}
     return simulator_starts(tasks, count, seed=seed, **layout)

@@ -91,7 +91,6 @@ def _require_regular(file: Path) -> None:
 
 
 def _first_line(reason: BaseException) -> str:
-    """Return the first line of an error of another library."""
     return next(iter(str(reason).splitlines()), "") or type(reason).__name__
 
 

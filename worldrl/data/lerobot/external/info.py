@@ -85,7 +85,6 @@ def read_info(path: Path) -> Info:
 
 
 def _typed(hint: Any, entry: Mapping[str, Any], where: str) -> Any:
-    """Make a dataclass of the keys that it knows."""
     known = {name: entry[name] for name in hint.__dataclass_fields__ if name in entry}
     try:
         return from_plain(hint, known, where=where, error=ArtefactError)

@@ -132,7 +132,6 @@ def _ranges(values: NDArray[np.float64]) -> tuple[list[float], list[float]]:
 
 
 def _rounded(value: float, *, up: bool) -> float:
-    """Round a positive number to three digits."""
     return _to_unit(value, 10.0 ** (np.floor(np.log10(value)) - 2), up=up)
 
 
