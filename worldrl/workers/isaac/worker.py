@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from worldrl.workers.isaac import facts
 from worldrl.workers.link.rotations import axis_angle, rotation_matrix, turn_from_down
-from worldrl.workers.link.server import Refusal
+from worldrl.workers.link.server import Refusal, installed
 from worldrl.workers.link.wire import Arrays
 
 NEVER_S = 1e9
@@ -89,7 +88,7 @@ class Isaac:
             "suite": self.suite,
             "tasks": [{"name": self.task.id, "instruction": self.task.instruction, "horizon": self.task.horizon}],
             "stored_states": facts.STORED_STATES,
-            "packages": {name: _version(name) for name in ("isaaclab", "isaacsim")},
+            "packages": {name: installed(name) for name in ("isaaclab", "isaacsim")},
             "assets": "of Isaac Sim",
             "control_hz": self.task.control_hz,
             "success": self.task.success,
@@ -102,7 +101,7 @@ class Isaac:
         if sent != taken:
             raise IsaacError(
                 f"{self.task.id} takes actions of {taken} numbers, the adapter, written for isaaclab "
-                f"{facts.WRITTEN_FOR}, sends {sent}; installed is {_version('isaaclab')}"
+                f"{facts.WRITTEN_FOR}, sends {sent}; installed is {installed('isaaclab')}"
             )
         return {"distance_mm": 0.0}
 
@@ -113,8 +112,9 @@ class Isaac:
             self._started = True
         for slot, task, init_id, seed, _ in episodes:
             row = self._row_of(slot, task)
+            ids = self._torch.tensor([row], dtype=self._torch.int64, device=self.env.device)
             # One environment at a time: what is drawn depends on the seed and on how many are drawn for.
-            self.env.reset(seed=episode_seed(task, init_id, seed), env_ids=self._ids([row]))
+            self.env.reset(seed=episode_seed(task, init_id, seed), env_ids=ids)
             self._gripper[row] = -1.0
         return self._observe([episode[0] for episode in episodes], [bool(episode[4]) for episode in episodes])
 
@@ -140,9 +140,6 @@ class Isaac:
         if slot not in self._rows and len(self._rows) == self.num_envs:
             raise IsaacError(f"{self.suite}: a slot more than the {self.num_envs} environments of this process")
         return self._rows.setdefault(slot, len(self._rows))
-
-    def _ids(self, rows: Sequence[int]) -> Any:
-        return self._torch.tensor(list(rows), dtype=self._torch.int64, device=self.env.device)
 
     # -- observations --------------------------------------------------------------------------------------------
 
@@ -218,10 +215,3 @@ class Isaac:
 def _numpy(tensor: Any) -> NDArray[Any]:
     """A copy: Isaac writes into its tensors again."""
     return np.array(tensor.detach().cpu().numpy())
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "none"

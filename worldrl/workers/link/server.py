@@ -38,6 +38,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -124,6 +125,14 @@ class BatchedSuite(Protocol):
 
     def close(self) -> None:
         """Release the simulator."""
+
+
+def installed(package: str) -> str:
+    """Version of a package in this Python, "none" without it."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
 
 
 def is_image(name: str) -> bool:

@@ -11,13 +11,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from worldrl.workers.link.server import installed
 from worldrl.workers.link.wire import Arrays
 from worldrl.workers.robotwin import facts
 from worldrl.workers.robotwin.starts import FAILED, SOLVED, UNSOLVED, UNSTABLE, RoboTwinError, Verdict, VerifiedSeeds
@@ -96,7 +96,7 @@ class RoboTwin:
             "suite": self.suite,
             "tasks": tasks,
             "stored_states": facts.STORED_STATES,
-            "packages": {"robotwin": self.commit, **{name: _version(name) for name in ("sapien", "mplib")}},
+            "packages": {"robotwin": self.commit, **{name: installed(name) for name in ("sapien", "mplib")}},
             "assets": "of the checkout",
             "control_hz": facts.FRAME_HZ,
             "joints": facts.joints(),
@@ -212,10 +212,3 @@ class Simulation:
         if self._open:
             self.env.close_env()
             self._open = False
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "none"
