@@ -28,17 +28,8 @@ from worldrl.core.storage.atomic import write_file
 from worldrl.evaluation.report.tables import markdown
 
 BATCHES = tuple(2**k for k in range(13))
-HEAD = (
-    "model",
-    "work",
-    "batch",
-    "frames/s",
-    "s per chunk or step",
-    "TFLOP",
-    "anchor, TFLOP/s",
-    "share",
-    "peak memory, GB",
-)
+MEASURES = ("frames/s", "s per chunk or step", "TFLOP", "anchor, TFLOP/s", "share", "peak memory, GB")
+HEAD = ("model", "work", "batch", *MEASURES)
 BENCH = Path(__file__).parents[1] / "bench.py"
 
 
@@ -64,12 +55,8 @@ def cells(found: dict[str, Any]) -> tuple[Any, ...]:
     if found["status"] != MEASURED:
         return *head, found["status"], *[""] * 5
     numbers = (found["frames_per_s"], found["seconds"], found["gflop"] / 1e3, found["anchor"]["gflops"] / 1e3)
-    return (
-        *head,
-        *(f"{x:.3g}" for x in numbers),
-        f"{found['share_of_anchor']:.0%}",
-        f"{found['peak_memory_mb'] / 1e3:.3g}",
-    )
+    last = (f"{found['share_of_anchor']:.0%}", f"{found['peak_memory_mb'] / 1e3:.3g}")
+    return *head, *(f"{x:.3g}" for x in numbers), *last
 
 
 def sweep(rows: Sequence[Row], run: Callable[[Row], dict[str, Any]]) -> list[dict[str, Any]]:

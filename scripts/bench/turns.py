@@ -138,17 +138,8 @@ def results(parts: Sequence[Part], ours: str) -> list[dict[str, Any]]:
 
 def show(found: Sequence[dict[str, Any]], ours: str) -> None:
     """Print what :func:`results` returns, beside the numbers."""
-    headers = (
-        "task",
-        "who",
-        "ms, least (median)",
-        "per second",
-        "n",
-        f"times {ours}, least",
-        "median",
-        "95 % interval",
-    )
-    rows = []
+    beside = (f"times {ours}, least", "median", "95 % interval")
+    headers, rows = ("task", "who", "ms, least (median)", "per second", "n", *beside), []
     for row in found:
         ms, times = row["ms_per_call"], row[f"times_{ours}"]
         interval = "one round" if times["lo"] is None else f"{times['lo']:.2f} to {times['hi']:.2f}"

@@ -150,15 +150,13 @@ def quaternion_product(a: Tensor, b: Tensor) -> Tensor:
     """Hamilton product of quaternions ``[..., 4]``: first ``b``, then ``a``."""
     aw, ax, ay, az = a.unbind(-1)
     bw, bx, by, bz = b.unbind(-1)
-    return torch.stack(
-        [
-            aw * bw - ax * bx - ay * by - az * bz,
-            aw * bx + ax * bw + ay * bz - az * by,
-            aw * by - ax * bz + ay * bw + az * bx,
-            aw * bz + ax * by - ay * bx + az * bw,
-        ],
-        dim=-1,
-    )
+    parts = [
+        aw * bw - ax * bx - ay * by - az * bz,
+        aw * bx + ax * bw + ay * bz - az * by,
+        aw * by - ax * bz + ay * bw + az * bx,
+        aw * bz + ax * by - ay * bx + az * bw,
+    ]
+    return torch.stack(parts, dim=-1)
 
 
 def next_command(embodiment: AnyEmbodiment, command: Tensor, action: Tensor) -> Tensor:

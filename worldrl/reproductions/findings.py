@@ -76,14 +76,7 @@ class Claim:
         lo, hi = self.interval or (None, None)
         head = {"statement": self.sentence, "quantity": self.quantity, "verdict": self.verdict}
         counts = {"n": len(self.values), "undecided": self.undecided}
-        return {
-            **head,
-            **counts,
-            "mean": self.mean,
-            "lo": lo,
-            "hi": hi,
-            "values": list(self.values),
-        }
+        return {**head, **counts, "mean": self.mean, "lo": lo, "hi": hi, "values": list(self.values)}
 
 
 @dataclass(frozen=True)

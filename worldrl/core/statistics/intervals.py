@@ -79,12 +79,8 @@ def paired(a: ArrayLike, b: ArrayLike) -> Paired:
     first, second = _outcomes("a", a), _outcomes("b", b)
     if first.size != second.size:
         raise SettingError(f"paired: a has {first.size} episodes and b {second.size}; pair them by episode first")
-    both, only_a, only_b, neither = (
-        int((first & second).sum()),
-        int((first & ~second).sum()),
-        int((~first & second).sum()),
-        int((~first & ~second).sum()),
-    )
+    cells = (first & second, first & ~second, ~first & second, ~first & ~second)
+    both, only_a, only_b, neither = (int(cell.sum()) for cell in cells)
     lo, hi = newcombe(both, only_a, only_b, neither)
     return {
         "n": first.size,

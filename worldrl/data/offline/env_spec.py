@@ -137,8 +137,6 @@ def _harmless(value: Any) -> bool:
     """Whether a value is a number, a known word, or a list of such."""
     if isinstance(value, list):
         return all(map(_harmless, cast("list[Any]", value)))
-    return (
-        value is None
-        or isinstance(value, bool | int | float)
-        or (isinstance(value, str) and WORD.fullmatch(value) is not None)
-    )
+    if isinstance(value, str):
+        return WORD.fullmatch(value) is not None
+    return value is None or isinstance(value, bool | int | float)

@@ -36,16 +36,8 @@ def learn_critic(
     apart, rest = (tried.select(rows) for rows in np.split(order, [round(kept * len(order))]))
     success = torch.from_numpy(rest.success)
     with MetricLog(place) as log:
-        critic, _ = fit_execution(
-            config,
-            rest.read,
-            rest.instruction,
-            success,
-            seed=seed,
-            folder=place / "checkpoints",
-            log=log,
-            on_step=on_step,
-        )
+        data, keep = (rest.read, rest.instruction, success), place / "checkpoints"
+        critic, _ = fit_execution(config, *data, seed=seed, folder=keep, log=log, on_step=on_step)
     critic.save(place / CRITIC, parents=parents, learned=learned)
     known = {name: areas(term, tried) for name, term in tried.terms.items()}
     terms = {

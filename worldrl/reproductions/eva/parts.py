@@ -74,16 +74,11 @@ def open_parts(settings: EvaSettings, seed: int, folder: Path) -> Parts:
     dataset = recorded.subset(lambda episode: episode.success).load()
     if not len(dataset):
         raise SettingError(f"eva: the expert failed in all demonstrations in {data}; record more, or with less noise")
-    learned, scaling, apart = split_held_out(dataset, settings.kept, seed=seed)
-    planner = shared(
-        folder, f"planner-seed-{seed}", lambda place: make_planner(settings, seed, dataset, learned, place)
-    )
+    learned, scaling, apart = split = split_held_out(dataset, settings.kept, seed=seed)
+    name = f"planner-seed-{seed}"
+    planner = shared(folder, name, lambda place: make_planner(settings, seed, dataset, learned, place))
     model = VideoWorldModel.load(planner / WORLD_MODEL)
-    place = shared(
-        folder,
-        f"idm-seed-{seed}",
-        lambda place: make_idm(settings, seed, model, dataset, (learned, scaling, apart), place),
-    )
+    place = shared(folder, f"idm-seed-{seed}", lambda place: make_idm(settings, seed, model, dataset, split, place))
     idm = InverseDynamics.load(place / IDM)
     check_targets(idm.columns, model.embodiment.actions)
     kept, frame_s = [*scaling, *apart], settings.stride / dataset.fps

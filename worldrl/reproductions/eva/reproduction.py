@@ -222,23 +222,12 @@ def climb_figures(settings: EvaSettings, results: Results) -> list[Curve]:
     def figure(title: str, label: str, rows: dict[str, list[list[float]]]) -> Curve:
         return across_seeds(title, "iterations", label, looks, rows)
 
-    every = figure(
-        "Reward while aligning, on kept starts",
-        climb_label(settings),
-        {m: [w["reward"] for w in each] for m, each in ways.items()},
-    )
-    single = (
-        []
-        if len(weights) == 1
-        else [
-            figure(
-                f"{name} while aligning (weight {weight:g})",
-                name,
-                {m: [w["terms"][name] for w in each] for m, each in ways.items()},
-            )
-            for name, weight in weights.items()
-        ]
-    )
+    rewards = {m: [w["reward"] for w in each] for m, each in ways.items()}
+    every = figure("Reward while aligning, on kept starts", climb_label(settings), rewards)
+    single: list[Curve] = []
+    for name, weight in weights.items() if len(weights) > 1 else ():
+        rows = {m: [w["terms"][name] for w in each] for m, each in ways.items()}
+        single.append(figure(f"{name} while aligning (weight {weight:g})", name, rows))
     return [every, *single]
 
 

@@ -115,16 +115,17 @@ def cost_table(settings: EvaSettings, results: Results) -> Table:
     practice = [collection_row(results)] if settings.executed_plans else []
     arms = arms_in(results, ARMS[len(GIVEN) :])
     rows = [*practice, *(arm_row(results, method) for method in arms)]
-    heads = (
-        "What",
-        "Episodes executed",
-        "Rows imagined",
-        "Rows trained on",
-        "Cost",
+    heads = ("What", "Episodes executed", "Rows imagined", "Rows trained on", "Cost")
+    less = (
         "Processor seconds",
         "of these imagining",
+        "Seconds on the wall",
+        "Gain in reward",
+        "Times less seconds",
+        "imagining",
+        "rows",
+        "Rows of the tests",
     )
-    less = ("Seconds on the wall", "Gain in reward", "Times less seconds", "imagining", "rows", "Rows of the tests")
     note = (
         f"Cost in rows of the network, a trained one counts {TRAINED} times. Gain on kept starts. Times less: processor seconds and "
         "rows than plain GRPO, and Sol-RL than its whole pool in full, to the highest reward that both pass beyond the noise of their "
@@ -148,11 +149,9 @@ def arm_row(results: Results, method: str) -> list[str]:
     names = ("imagined_rows", "trained_rows", "cost")
     counted = [f"{column(results, method, name).mean():.0f}" if trained else "0" for name in names]
     spent = time_cells(results, method) if method in ALIGNED else [""] * 4
-    less = (
-        [factor_cell(sooner(results, method, by)) for by in ("cpu_seconds", "cpu_rollout_seconds", "rows")]
-        if (method in BASELINES and BASELINES[method] in results)
-        else [""] * 3
-    )
+    less = [""] * 3
+    if BASELINES.get(method) in results:
+        less = [factor_cell(sooner(results, method, by)) for by in ("cpu_seconds", "cpu_rollout_seconds", "rows")]
     return [method, "0", *counted, *spent, *less, f"{column(results, method, 'test_rows').mean():.0f}"]
 
 

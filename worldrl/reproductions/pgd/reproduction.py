@@ -50,6 +50,7 @@ from worldrl.world_models.state.trajectory_diffusion import (
 from worldrl.world_models.state.trajectory_sampling import GuidanceConfig, SamplerConfig
 
 AGENTS: Mapping[str, tuple[type[Agent], type[Any]]] = {"td3_bc": (Td3Bc, Td3BcConfig), "iql": (Iql, IqlConfig)}
+MORE = "earns more with guided trajectories than from the data alone"
 AXES = ("log_prob", "error")
 METHODS = ("quality", *(f"{agent}-{rows}" for agent in AGENTS for rows in ("real", "guided")))
 
@@ -222,11 +223,7 @@ def conclude(settings: GuidedSettings, results: Results) -> Findings:
         column(results, "quality", "log10_ratio"),
     )
     gains = [
-        Claim(
-            f"{name} earns more with guided trajectories than from the data alone",
-            "return, difference",
-            score[f"{name}-guided"] - score[f"{name}-real"],
-        )
+        Claim(f"{name} {MORE}", "return, difference", score[f"{name}-guided"] - score[f"{name}-real"])
         for name in AGENTS
     ]
     return Findings([ratio, *gains], tables(results), curves(results), notes(settings))
