@@ -11,7 +11,20 @@ from worldrl.core.storage.artefact import Artefact
 
 COUNTS = frozenset({"blocks", "depth", "levels", "layers", "members", "critics", "ensemble_size", "jury"})
 """Settings that say how many modules of a kind there are."""
-SIZES = frozenset("width hidden channels text_width value_width condition keypoints bins heads image_size".split())
+SIZES = frozenset(
+    [
+        "width",
+        "hidden",
+        "channels",
+        "text_width",
+        "value_width",
+        "condition",
+        "keypoints",
+        "bins",
+        "heads",
+        "image_size",
+    ]
+)
 """Settings that some tensor's shape shows, up to a small factor."""
 MOST_MODULES, LARGEST_FACTOR = 1000, 64
 """A count up to this is always tried; a size may be this many times the largest dimension in the file."""
