@@ -55,10 +55,8 @@ DASH = "–"
 LOOKS = f"styles=[{','.join(TEST_STYLES)}]"
 """Looks that are only ever measured in; training draws ``sampled`` ones, which cannot be like them."""
 
-OWN = ("supervised", "unseen")
-"""What this script is given, beside settings of train-vla."""
-AFTER = Path("stages") / "05-after" / "evaluation"
-"""Where a run of train-vla keeps how its last policy did."""
+OWN = ("supervised", "unseen")  # What this script is given, beside settings of train-vla
+AFTER = Path("stages") / "05-after" / "evaluation"  # Where a run of train-vla keeps how its last policy did
 
 
 # --- world models whose dynamics learn from nothing, with the bundled codec -------------------------------------------

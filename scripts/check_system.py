@@ -5,8 +5,7 @@ import os
 import sys
 
 OLDEST = (3, 11)
-PACKAGES = "libegl1 libegl-mesa0 libgl1-mesa-dri libglvnd0"
-"""Debian's and Ubuntu's names."""
+PACKAGES = "libegl1 libegl-mesa0 libgl1-mesa-dri libglvnd0"  # Debian's and Ubuntu's names
 LIBRARIES = ("libEGL.so.1", "libEGL_mesa.so.0")
 
 

@@ -46,8 +46,7 @@ from worldrl.reproductions.neubay.pendulum import REWARD_SCALE, STEPS, play, rec
 
 HIDDEN, BATCH, DISCOUNT, POLYAK, RATE = (64, 64), 128, 0.97, 0.02, 1e-3
 """Of everything that has such a setting, in both code bases: those of ``offline_table.py``."""
-SOFTNESS = 0.5
-"""IQL's β, of ``offline_table.py`` too."""
+SOFTNESS = 0.5  # IQL's β, of `offline_table.py` too
 ROWS, TESTS = 10_000, 100
 CRITICS: dict[str, Any] = {"hidden": HIDDEN, "discount": DISCOUNT, "polyak": POLYAK}
 SOFT: dict[str, Any] = {f"{part}_rate": RATE for part in ("actor", "critic", "temperature")} | {"actor_cosine": False}

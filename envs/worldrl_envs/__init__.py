@@ -13,8 +13,7 @@ from worldrl_envs.tasks import ALL_TASKS, get_task, kinds, task_names
 
 __all__ = ["env_id", "get_task", "kinds", "register_tasks", "task_names"]
 
-GIVEN_BACKEND = os.environ.get("MUJOCO_GL")
-"""What `MUJOCO_GL` was before this package had a say."""
+GIVEN_BACKEND = os.environ.get("MUJOCO_GL")  # What `MUJOCO_GL` was before this package had a say
 CHOSEN_BACKENDS: set[str] = set()
 """What `MUJOCO_GL` was set to without the user; any other value of it is the user's, whenever it was set."""
 if sys.platform == "linux" and GIVEN_BACKEND is None and not {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ):

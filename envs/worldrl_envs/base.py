@@ -35,10 +35,8 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         "render_modes": ["rgb_array"],
         "render_fps": PANDA.control_hz,
     }
-    CONTROL: ClassVar[ModuleType]
-    """The suite's `home_command`, `check_action` and `next_command`."""
-    IMAGES: ClassVar[dict[str, str]]
-    """Camera to observation key; the first camera is the one that `render` shows."""
+    CONTROL: ClassVar[ModuleType]  # The suite's `home_command`, `check_action` and `next_command`
+    IMAGES: ClassVar[dict[str, str]]  # Camera to observation key; the first camera is the one that `render` shows
 
     def __init__(
         self,

@@ -51,8 +51,7 @@ class PlanFollower:
     once, whatever becomes of it: near misses whose actions do not tell the outcome. With two arms only a pick is blind.
     """
 
-    NOISE_SIZE: ClassVar[int]
-    """Components of the noise."""
+    NOISE_SIZE: ClassVar[int]  # Components of the noise
 
     def __init__(
         self,

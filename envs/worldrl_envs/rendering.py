@@ -59,8 +59,7 @@ def _open_renderer(model: mujoco.MjModel, side: int) -> mujoco.Renderer:
 class _Past:
     """What happened before this process was forked, if it was."""
 
-    drawn = False
-    """Whether this process, or one that it was forked from, opened a renderer of this package."""
+    drawn = False  # Whether this process, or one that it was forked from, opened a renderer of this package
     forked_after_drawing = False
 
     def fork(self) -> None:

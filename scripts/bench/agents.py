@@ -37,8 +37,7 @@ from worldrl.methods.offline.updates import COMPILED, EAGER, GRAPHED, WARM_UP, u
 
 S, A, BATCH, WIDTH = 11, 3, 256, 256
 OURS, PEER = "worldrl", "edge-of-reach"
-TOLERANCE = 1e-4
-"""Largest relative difference of losses and gradients from equal weights (float32)."""
+TOLERANCE = 1e-4  # Largest relative difference of losses and gradients from equal weights (float32)
 
 
 def device_clock() -> float:

@@ -35,10 +35,8 @@ GPU = "gpu"
 WORKS = {GPU: ("imagine", "train"), **dict.fromkeys(GEOMETRIES, ("imagine", "train lora", "train full"))}
 """What each model is asked to do."""
 MEASURED, NO_MEMORY = "measured", "out of memory"
-OWN = 3
-"""Largest products or convolutions of a model that it is measured by."""
-STEPS = 32
-"""Control steps of a made-up episode."""
+OWN = 3  # Largest products or convolutions of a model that it is measured by
+STEPS = 32  # Control steps of a made-up episode
 
 
 @dataclass(frozen=True)

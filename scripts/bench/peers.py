@@ -25,8 +25,7 @@ from worldrl.world_models.state.ensemble_world import EnsembleWorld
 from worldrl.world_models.state.terminations import hopper
 
 S, A, MEMBERS, ELITES, WIDTH, BATCH = 11, 3, 7, 5, 200, 256
-STEPS = 10
-"""Training steps of one call."""
+STEPS = 10  # Training steps of one call
 DECAY = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)
 
 

@@ -33,8 +33,7 @@ from worldrl.world_models.video.model import VideoWorldModel
 CPU = torch.device("cpu")
 SIDES = (256, 512, 1024, 2048)
 """Sides of the square matrices: which of them reaches the processor's rate depends on its caches and on the number type."""
-OWN = 2
-"""Largest products or convolutions of a model that its rows are measured by."""
+OWN = 2  # Largest products or convolutions of a model that its rows are measured by
 
 
 @dataclass(kw_only=True)

@@ -25,8 +25,7 @@ from worldrl.core.storage.atomic import write_file
 from worldrl.evaluation.report.model import Table
 from worldrl.evaluation.report.tables import print_table
 
-BESIDE = Console(width=140, stderr=True)
-"""Tables for people, beside the numbers."""
+BESIDE = Console(width=140, stderr=True)  # Tables for people, beside the numbers
 
 
 def options(name: str, doc: str | None, *, rounds: int | None = None) -> argparse.ArgumentParser:

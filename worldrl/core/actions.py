@@ -18,8 +18,7 @@ from torch import Tensor
 from worldrl.core.errors import SettingError
 from worldrl.core.storage.typed import from_plain
 
-LEFT_FINGER, RIGHT_FINGER = 6, 7
-"""Where LIBERO's state has the two finger positions (m); the right one counts negative."""
+LEFT_FINGER, RIGHT_FINGER = 6, 7  # Where LIBERO's state has the two finger positions (m); the right one counts negative
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from typing import Any
 
 from worldrl.core.errors import MissingExtraError
 
-REINSTALL = "pip install -c constraints.txt -e ."
-"""Brings everything that is not optional."""
+REINSTALL = "pip install -c constraints.txt -e ."  # Brings everything that is not optional
 
 
 def require(module: str, *, extra: str) -> Any:

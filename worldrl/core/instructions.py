@@ -8,8 +8,7 @@ from worldrl.core.errors import SettingError, WorldrlError
 MAX_WORDS = 32
 """Longest instruction, in words. A fixed length keeps an encoding independent of the other sentences of a batch."""
 
-MAX_CHARACTERS = 1024
-"""Longest instruction, in characters: what is stored per instruction has a largest size."""
+MAX_CHARACTERS = 1024  # Longest instruction, in characters: what is stored per instruction has a largest size
 
 _MARKS = ("Mn", "Mc", "Me")
 _JOINERS = dict.fromkeys(map(ord, "\u200c\u200d\u2060\ufe0e\ufe0f"))

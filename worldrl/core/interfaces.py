@@ -13,8 +13,7 @@ from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.transitions import Outcome, Transitions
 from worldrl.core.types import Chunk, CorrelatedNoise, Imagined, ImaginedVideos, Likelihood, PolicyObs, ResetRecord
 
-Logs = dict[str, Tensor]
-"""Detached scalars, named ``room/quantity``; they become floats only in the logger."""
+Logs = dict[str, Tensor]  # Detached scalars, named `room/quantity`; they become floats only in the logger
 
 
 @runtime_checkable

@@ -20,18 +20,14 @@ from worldrl.core.embodiment import COMMAND_NAMES, STATE_NAMES
 from worldrl.core.errors import ArtefactError, SettingError, nearest
 from worldrl.core.storage.jsonfile import difference
 
-MAIN_CAMERAS = ("scene", "head")
-"""Those whose image an environment calls ``image``; another camera's is ``<camera>_image``."""
+MAIN_CAMERAS = ("scene", "head")  # Those whose image an environment calls `image`; another camera's is `<camera>_image`
 IMAGE, STATE, COMMAND = "image", "state", "command"
 SUFFIX = "_image"
 NOT_OBSERVED, MEASURED = "none", "measured"
-STATE_INPUTS = (NOT_OBSERVED, MEASURED)
-"""Values of the setting ``state``."""
-OBSERVATION = "observation"
-"""Key of an :class:`ObservationSpec` in a header and in a ``config.json``."""
+STATE_INPUTS = (NOT_OBSERVED, MEASURED)  # Values of the setting `state`
+OBSERVATION = "observation"  # Key of an :class:`ObservationSpec` in a header and in a `config.json`
 _POSE_UNITS = ("m", "m", "m", "rad", "rad", "rad")
-OWN_UNIT = "robot's"
-"""Unit of a number whose recording did not name one."""
+OWN_UNIT = "robot's"  # Unit of a number whose recording did not name one
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ Files keep the names they were written with and are read through :func:`current_
 from collections.abc import Mapping
 from typing import Any, cast
 
-COMMANDS: Mapping[str, str] = {"prolong": "extend"}
-"""Commands: old name → new name."""
+COMMANDS: Mapping[str, str] = {"prolong": "extend"}  # Commands: old name → new name
 SETTINGS: Mapping[str, str] = {
     "align-world-model:practice": "executed_plans",
     "align-world-model:strips": "filmstrips",

@@ -53,8 +53,7 @@ def lent_to_torch(seed: int, *names: Name) -> Generator[None]:
         torch.set_rng_state(lent)
 
 
-initial_weights = lent_to_torch
-"""The name under which module constructors borrow it."""
+initial_weights = lent_to_torch  # The name under which module constructors borrow it
 
 
 def row_streams(seed: int, names: Sequence[Name], rows: int) -> list[torch.Generator]:

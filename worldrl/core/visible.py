@@ -2,8 +2,7 @@
 
 from unicodedata import category
 
-JOINERS = "\u200c\u200d"
-"""They choose shapes of letters, and belong to the writing of many languages."""
+JOINERS = "\u200c\u200d"  # They choose shapes of letters, and belong to the writing of many languages
 
 
 def visible(text: str) -> str:

@@ -11,8 +11,7 @@ from worldrl.core.storage.jsonfile import difference, read_json, write_json
 from worldrl.core.storage.run import RunDirectory
 from worldrl.settings import MAY_CHANGE, WHERE, as_plain, resume_command
 
-DATASET = "dataset"
-"""Folder of the recorded episodes in a run directory."""
+DATASET = "dataset"  # Folder of the recorded episodes in a run directory
 
 
 @contextmanager

@@ -15,8 +15,7 @@ from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.embedded import embedded_embodiment, embedded_options
 from worldrl.rollout.real.specs import EpisodeSpec
 
-KIND = "object"
-"""Kind of the tasks that the bundled world model was trained on."""
+KIND = "object"  # Kind of the tasks that the bundled world model was trained on
 HOLD_STEPS = 8
 NEAR_MISS = ExpertActor(noise=0.3, goal_offset=0.02, blind=True)
 """An expert with noise and one attempt per skill: failures that start like successes."""

@@ -36,8 +36,7 @@ from worldrl.world_models.video.training_config import WorldModelTraining
 if TYPE_CHECKING:
     from worldrl.world_models.wan.training import WanTraining
 
-POLICY = "policy"
-"""Folder name of a policy inside a stage."""
+POLICY = "policy"  # Folder name of a policy inside a stage
 LEARNERS = {
     VIDEO: "worldrl.recipes.world_model.learn_video:learn_video",
     WAN: "worldrl.recipes.world_model.learn_wan:learn_wan",

@@ -12,8 +12,7 @@ from worldrl.data.lerobot.dataset import EpisodeDataset, open_recorded, require_
 from worldrl.data.lerobot.format import OURS
 from worldrl.data.windows.keyframes import keyframes
 
-Offer = Callable[[int], str | None]
-"""Maps the side of square images to settings by which a model takes them, or None."""
+Offer = Callable[[int], str | None]  # Maps the side of square images to settings by which a model takes them, or None
 
 
 def open_datasets(folders: Sequence[str], images: ImageFit | None = None) -> list[EpisodeDataset]:

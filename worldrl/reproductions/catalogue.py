@@ -127,8 +127,7 @@ HELD: Mapping[str, tuple[tuple[str, ...], ...]] = {
             ("codec_width", "codec_width"), ("width", "width", "depth")),
 }  # fmt: skip
 """Effect to the numbers whose product it holds in memory at once."""
-HELD_BYTES = 4
-"""Least bytes of each: a number in float32."""
+HELD_BYTES = 4  # Least bytes of each: a number in float32
 
 
 def require_room(name: str, sizes: Any) -> None:

@@ -18,8 +18,7 @@ from worldrl.evaluation.offline.scores import score_over_seeds
 from worldrl.evaluation.report.model import Curve, Filmstrip, Point, Table
 from worldrl.evaluation.report.words import number
 
-Results = Mapping[str, Sequence[dict[str, Any]]]
-"""The numbers of every method's stages, by seed."""
+Results = Mapping[str, Sequence[dict[str, Any]]]  # The numbers of every method's stages, by seed
 Verdict = Literal["reproduced", "not reproduced", "contrary", "open"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 

@@ -7,8 +7,7 @@ from worldrl.methods.offline.datasets.behaviour_sac import BehaviourSac, read_ex
 from worldrl.reproductions.stage_sharing import shared
 from worldrl.rollout.vector.episodes import environment_info, make_environment
 
-STRETCHES = 5
-"""Checkpoints of the training; each one cuts an episode."""
+STRETCHES = 5  # Checkpoints of the training; each one cuts an episode
 
 
 def experience(env: str, seed: int, stage: Path, *, steps: int, start: int, hidden: int) -> Trajectories:

@@ -17,8 +17,7 @@ from worldrl.core.statistics.intervals import Z
 
 RESAMPLES = 1000
 
-Statistic = Callable[[NDArray[np.float64]], Any]
-"""Maps ``[E, ...]`` to a number or to an array without the first axis."""
+Statistic = Callable[[NDArray[np.float64]], Any]  # Maps `[E, ...]` to a number or to an array without the first axis
 
 
 class Bootstrap(TypedDict):

@@ -14,8 +14,7 @@ from scipy import stats as scipy_stats  # pyright: ignore[reportMissingTypeStubs
 
 from worldrl.core.errors import SettingError
 
-sps: Any = scipy_stats
-"""SciPy publishes no types."""
+sps: Any = scipy_stats  # SciPy publishes no types
 Z = float(sps.norm.ppf(0.975))
 
 

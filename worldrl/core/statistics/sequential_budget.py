@@ -36,10 +36,8 @@ from worldrl.core.statistics.intervals import sps
 from worldrl.core.statistics.sequential import Tally, check_maximum
 
 Floats = NDArray[np.float64]
-LARGEST_BUDGET = 500
-"""Most pairs that the rule is calibrated for (some ten seconds)."""
-GRID = 200
-"""Steps of φ at which the budget holds while it is spent."""
+LARGEST_BUDGET = 500  # Most pairs that the rule is calibrated for (some ten seconds)
+GRID = 200  # Steps of φ at which the budget holds while it is spent
 FINE = 20
 """Steps of φ per pair at which the whole error is bounded: the bound is then 0.3 per cent above the largest value."""
 

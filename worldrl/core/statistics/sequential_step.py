@@ -44,10 +44,8 @@ from scipy import optimize as scipy_optimize  # pyright: ignore[reportMissingTyp
 from worldrl.core.statistics.sequential import Tally, check_maximum
 from worldrl.core.statistics.sequential_budget import GRID, Floats, held_below, one_more_drawn, one_more_seen, shares
 
-optimize: Any = scipy_optimize
-"""SciPy publishes no types."""
-LARGEST_STEP = 500
-"""Most episodes of each policy that the rule is calibrated for (some fifteen seconds of a core)."""
+optimize: Any = scipy_optimize  # SciPy publishes no types
+LARGEST_STEP = 500  # Most episodes of each policy that the rule is calibrated for (some fifteen seconds of a core)
 BEFORE_THE_BOUND = 0.9965
 """Share of α with which the budget begins: the bound lies 0.3 per cent above the largest value, and the programme spends all."""
 

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-TRAINED_BYTES = 16
-"""Per weight of a network in training: the weight, its gradient and Adam's two moments, in float32."""
+TRAINED_BYTES = 16  # Per weight of a network in training: the weight, its gradient and Adam's two moments, in float32
 
 
 def available_memory() -> int:

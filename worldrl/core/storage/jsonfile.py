@@ -14,11 +14,9 @@ from worldrl.core.storage.typed import from_plain
 
 T = TypeVar("T")
 
-MAX_BYTES = 256 * 2**20
-"""A JSON file larger than this is refused before it is read: ours are kilobytes."""
+MAX_BYTES = 256 * 2**20  # A JSON file larger than this is refused before it is read: ours are kilobytes
 
-MAX_DIGITS = 400
-"""Digits of a whole number: more than the largest float has."""
+MAX_DIGITS = 400  # Digits of a whole number: more than the largest float has
 
 NonFinite = Literal["refuse", "null"]
 

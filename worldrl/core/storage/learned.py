@@ -8,8 +8,7 @@ from worldrl.core.storage.artefact import read_file, read_manifest
 from worldrl.core.storage.jsonfile import json_bytes, parse_json
 from worldrl.core.storage.typed import from_plain
 
-LEARNED = "learned.json"
-"""Its file in an artefact folder."""
+LEARNED = "learned.json"  # Its file in an artefact folder
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ from worldrl.core.storage.atomic import disk_errors, open_to_append, write_file
 from worldrl.core.storage.jsonfile import parse_json
 from worldrl.core.visible import visible
 
-WORKER_VARIABLE = "WORLDRL_WORKER"
-"""Set (to anything) in processes that must not draw progress."""
+WORKER_VARIABLE = "WORLDRL_WORKER"  # Set (to anything) in processes that must not draw progress
 QUIET_S = 2.0
 LINE_EVERY_S = 60.0
 

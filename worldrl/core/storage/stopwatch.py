@@ -7,8 +7,7 @@ from pathlib import Path
 from worldrl.core.errors import RunDirectoryError
 from worldrl.core.storage.jsonfile import read_record, write_json
 
-EVERY_S = 1.0
-"""Least seconds between two marks that are written."""
+EVERY_S = 1.0  # Least seconds between two marks that are written
 
 
 class Stopwatch:

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from worldrl.core.errors import ArtefactError
 
-_safetensors: Any = typeless
-"""Its paths are typed ``PathLike`` without an argument, which strict checking refuses."""
+_safetensors: Any = typeless  # Its paths are typed `PathLike` without an argument, which strict checking refuses
 _FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 

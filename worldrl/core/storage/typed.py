@@ -10,8 +10,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 from worldrl.core.errors import SettingError, WorldrlError, nearest
 
 T = TypeVar("T")
-LARGEST = 2**64
-"""Seeds are below 2^63; nothing else is near."""
+LARGEST = 2**64  # Seeds are below 2^63; nothing else is near
 _DIGITS = str.maketrans("123456789", "0" * 9)
 
 

@@ -20,8 +20,7 @@ from worldrl.core.training.ema import Ema
 from worldrl.core.training.loop import Training, every, repeat
 from worldrl.core.training.optimizer import Schedule, constant, warmup_cosine
 
-Loss = Callable[[int], tuple[Tensor, Logs]]
-"""Maps the step to a scalar loss with gradient, and detached scalars to log."""
+Loss = Callable[[int], tuple[Tensor, Logs]]  # Maps the step to a scalar loss with gradient, and detached scalars to log
 
 
 @dataclass(frozen=True)

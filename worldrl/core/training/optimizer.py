@@ -9,8 +9,7 @@ from torch.optim import Optimizer
 
 from worldrl.core.errors import SettingError
 
-Schedule = Callable[[int], float]
-"""Maps the step to a factor on the learning rate."""
+Schedule = Callable[[int], float]  # Maps the step to a factor on the learning rate
 
 
 def warmup_cosine(steps: int, warmup: int, *, final: float = 0.0) -> Schedule:

@@ -22,8 +22,7 @@ from worldrl.data.offline.resets import check_limit, time_limit
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories
 
 SUFFIXES = (".hdf5", ".h5")
-BOUND = 1.0
-"""Actions lie in [-1, 1] in all of D4RL's tasks."""
+BOUND = 1.0  # Actions lie in [-1, 1] in all of D4RL's tasks
 NAMES = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations", "infos/qpos", "infos/qvel")
 
 

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from worldrl.core.rng import numpy_stream
 from worldrl.data.offline.trajectories import Trajectories
 
-SAMPLED, LEAST = 4096, 8
-"""Rows whose steps give a number's usual size, and how many of them must move it."""
+SAMPLED, LEAST = 4096, 8  # Rows whose steps give a number's usual size, and how many of them must move it
 OVER_MEDIAN, OVER_NINTH, FAR_OVER_MEDIAN = 20.0, 15.0, 200.0
 """A jump is this many times the median and the ninth decile, or far over the median, of the steps that move a number.
 
@@ -25,8 +24,7 @@ Pusher); resets lie at 20 times the decile and above. Where episodes last under 
 """
 OVER_OTHERS, FEWEST = 2.0, 3
 """Rows of one kind jump where their median step is so many times the 99th percentile of all others; how many there must be."""
-SELDOM = 0.2
-"""A number that moves in a smaller share of rows is like a goal."""
+SELDOM = 0.2  # A number that moves in a smaller share of rows is like a goal
 CHUNK = 65_536
 WHERE = {
     "late": "they lie one row before a marked end, so the time-outs lie one row late",

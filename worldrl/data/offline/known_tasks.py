@@ -25,8 +25,7 @@ MINARI = re.compile(
     r"/(?:simple|medium|expert)-v\d+"
 )
 """Minari's published datasets of Gymnasium's MuJoCo environments."""
-OWN = "gymnasium.envs."
-"""Where the classes of Gymnasium's own environments lie."""
+OWN = "gymnasium.envs."  # Where the classes of Gymnasium's own environments lie
 
 
 def task_of(name: str | None) -> str | None:

@@ -18,14 +18,10 @@ from worldrl.data.offline.layout import Layout, from_json
 from worldrl.data.offline.minari_files import FORMATS
 
 METADATA = "metadata.json"
-OWN = "worldrl"
-"""Key of the metadata under which provenance of our own lies."""
-PARTS = "worldrl_observation_parts"
-"""Key under which the parts of flattened observations lie, in their order."""
-MOST = 2**48
-"""Episodes or steps of one dataset."""
-LARGEST = 10**6
-"""Numbers that one space may have: Gymnasium keeps bounds of each in memory."""
+OWN = "worldrl"  # Key of the metadata under which provenance of our own lies
+PARTS = "worldrl_observation_parts"  # Key under which the parts of flattened observations lie, in their order
+MOST = 2**48  # Episodes or steps of one dataset
+LARGEST = 10**6  # Numbers that one space may have: Gymnasium keeps bounds of each in memory
 
 
 @dataclass(frozen=True)

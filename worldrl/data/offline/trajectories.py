@@ -151,8 +151,7 @@ class Trajectories:
 
 
 ROW_FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "episode", "qpos", "qvel")
-RANKS = {"obs": 2, "action": 2, "next_obs": 2, "qpos": 2, "qvel": 2}
-"""Number of axes of a column; 1 for the others."""
+RANKS = {"obs": 2, "action": 2, "next_obs": 2, "qpos": 2, "qvel": 2}  # Number of axes of a column; 1 for the others
 TYPES: dict[str, type[Any]] = {
     **dict.fromkeys(("obs", "action", "reward", "next_obs"), np.float32),
     **dict.fromkeys(("terminated", "truncated"), np.bool_),

@@ -14,18 +14,15 @@ from scipy.stats import f
 
 from worldrl.core.types import Episode
 
-SPAN = 24
-"""Control steps looked at before and after the closing."""
+SPAN = 24  # Control steps looked at before and after the closing
 
 FINGER, REACH, TURN = 0.5, 0.02, 0.1
 """What counts as much: fingers apart by half the unit of their opening (1 cm), the hand higher by 2 cm, a joint turned by
 0.1 rad, a contact more."""
 
-HEIGHT = 2
-"""Where a commanded tool pose has its height (m)."""
+HEIGHT = 2  # Where a commanded tool pose has its height (m)
 
-NOISE = 0.05
-"""Added to every feature's variance: two identical courses and one that differs by a hair are not apart."""
+NOISE = 0.05  # Added to every feature's variance: two identical courses and one that differs by a hair are not apart
 
 SIGNIFICANCE = 0.05
 """Chance that outcomes which nothing tells apart are taken to part, over all moments together (Bonferroni)."""

@@ -20,8 +20,7 @@ from worldrl.core.types import Episode
 
 Image = NDArray[np.floating[Any]]
 
-SOFTNESS = 6.0
-"""Colour distance over which a pixel passes from one segment to the next."""
+SOFTNESS = 6.0  # Colour distance over which a pixel passes from one segment to the next
 
 
 @dataclass(frozen=True)

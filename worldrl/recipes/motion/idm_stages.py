@@ -37,8 +37,7 @@ from worldrl.world_models.video.model import VideoWorldModel
 
 CODEC_SERIES, MANY = "through the codec", 4096
 """What progress is called while frames go through a codec, and how many of them take long enough to show it."""
-IDM = IDM_FOLDER
-"""Folder name of the artefact inside a stage."""
+IDM = IDM_FOLDER  # Folder name of the artefact inside a stage
 
 
 def through_codec(model: VideoWorldModel, *, noise: float = 0.0, seed: int = 0, batch: int = 64) -> Restore:

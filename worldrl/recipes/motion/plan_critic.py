@@ -16,8 +16,7 @@ from worldrl.core.storage.log import MetricLog
 from worldrl.recipes.motion.planned_execution import CollectionSettings
 from worldrl.rewards.execution_critic import CRITIC, ExecutionConfig, ExecutionCritic, fit_execution
 
-WORTH = "worth.json"
-"""How well a critic tells plans apart that it has not learned from."""
+WORTH = "worth.json"  # How well a critic tells plans apart that it has not learned from
 
 
 def learn_critic(

@@ -28,14 +28,10 @@ from worldrl.rollout.imagined.starts import simulator_starts
 from worldrl.rollout.real.specs import EpisodeSpec, domains_of, state_digest
 from worldrl.world_models.video.model import VideoWorldModel
 
-AT_ONCE = 8
-"""Starts that are planned together."""
-PLANS = "plans"
-"""Folder of all that were executed."""
-TERM_OF = "term:"
-"""What stands before a term's name in a file of plans."""
-COLLECTION = "practice"
-"""Purpose of the states and the noise that a critic's plans come from."""
+AT_ONCE = 8  # Starts that are planned together
+PLANS = "plans"  # Folder of all that were executed
+TERM_OF = "term:"  # What stands before a term's name in a file of plans
+COLLECTION = "practice"  # Purpose of the states and the noise that a critic's plans come from
 
 
 @dataclass(frozen=True)

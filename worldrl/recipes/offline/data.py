@@ -9,8 +9,7 @@ from worldrl.data.offline.remarks import remarks
 from worldrl.data.offline.trajectories import Trajectories
 from worldrl.rollout.vector.episodes import make_environment
 
-READING = ("action_low", "action_high", "clip_actions", "obs_keys")
-"""Settings of datasets of vectors only."""
+READING = ("action_low", "action_high", "clip_actions", "obs_keys")  # Settings of datasets of vectors only
 
 
 def reading(settings: Any) -> dict[str, Any]:

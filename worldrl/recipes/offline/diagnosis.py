@@ -22,10 +22,8 @@ from worldrl.rollout.vector.registered_env import registered_id
 from worldrl.world_models.state.guided_rollouts import GuidedRollouts, trajectory_quality
 from worldrl.world_models.state.true_dynamics import Simulator
 
-REACH_ROLLOUTS = 2000
-"""Rollouts whose final states RAVL's critics evaluate."""
-COMPARED = 64
-"""Rollouts, or trajectories, whose steps are compared with the simulator."""
+REACH_ROLLOUTS = 2000  # Rollouts whose final states RAVL's critics evaluate
+COMPARED = 64  # Rollouts, or trajectories, whose steps are compared with the simulator
 
 
 def diagnose(settings: Any, agent: Any, data: Trajectories, imagination: Any, device: torch.device) -> dict[str, Any]:

@@ -38,8 +38,7 @@ from worldrl.settings import one_of
 
 RESETS = ("own", "snapshots")
 USES = ("none", "rollouts", "exploration", "both")
-LAST_EPISODES = 10
-"""Episodes at the end of the online phase whose mean return is reported."""
+LAST_EPISODES = 10  # Episodes at the end of the online phase whose mean return is reported
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,7 @@ from worldrl.settings import PUBLISHED
 from worldrl.world_models.state.config import neubay_ensemble
 from worldrl.world_models.state.ensemble_world import EnsembleWorld, dataset_uncertainty, uncertainty_threshold
 
-LONGEST = 1000
-"""Time limit of a rollout where neither data nor environment name one."""
+LONGEST = 1000  # Time limit of a rollout where neither data nor environment name one
 
 
 @dataclass(frozen=True)
@@ -74,8 +73,7 @@ LAPTOP_SEQUENCES = RecurrentConfig(
 """Short rollouts, so that an update sees several: of whole episodes 1,024 rows hold one or two (docs/reference/neubay.md)."""
 LATENT_SEQUENCES = RecurrentConfig(rows=256, kept=11_520, rollouts=64, updates_per_step=250 / 512)
 """In video latents, where an episode is eight chunks: twenty generations are kept, one is made every 250 updates."""
-LAPTOP_ENSEMBLE = (6, 5, 60)
-"""Members, elites and epochs."""
+LAPTOP_ENSEMBLE = (6, 5, 60)  # Members, elites and epochs
 LAPTOP_UPDATES = OfflineTraining(steps=15_000, evaluate_every=3000, checkpoint_every=3000)
 
 

@@ -30,8 +30,7 @@ from worldrl.recipes.offline.worlds import Imagined, Opened, open_data, open_ima
 from worldrl.recipes.run import open_run
 from worldrl.rollout.vector.episodes import check_spaces, dataset_environment, time_limit
 
-NAME = "agent"
-"""Of the training's series and streams, and of the folder that holds the agent."""
+NAME = "agent"  # Of the training's series and streams, and of the folder that holds the agent
 
 
 def run_offline_training(settings: TrainOfflineSettings) -> dict[str, Any]:

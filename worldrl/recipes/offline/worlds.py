@@ -58,8 +58,7 @@ from worldrl.world_models.video.model import VideoWorldModel
 WORLDS = ("none", "ensemble", "true", "diffusion", "latent")
 KEYPOINTS, COMPONENTS = "keypoints", "components"
 """Settings of ``world=latent``, and folders of the encoder of observations and of the basis of actions."""
-LATENT = (KEYPOINTS, COMPONENTS, "stride")
-"""Settings of that world alone."""
+LATENT = (KEYPOINTS, COMPONENTS, "stride")  # Settings of that world alone
 NEVER = "never"
 AUTO, LEARNED = "auto", "learned"
 """Termination rules outside the registry: the environment's own, and one fitted to the dataset's terminals."""

@@ -4,8 +4,7 @@ from typing import Any
 
 from worldrl.core.storage.log import MetricLog, read_metrics
 
-DYNAMICS = "dynamics"
-"""Folder of a training's checkpoints."""
+DYNAMICS = "dynamics"  # Folder of a training's checkpoints
 
 
 def last_numbers(log: MetricLog | None, series: str) -> dict[str, Any]:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from worldrl.recipes.world_model.wan_settings import WanSettings
 
 BUNDLED, SCRATCH = "bundled", "scratch"
-WORLD_MODEL = "world_model"
-"""Folder name of a world model inside a stage, and of the bundled one."""
+WORLD_MODEL = "world_model"  # Folder name of a world model inside a stage, and of the bundled one
 OTHER_ROBOT = "start: the world model in {folder} was made for another robot; use start=scratch"
 
 

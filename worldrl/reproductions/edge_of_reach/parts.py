@@ -11,8 +11,7 @@ from worldrl.methods.offline.agent import Facts
 from worldrl.methods.offline.sac import Sac, SacConfig
 from worldrl.reproductions.edge_of_reach.plane import Plane
 
-FLOOR = 1e-2
-"""Values below count as this in logarithms."""
+FLOOR = 1e-2  # Values below count as this in logarithms
 
 
 def common_settings(settings: Any) -> dict[str, Any]:

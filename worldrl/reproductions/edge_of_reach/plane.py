@@ -28,17 +28,13 @@ from torch import Tensor
 
 from worldrl.core.transitions import Outcome, Transitions
 
-GRID = 201
-"""Points per axis of the oracle's table, a hundredth of ``size`` apart."""
-TOLERANCE = 1e-6
-"""Largest change of the table at which value iteration ends, as a share of the largest value."""
-SLACK = 1e-5
-"""Rounding error that counts as no fall."""
+GRID = 201  # Points per axis of the oracle's table, a hundredth of `size` apart
+TOLERANCE = 1e-6  # Largest change of the table at which value iteration ends, as a share of the largest value
+SLACK = 1e-5  # Rounding error that counts as no fall
 PIXELS = 96
 GOLDEN = math.pi * (3 - math.sqrt(5))
 """Golden angle (rad) between neighbouring waves: no two of few directions are close."""
-WAVELENGTH = 0.4
-"""Length of the waves, as a share of ``size``: two moves to either side."""
+WAVELENGTH = 0.4  # Length of the waves, as a share of `size`: two moves to either side
 
 
 @dataclass(frozen=True)

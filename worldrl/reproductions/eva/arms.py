@@ -51,10 +51,8 @@ from worldrl.rollout.imagined.staged_rollouts import StagedConfig
 from worldrl.world_models.video.model import VideoWorldModel
 
 MEASURES = ("success", "violation_rate", "jerk_spike_rate", "motion", "reward")
-MOTIONS = "motions"
-"""Motion content of every plan, in the order of the tests, so two arms form pairs."""
-FORESEEN = "foreseen_success"
-"""Mean reward of an arm's plans by the critic, if there is one."""
+MOTIONS = "motions"  # Motion content of every plan, in the order of the tests, so two arms form pairs
+FORESEEN = "foreseen_success"  # Mean reward of an arm's plans by the critic, if there is one
 
 
 # --- alignment ------------------------------------------------------------------------------------------------------

@@ -23,8 +23,7 @@ from worldrl.reproductions.eva.settings import TRAINED, EvaSettings, term_weight
 from worldrl.rewards.execution_critic import TERM as EXECUTION
 from worldrl.rewards.motion.executability import PUBLISHED
 
-CLIMB = "climb.json"
-"""Means of the terms that an alignment has reached, by finished iterations."""
+CLIMB = "climb.json"  # Means of the terms that an alignment has reached, by finished iterations
 SPENT = {
     "seconds": "seconds/iteration",
     "rollout_seconds": "seconds/imagining",
@@ -32,12 +31,9 @@ SPENT = {
     "cpu_rollout_seconds": "cpu_seconds/imagining",
 }
 """An alignment's times by their names in its log: on the wall, and of this process's processors."""
-LEAST_LOOKS = 5
-"""Smallest number of measurements: :func:`strays` needs three for each deviation."""
-MARGIN = 2.0
-"""Deviations of a measurement between the target and both the beginning and the plateau."""
-Means = Mapping[str, float]
-"""Mean of every optimised term on kept starts, by name."""
+LEAST_LOOKS = 5  # Smallest number of measurements: :func:`strays` needs three for each deviation
+MARGIN = 2.0  # Deviations of a measurement between the target and both the beginning and the plateau
+Means = Mapping[str, float]  # Mean of every optimised term on kept starts, by name
 
 
 # --- what is climbed --------------------------------------------------------------------------------------------------

@@ -19,8 +19,7 @@ from worldrl.rewards.execution_critic import CRITIC, ExecutionConfig, ExecutionC
 from worldrl.rewards.mixing import mean_of_terms
 
 TRIED, SPENT = "plans.npz", "spent.json"
-Mark = Callable[[], None]
-"""Stores the seconds spent so far."""
+Mark = Callable[[], None]  # Stores the seconds spent so far
 
 
 def with_critic(settings: EvaSettings, seed: int, folder: Path, parts: Parts) -> Parts:

@@ -19,8 +19,7 @@ from worldrl.rollout.imagined.staged_rollouts import StagedConfig
 
 MEASURED = ("none", *CONTROLS, *ALIGNED)
 """Arms with weights of their own; arms that choose among plans have those of ``none`` and would plan N times as much."""
-PLANNED = "planned_violations"
-"""Share of each plan's frames that break a limit."""
+PLANNED = "planned_violations"  # Share of each plan's frames that break a limit
 PURPOSE = "limits"
 
 

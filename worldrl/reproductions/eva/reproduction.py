@@ -55,8 +55,7 @@ from worldrl.reproductions.findings import Claim, Findings, Judged, Results, Ver
 from worldrl.rewards.motion.basis import REAL_SHARE
 
 METHODS = ARMS
-GAIN, EPISODES = 0.06, 400
-"""Success gained by EVA's alignment, and the paired episodes needed for a verdict."""
+GAIN, EPISODES = 0.06, 400  # Success gained by EVA's alignment, and the paired episodes needed for a verdict
 CRITIC_READ = (
     "learned", "executed", "successes", "failures", "auroc", "auroc_pooled", "imagined_rows", "cpu_seconds", "seconds",
 )  # fmt: skip

@@ -18,11 +18,9 @@ CONTROLS = ("longer", "imitate")
 """Arms that go on with the planner's own training instead of aligning it; the second with what practice executed."""
 ALIGNED = ("flow-grpo", "branch-grpo", "sol-rl", "full-pool")
 ARMS = (*GIVEN, "none", *CONTROLS, "best-of-n", "staged", *ALIGNED)
-COMPARED = ("none", "flow-grpo")
-"""Arms that every claim is of."""
+COMPARED = ("none", "flow-grpo")  # Arms that every claim is of
 ALL = "all"
-TRAINED = 3
-"""What a trained row counts."""
+TRAINED = 3  # What a trained row counts
 
 
 @dataclass(frozen=True)

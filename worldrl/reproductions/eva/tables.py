@@ -14,10 +14,8 @@ from worldrl.reproductions.eva.climb import times_less
 from worldrl.reproductions.eva.settings import ALIGNED, ARMS, GIVEN, TERM, TRAINED, EvaSettings, task_names_of
 from worldrl.reproductions.findings import Results, column
 
-REWARDS = {"reward": TERM, FORESEEN: "execution, foreseen"}
-"""What the rewards of single plans are called."""
-BASELINES = {"branch-grpo": "flow-grpo", "sol-rl": "full-pool"}
-"""Baseline of each cheaper method."""
+REWARDS = {"reward": TERM, FORESEEN: "execution, foreseen"}  # What the rewards of single plans are called
+BASELINES = {"branch-grpo": "flow-grpo", "sol-rl": "full-pool"}  # Baseline of each cheaper method
 
 
 # --- reading what the stages left -----------------------------------------------------------------------------------

@@ -41,10 +41,8 @@ GRID = (0.01, 0.15, 0.3, 0.45, 0.55, 0.7, 0.85, 0.99)
 BETTER, WORSE = (0.7, 0.85, 0.99), (0.01, 0.15, 0.3)
 """Probabilities at which arm 1 is clearly better or worse; 0.45 and 0.55 are too near 0.5 for an episode's pulls."""
 METHODS = ("neutral", "penalised")
-OBS = 1
-"""The observation is the last raw reward; a bandit has no other state."""
-CHECKPOINTS = 10
-"""Checkpoints of a training, at ends of generations."""
+OBS = 1  # The observation is the last raw reward; a bandit has no other state
+CHECKPOINTS = 10  # Checkpoints of a training, at ends of generations
 
 
 @dataclass(frozen=True)

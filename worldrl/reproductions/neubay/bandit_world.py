@@ -15,12 +15,9 @@ from torch import Tensor, nn
 
 from worldrl.nn.stacked import StackedLayerNorm, StackedLinear, fan_in_uniform
 
-LOG_SIGMA = (-5.0, 0.25)
-"""Soft bounds of the predicted log standard deviation."""
-IMPROVEMENT = 1e-3
-"""Fall of the hold-out loss that counts as one."""
-PATIENCE = 5
-"""Epochs without an improvement before training stops."""
+LOG_SIGMA = (-5.0, 0.25)  # Soft bounds of the predicted log standard deviation
+IMPROVEMENT = 1e-3  # Fall of the hold-out loss that counts as one
+PATIENCE = 5  # Epochs without an improvement before training stops
 
 
 @dataclass(frozen=True)

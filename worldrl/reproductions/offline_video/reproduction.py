@@ -71,8 +71,7 @@ METHODS = ("bc", "td3_bc", "ravl", "neubay", "pgd")
 CLAIMS = (("ravl", "bc"), ("neubay", "bc"), ("pgd", "bc"), ("pgd", "td3_bc"))
 """Pairs of methods: the first should succeed more often."""
 NAMES = {"bc": "behaviour cloning", "td3_bc": "TD3+BC without trajectories"}
-LEVELS, SAMPLER_STEPS = 2, 16
-"""The trajectory model's resolutions of a few chunks, and Heun steps of a draw."""
+LEVELS, SAMPLER_STEPS = 2, 16  # The trajectory model's resolutions of a few chunks, and Heun steps of a draw
 SETTINGS: Mapping[str, LatentSettings] = {
     "paper": LatentSettings(),
     # The quick setting's data, twice the updates, and enough seeds for a difference of twenty points of success.

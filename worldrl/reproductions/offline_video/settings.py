@@ -6,8 +6,7 @@ from worldrl.core.errors import SettingError
 from worldrl.recipes.run import choose_tasks
 from worldrl.settings import fraction, non_negative, positive
 
-CHUNK = 8
-"""Control steps of a chunk of the bundled world model; an agent's action is one chunk."""
+CHUNK = 8  # Control steps of a chunk of the bundled world model; an agent's action is one chunk
 
 
 @dataclass(frozen=True)

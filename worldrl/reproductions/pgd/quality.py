@@ -18,13 +18,10 @@ from worldrl.reproductions.neubay.pendulum import observe, swing
 from worldrl.world_models.state.ensemble_world import EnsembleWorld
 from worldrl.world_models.state.guided_rollouts import GuidedRollouts
 
-NOISES = (0.0, 0.25, 0.5, 1.0, 2.0)
-"""Deviations of the noise on the target policy's actions in the ensemble's rollouts."""
-SHARES = (0.0, 0.25, 0.5, 1.0, 2.0)
-"""Shares of the guidance coefficient in guided trajectories."""
+NOISES = (0.0, 0.25, 0.5, 1.0, 2.0)  # Deviations of the noise on the target policy's actions in the ensemble's rollouts
+SHARES = (0.0, 0.25, 0.5, 1.0, 2.0)  # Shares of the guidance coefficient in guided trajectories
 KINDS = ("ensemble", "guided")
-LEAST_ERROR = 1e-12
-"""Smaller errors count as this in logarithms."""
+LEAST_ERROR = 1e-12  # Smaller errors count as this in logarithms
 
 
 def measure(

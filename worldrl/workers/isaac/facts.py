@@ -20,12 +20,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-WRITTEN_FOR = "2.3.2"
-"""Version of the isaaclab wheel behind these facts; the adapter never ran against the real one."""
+WRITTEN_FOR = "2.3.2"  # Version of the isaaclab wheel behind these facts; the adapter never ran against the real one
 VENDOR_SCALE = 0.5
 POSITION_SCALE, ROTATION_SCALE = 0.05, 0.5
-TOOL_OFFSET_M = 0.107
-"""From the body ``panda_hand`` along its z axis to the tool centre point."""
+TOOL_OFFSET_M = 0.107  # From the body `panda_hand` along its z axis to the tool centre point
 CAMERAS = {"scene": "table_cam", "wrist": "wrist_cam"}
 STORED_STATES = 2**20
 

@@ -16,16 +16,14 @@ from numpy.typing import NDArray
 
 from worldrl.workers.link.server import Refusal
 
-GAIN = 16.0
-"""Action per metre of distance: full speed beyond 6 cm."""
+GAIN = 16.0  # Action per metre of distance: full speed beyond 6 cm
 OPEN, CLOSED = -1.0, 1.0
 UP = np.array([0.0, 0.0, 1.0])
 STRAIGHT = np.zeros(3)
 HOVER_M = 0.12
 REACHED_M = 0.008
 RACK_M = 0.04
-FIXTURE_M = 0.15
-"""Half the width of a cabinet, about."""
+FIXTURE_M = 0.15  # Half the width of a cabinet, about
 
 
 class World(Protocol):

@@ -22,15 +22,13 @@ WORKSPACE_LOW, WORKSPACE_HIGH = (-1.0, -1.0, 0.0), (1.0, 1.0, 2.0)
 """A box (m) that holds every pose the arm reaches: LIBERO itself bounds none."""
 SETTLE_STEPS = 10
 NO_OP = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)
-STORED_STATES = 50
-"""Initial states stored with each task."""
+STORED_STATES = 50  # Initial states stored with each task
 FIXTURE_SEED = 0
 """Seed of the vendor's generator before each reset. It places cabinets, stoves and racks, which are not part of a
 stored state: otherwise their places would depend on the number of earlier episodes (openvla/openvla#342)."""
 
 IMAGE_TURN = "180 degrees"
-CAMERAS = {"scene": "agentview", "wrist": "robot0_eye_in_hand"}
-"""worldrl's camera names → LIBERO's."""
+CAMERAS = {"scene": "agentview", "wrist": "robot0_eye_in_hand"}  # worldrl's camera names → LIBERO's
 
 PHYSICS: Mapping[str, Mapping[str, str]] = {
     "mujoco3.3": {"mujoco": "3.3.7", "robosuite": "1.4.0", "hf-libero": "0.1.4"}

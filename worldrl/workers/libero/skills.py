@@ -24,10 +24,8 @@ FOREVER = 1000
 TURN_GAIN, TURN_MOST = 0.6, 0.5
 """Share of the remaining angle per step, and the largest rotation action: the arm follows with a lag."""
 CABINET, STOVE = "wooden_cabinet", "flat_stove"
-HANDLE = np.array([0.004, -0.113, -0.006])
-"""A drawer's handle, a bar along x, in the frame of the drawer's region (m)."""
-SHUT_M = 0.1
-"""A drawer with a smaller extension is pulled before anything is put into it; LIBERO calls 0.14 m open."""
+HANDLE = np.array([0.004, -0.113, -0.006])  # A drawer's handle, a bar along x, in the frame of the drawer's region (m)
+SHUT_M = 0.1  # A drawer with a smaller extension is pulled before anything is put into it; LIBERO calls 0.14 m open
 PULL_M = 0.17
 REACHABLE = ("top_region", "middle_region")
 """Drawers with reachable handles; the bottom one has no room above the table."""
@@ -36,33 +34,25 @@ OUTSIDE_M = 0.018
 ASIDE_M = 0.06
 """Horizontal offset of the hand's vertical path. Straight above the grasp an open finger would hit the open drawer, and
 a lifted object would hit the drawer from below, or the cabinet's edge."""
-AWAY = -0.45
-"""Angle (rad) about y of the hand for the object, its back away from the open drawer."""
+AWAY = -0.45  # Angle (rad) about y of the hand for the object, its back away from the open drawer
 DRAWERS = (*REACHABLE, "bottom_region")
-WITHIN = np.array([0.04, 0.085, 0.105])
-"""Half the height, depth and width of a drawer, in the frame of its region (m)."""
+WITHIN = np.array([0.04, 0.085, 0.105])  # Half the height, depth and width of a drawer, in the frame of its region (m)
 INWARD_M = 0.008
 """How much further in the fingers close on the rim of an object in a drawer: the 5 cm beside it are too narrow for an
 open finger around the rim's middle."""
-LEAN = 1.3
-"""Angle (rad) from straight down of the hand at a handle: a steeper hand would hit the handle above."""
+LEAN = 1.3  # Angle (rad) from straight down of the hand at a handle: a steeper hand would hit the handle above
 Y = np.array([0.0, 1.0, 0.0])
-BAR = np.array([0.034, 0.0, 0.038])
-"""The far end of the bar on the knob, from the stove's place (m)."""
-BACK = 0.5
-"""Angle (rad) of the hand towards the robot at the knob: straight down, the elbow is at its limit there."""
+BAR = np.array([0.034, 0.0, 0.038])  # The far end of the bar on the knob, from the stove's place (m)
+BACK = 0.5  # Angle (rad) of the hand towards the robot at the knob: straight down, the elbow is at its limit there
 HIGH_M, STRETCH = 1.05, -0.3
 """Objects above this height (m; the table is at 0.9) are gripped with a hand turned by this angle (rad) about y: the
 fingers point away from the robot, which shortens the arm's way."""
-BESIDE_M, SWEEP_M = 0.05, 0.05
-"""Where the closed fingers come down beside the bar, and how far beyond it they push."""
-INSIDE_M = 0.003
-"""Height of the closed hand over a plate's place during the push: below the rim, above the bottom."""
+BESIDE_M, SWEEP_M = 0.05, 0.05  # Where the closed fingers come down beside the bar, and how far beyond it they push
+INSIDE_M = 0.003  # Height of the closed hand over a plate's place during the push: below the rim, above the bottom
 AHEAD_M = 0.006
 """Distance from a plate's middle, in the direction of the push, at which the hand comes down: over the middle, the
 hand, 20 cm wide, may hit the cabinet behind."""
-PUSH_M = 0.03
-"""Largest distance of the pushing hand's target: a faster hand would climb over the rim."""
+PUSH_M = 0.03  # Largest distance of the pushing hand's target: a faster hand would climb over the rim
 
 
 class Expert(Protocol):

@@ -26,10 +26,8 @@ BUFFER_BYTES = 1 << 20
 """Requested kernel buffer (the kernel may grant less). An answer with two images of 256 pixels is 393 KB; a sender that
 fills a smaller buffer sleeps and wakes several times per answer.
 """
-_PARTS = 64
-"""Parts per system call, which takes 1024 at most; a network has more tensors."""
-LARGEST_BYTES = 1 << 36
-"""A longer message length means a damaged stream."""
+_PARTS = 64  # Parts per system call, which takes 1024 at most; a network has more tensors
+LARGEST_BYTES = 1 << 36  # A longer message length means a damaged stream
 
 
 class Channel:

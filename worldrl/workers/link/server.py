@@ -49,11 +49,9 @@ from worldrl.workers.link.boot import load_file
 from worldrl.workers.link.channel import Channel
 from worldrl.workers.link.wire import PROTOCOL, Arrays
 
-Answer = tuple[dict[str, Any], Arrays]
-"""A header and its arrays."""
+Answer = tuple[dict[str, Any], Arrays]  # A header and its arrays
 PULSE_S = 0.5
-IMAGE = "image"
-"""The main camera's picture; another camera's is called ``<camera>_image``."""
+IMAGE = "image"  # The main camera's picture; another camera's is called `<camera>_image`
 _PARENT_CHECK_S = 1.0
 
 

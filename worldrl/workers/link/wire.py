@@ -26,8 +26,7 @@ sides."""
 
 Arrays = dict[str, NDArray[Any]]
 _LENGTH = struct.Struct("<I")
-_KEPT_BYTES = 4096
-"""Smaller arrays are copied out of a message; a view would keep its images in memory."""
+_KEPT_BYTES = 4096  # Smaller arrays are copied out of a message; a view would keep its images in memory
 _KINDS = ("b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
 _DTYPES = {dtype.str: dtype for dtype in (np.dtype(order + kind) for order in "<>" for kind in _KINDS)}
 """Allowed types by their text: numpy's own parser evaluates parts of it."""

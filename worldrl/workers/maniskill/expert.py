@@ -12,15 +12,12 @@ from numpy.typing import NDArray
 from worldrl.workers.maniskill import facts
 
 OPEN, CLOSED = -1.0, 1.0
-GAIN = 1.0
-"""Share of the remaining way per step; the arm follows with a lag."""
+GAIN = 1.0  # Share of the remaining way per step; the arm follows with a lag
 FOREVER = 1000
 CUBE_M = 0.04
 HOVER_M = 0.08
-BEHIND_M = 0.09
-"""Distance before or behind a cube at which the closed fingers come down: half a cube and half a hand."""
-PUSH_M = 0.14
-"""How far beyond the cube's place the tool pushes or pulls: the target's near edge is 0.1 m away."""
+BEHIND_M = 0.09  # Distance before or behind a cube at which the closed fingers come down: half a cube and half a hand
+PUSH_M = 0.14  # How far beyond the cube's place the tool pushes or pulls: the target's near edge is 0.1 m away
 
 Point = NDArray[np.float64]
 
@@ -95,8 +92,7 @@ PLANS: Mapping[str, Sequence[Leg]] = {
     "PushCube-v1": _sweep(+1.0),
     "PullCube-v1": _sweep(-1.0),
 }
-GRASPED = {"PickCube-v1": "cube", "StackCube-v1": "cubeA"}
-"""The cube whose faces the fingers are aligned with."""
+GRASPED = {"PickCube-v1": "cube", "StackCube-v1": "cubeA"}  # The cube whose faces the fingers are aligned with
 
 
 def quarter_turn(angle: float) -> float:

@@ -20,11 +20,9 @@ from dataclasses import dataclass
 
 CONTROL_HZ = 20.0
 POSITION_SCALE, ROTATION_SCALE = 0.1, 0.1
-STORED_STATES = 2**20
-"""Initial states are drawn, not stored; so many numbers identify them."""
+STORED_STATES = 2**20  # Initial states are drawn, not stored; so many numbers identify them
 CAMERAS = {"scene": "base_camera"}
-PACKAGES = {"mani-skill": "3.0.1", "sapien": "3.0.3"}
-"""The exact packages of the physics."""
+PACKAGES = {"mani-skill": "3.0.1", "sapien": "3.0.3"}  # The exact packages of the physics
 VERSION = "maniskill3.0.1"
 DEVICES = ("cuda", "cpu")
 """Devices of SAPIEN's renderer, in the order of preference; the second through Mesa's software Vulkan."""

@@ -19,8 +19,7 @@ from worldrl.workers.link.wire import Arrays
 from worldrl.workers.maniskill import facts
 from worldrl.workers.maniskill.expert import CubeExpert
 
-TOUCH_N = 1e-3
-"""Force (N) between a finger and an object that counts as contact."""
+TOUCH_N = 1e-3  # Force (N) between a finger and an object that counts as contact
 
 
 class ManiSkillError(Refusal):
