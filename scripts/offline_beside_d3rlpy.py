@@ -182,7 +182,9 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{__doc__}\nThere is no d3rlpy in this environment.")
         return 2
     torch.set_num_threads(1)
-    quieten()
+    import structlog  # pyright: ignore[reportMissingImports]
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # no progress of the peer
     first, updates = int(given["seed"]), int(given["updates"])
     found = measure(names, range(first, first + int(given["seeds"])), updates)
     if given["out"]:
@@ -207,13 +209,6 @@ def measure(names: Sequence[str], seeds: Sequence[int], updates: int) -> dict[st
         found = {name: beside(pairs, data) for name, pairs in runs.items()}
         show(found)
     return found
-
-
-def quieten() -> None:
-    """Keep the peer's progress messages off the terminal."""
-    import structlog  # pyright: ignore[reportMissingImports]
-
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
 
 
 if __name__ == "__main__":

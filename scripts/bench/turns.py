@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from rich.console import Console
 
 from worldrl.core.rng import numpy_stream
@@ -107,13 +106,11 @@ def take_turns(
 def ratio(seconds: Sequence[float], ours: Sequence[float]) -> dict[str, float | None]:
     """How many times our time another takes, least and median, with its interval over rounds, drawn in pairs."""
     pairs = np.array([*zip(seconds, ours, strict=False)], np.float64)
-    found = bootstrap(pairs, _of_medians, generator=numpy_stream(0, "bench", "ratio"))
+    found = bootstrap(
+        pairs, lambda some: float(np.divide(*np.median(some, axis=0))), generator=numpy_stream(0, "bench", "ratio")
+    )
     lo, hi = (None if math.isnan(found[end]) else found[end] for end in ("lo", "hi"))
     return {"least": min(seconds) / min(ours), "median": found["value"], "lo": lo, "hi": hi}
-
-
-def _of_medians(pairs: NDArray[np.float64]) -> float:
-    return float(np.divide(*np.median(pairs, axis=0)))
 
 
 def results(parts: Sequence[Part], ours: str) -> list[dict[str, Any]]:

@@ -63,7 +63,8 @@ class ReproduceSettings:
 def main(settings: ReproduceSettings) -> dict[str, Any]:
     """Compute missing stages, write and print the verdict; return the metrics. Without a name it prints the list."""
     if not settings.name:
-        show_list()
+        rows = [(entry.name, entry.summary, entry.cost) for entry in CATALOGUE.values()]
+        print_table(Table("worldrl reproduce NAME", ("name", "effect", "cost on two cores"), rows), console())
         return {}
     effect = find(settings.name).load()
     sizes = changed(effect.SETTINGS[settings.scale], settings.change)
@@ -165,9 +166,3 @@ def show(name: str, findings: Findings, page: str) -> None:
     """Print the claims and the verdict."""
     print_table(replace(claims_table(findings.claims), title=name), console(), (0, 1, 2, 3, 5))
     console().print(f"{sentence(name, findings)}\nreport: {page}")
-
-
-def show_list() -> None:
-    """Print every effect with its cost."""
-    rows = [(entry.name, entry.summary, entry.cost) for entry in CATALOGUE.values()]
-    print_table(Table("worldrl reproduce NAME", ("name", "effect", "cost on two cores"), rows), console())

@@ -50,7 +50,13 @@ def load_weights(module: nn.Module, artefact: Artefact, tensors: Mapping[str, Te
         kind = "is missing" if lost[0] in own else "is unknown"
         raise ArtefactError(f"{artefact.folder}: tensor {lost[0]!r} {kind}; config and weights do not fit this version")
     for name, tensor in given.items():
-        _check_tensor(f"{artefact.folder}: tensor {name!r}", tensor, own[name])
+        where, made = f"{artefact.folder}: tensor {name!r}", own[name]
+        if tensor.shape != made.shape or tensor.dtype != made.dtype:
+            raise ArtefactError(
+                f"{where}: is {tensor.dtype} {list(tensor.shape)}, the config makes it {made.dtype} {list(made.shape)}; "
+                "config and weights do not fit this version"
+            )
+        check_finite(where, tensor)
     module.load_state_dict(given)
 
 
@@ -76,15 +82,6 @@ def check_sizes(artefact: Artefact) -> None:
                 f"{artefact.folder}: {name} is {value}, but its weights are of {len(artefact.tensors)} tensors with at "
                 f"most {largest} in a dimension; config and weights do not belong together"
             )
-
-
-def _check_tensor(where: str, tensor: Tensor, own: Tensor) -> None:
-    if tensor.shape != own.shape or tensor.dtype != own.dtype:
-        raise ArtefactError(
-            f"{where}: is {tensor.dtype} {list(tensor.shape)}, the config makes it {own.dtype} {list(own.shape)}; "
-            "config and weights do not fit this version"
-        )
-    check_finite(where, tensor)
 
 
 def _integers(value: Any, name: str = "") -> Iterator[tuple[str, int]]:

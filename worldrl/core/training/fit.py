@@ -62,7 +62,10 @@ def fit(
     NonFiniteError leaves the weights before the step. ArtefactError for damaged or other checkpoints, SettingError for
     a number out of range, KeyboardInterrupt after Ctrl-C, once the running step is complete and saved.
     """
-    _check_counts(name, steps=steps, every_checkpoint=every_checkpoint, every_log=every_log)
+    counts = {"steps": steps, "every_checkpoint": every_checkpoint, "every_log": every_log}
+    for count, value in counts.items():
+        if value < 1:
+            raise SettingError(f"{name}: {count} must be at least 1, got {value}")
     saved = {**modules} if ema is None else {**modules, "ema": ema}
     spread = processes or OneProcess()
     training = spread.training(name, folder, log, saved, optimizer)
@@ -126,12 +129,6 @@ def fit_module(
         module.load_state_dict(ema.module.state_dict())
     module.eval()
     return report
-
-
-def _check_counts(name: str, **counts: int) -> None:
-    for field_name, value in counts.items():
-        if value < 1:
-            raise SettingError(f"{name}: {field_name} must be at least 1, got {value}")
 
 
 class OneProcess:

@@ -67,14 +67,9 @@ def final_score(settings: Any, agent: Agent, env: TrainingSuite | None, info: Da
     evaluation = found.metrics(info)
     evaluation.pop("scores")
     if isinstance(env, LatentEnvironment):
-        evaluation["return"] = success_rate(found)
+        rate = wilson(int(found.returns.sum()), len(found.returns))  # a success returns 1
+        evaluation["return"] = {"n": rate["n"], "mean": rate["rate"], **{k: rate[k] for k in ("lo", "hi", "method")}}
     return {"evaluation": evaluation, "scores": interval_scores(evaluation["return"], info)}
-
-
-def success_rate(found: OfflineEvaluation) -> dict[str, Any]:
-    """Share of episodes with success, a return of 0 or 1 each, with its Wilson interval."""
-    rate = wilson(int(found.returns.sum()), len(found.returns))
-    return {"n": rate["n"], "mean": rate["rate"], "lo": rate["lo"], "hi": rate["hi"], "method": rate["method"]}
 
 
 def interval_scores(mean: Mapping[str, Any], info: DatasetInfo) -> dict[str, Any]:

@@ -118,12 +118,6 @@ def learned_world(settings: BanditSettings, seed: int) -> ElitePredictions:
     return elite_predictions(ensemble, loss, training.elites).rescaled(mean, std)
 
 
-def epsilon_at(settings: BanditSettings, update: int) -> float:
-    """Random share of pulls after ``update`` updates."""
-    progress = min(update / (settings.updates * settings.epsilon_share), 1.0)
-    return 1 + (settings.epsilon_end - 1) * progress
-
-
 def trained_agent(
     settings: BanditSettings, world: ElitePredictions, penalty: float, folder: Path, *, seed: int
 ) -> RecurrentQAgent:
@@ -142,7 +136,8 @@ def trained_agent(
     state = LoopState(generator, {"agent": agent, "tape": buffer})
 
     def take(update: int, progress: Progress) -> int:
-        imagine(agent, world, penalty, settings, buffer, epsilon=epsilon_at(settings, update), generator=generator)
+        epsilon = 1 + (settings.epsilon_end - 1) * min(update / (settings.updates * settings.epsilon_share), 1.0)
+        imagine(agent, world, penalty, settings, buffer, epsilon=epsilon, generator=generator)
         updates = math.ceil(settings.rollouts * HORIZON * settings.updates_per_step)
         for _ in range(updates):
             agent.update(buffer.sample(settings.batch, generator=generator))

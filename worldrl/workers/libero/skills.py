@@ -198,12 +198,8 @@ def outer_side(world: World) -> Point:
 def holding_drawer(world: World, name: str) -> str | None:
     """Region of the open drawer that contains an object; None for none."""
     regions = [f"{fixture}_{level}" for fixture in world.fixtures if fixture.startswith(CABINET) for level in DRAWERS]
-    return next((region for region in regions if is_open(world, region) and lies_in(world, name, region)), None)
-
-
-def is_open(world: World, region: str) -> bool:
-    """Whether a region's drawer is open far enough to reach into."""
-    return (world.pulled(region) or 0.0) > SHUT_M
+    opened = [region for region in regions if (world.pulled(region) or 0.0) > SHUT_M]
+    return next((region for region in opened if lies_in(world, name, region)), None)
 
 
 def lies_in(world: World, name: str, region: str) -> bool:

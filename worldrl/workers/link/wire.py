@@ -42,7 +42,8 @@ def parts(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None =
     """Pack a header and arrays into flat bytes without a copy; WireError for other things than numbers and bools."""
     packed = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
     for name, array in packed.items():
-        _require_numbers(name, array.dtype)
+        if array.dtype.str not in _DTYPES:
+            raise WireError(f"array {name!r}: dtype {array.dtype} does not travel; only numbers and bools do")
     # ascontiguousarray makes a scalar a row of one, so the shape is taken from what was given.
     listing = [[name, array.dtype.str, list(np.shape((arrays or {})[name]))] for name, array in packed.items()]
     head = json.dumps({**header, "arrays": listing}).encode()
@@ -90,8 +91,3 @@ def view(name: str, dtype: object, shape: object, message: bytes | memoryview, o
     if offset + math.prod(shape) * kind.itemsize > len(message):
         raise WireError(f"{name}: the message ends inside it")
     return np.ndarray(shape, kind, message, offset)
-
-
-def _require_numbers(name: str, dtype: np.dtype[Any]) -> None:
-    if dtype.str not in _DTYPES:
-        raise WireError(f"array {name!r}: dtype {dtype} does not travel; only numbers and bools do")
