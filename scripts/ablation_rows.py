@@ -1,7 +1,5 @@
 """The rows of ``scripts/ablations.py``: what each leaves out or adds, and how much its scale records and trains."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 QUICK, PRACTISED, FULL = "quick", "practised", "full"
@@ -37,40 +35,24 @@ STYLED = (*USUAL, "common-styled", "near-styled")
 
 @dataclass(frozen=True)
 class WorldRow:
-    """What one world model does otherwise than the full one.
+    """What one world model does otherwise than the full one."""
 
-    Attributes:
-        name: short.
-        model: its settings.
-        training: settings of its training.
-        data: recordings that it learns from at the quick and the practised scale.
-        scratch: settings of train-vla at the full scale, beside those.
-        practice: settings of train-vla at the practised scale, beside those.
-        scales: at which it is measured.
-    """
-
-    name: str
-    model: tuple[str, ...] = ()
-    training: tuple[str, ...] = ()
-    data: tuple[str, ...] = USUAL
-    scratch: tuple[str, ...] = ()
-    practice: tuple[str, ...] = ()
-    scales: tuple[str, ...] = (QUICK, PRACTISED, FULL)
+    name: str  # short
+    model: tuple[str, ...] = ()  # its settings
+    training: tuple[str, ...] = ()  # settings of its training
+    data: tuple[str, ...] = USUAL  # recordings that it learns from at the quick and the practised scale
+    scratch: tuple[str, ...] = ()  # settings of train-vla at the full scale, beside those
+    practice: tuple[str, ...] = ()  # settings of train-vla at the practised scale, beside those
+    scales: tuple[str, ...] = (QUICK, PRACTISED, FULL)  # at which it is measured
 
 
 @dataclass(frozen=True)
 class LoopRow:
-    """What one train-vla run does otherwise than the default one.
+    """What one train-vla run does otherwise than the default one."""
 
-    Attributes:
-        name: short, begins with ``loop_``.
-        settings: of train-vla.
-        against: the row that it differs from in one thing.
-    """
-
-    name: str
-    settings: tuple[str, ...] = ()
-    against: str = "loop_full"
+    name: str  # short, begins with `loop_`
+    settings: tuple[str, ...] = ()  # of train-vla
+    against: str = "loop_full"  # the row that it differs from in one thing
 
 
 Row = WorldRow | LoopRow

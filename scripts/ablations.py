@@ -23,8 +23,6 @@ A stopped script goes on with the same command, inside the row it was in. Each r
 does not measure.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -57,10 +55,8 @@ DASH = "–"
 LOOKS = f"styles=[{','.join(TEST_STYLES)}]"
 """Looks that are only ever measured in; training draws ``sampled`` ones, which cannot be like them."""
 
-OWN = ("supervised", "unseen")
-"""What this script is given, beside settings of train-vla."""
-AFTER = Path("stages") / "05-after" / "evaluation"
-"""Where a run of train-vla keeps how its last policy did."""
+OWN = ("supervised", "unseen")  # What this script is given, beside settings of train-vla
+AFTER = Path("stages") / "05-after" / "evaluation"  # Where a run of train-vla keeps how its last policy did
 
 
 # --- world models whose dynamics learn from nothing, with the bundled codec -------------------------------------------
@@ -201,7 +197,9 @@ def cells(row: dict[str, Any]) -> list[str]:
     errors = [number(value) for value in row["psnr"].values()] if "psnr" in row else [DASH] * len(SHOWN)
     lost = number(row["lost"], "+.2f") if "lost" in row else DASH
     swap = number(row["action_swap_ratio"]) if "psnr" in row else DASH
-    practice = [points(row.get("gain")), versus(row.get("difference"))]
+    other = row.get("difference")
+    versus = DASH if other is None else f"{points(other)} to {other['to']}, {other['n']} states"
+    practice = [points(row.get("gain")), versus]
     return [row["row"], *practice, *errors, lost, swap, *rates, f"{row['cpu_minutes']:.0f}"]
 
 
@@ -210,11 +208,6 @@ def points(gain: dict[str, Any] | None) -> str:
     if gain is None:
         return DASH
     return f"{100 * gain['diff']:+.1f} [{100 * gain['lo']:+.1f}, {100 * gain['hi']:+.1f}]"
-
-
-def versus(difference: dict[str, Any] | None) -> str:
-    """Write the paired difference to another row, with that row and the number of states."""
-    return DASH if difference is None else f"{points(difference)} to {difference['to']}, {difference['n']} states"
 
 
 HEADINGS = (

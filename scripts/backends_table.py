@@ -10,8 +10,6 @@ for each other count as processor time. A stopped script goes on with the same
 command. Writes ``out/table.json`` and prints a Markdown table.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ What takes turns in one process, with pinned threads, is hit alike by a busy nei
 process. Ratios are of the same run on the same machine, with their 95 % interval over rounds.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

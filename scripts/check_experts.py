@@ -29,10 +29,7 @@ CLEAN, RANDOMISED = "clean", "randomised"
 
 
 def start(states: str, number: int, seed: int) -> dict[str, Any]:
-    """Arguments of ``reset`` for one episode.
-
-    A stored state has the looks, clutter and table height of a seed of its own, or all fifty would share one.
-    """
+    """Arguments of ``reset``; a stored state gets its own seed, or all fifty would share looks and table height."""
     if states == STORED:
         return {"seed": seed + number, "options": {"init_id": number}}
     return {"seed": seed, "options": {"index": number}}

@@ -1,11 +1,7 @@
 """Check that documents are written in plain technical English: ``python scripts/check_language.py docs README.md``.
 
-A sentence has at most 30 words and one interval, a line 120 characters, a page 1,500 words; words that
-``docs/glossary.md`` replaced are refused. Code, and names between backquotes, are not prose. ``tests/test_language.py``
-holds every document and every message of the program against these rules.
+``tests/test_language.py`` holds every document and every message of the program against these rules.
 """
-
-from __future__ import annotations
 
 import re
 import sys

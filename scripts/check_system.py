@@ -1,17 +1,11 @@
-"""Check what pip cannot install: the Python version and the libraries for off-screen rendering.
-
-``make`` and ``.ci/run`` call it with the Python that the environment will be made from: standard library only.
-"""
-
-from __future__ import annotations
+"""Check what pip cannot install: Python's version and libraries for rendering. Standard library only."""
 
 import ctypes
 import os
 import sys
 
 OLDEST = (3, 11)
-PACKAGES = "libegl1 libegl-mesa0 libgl1-mesa-dri libglvnd0"
-"""Debian's and Ubuntu's names."""
+PACKAGES = "libegl1 libegl-mesa0 libgl1-mesa-dri libglvnd0"  # Debian's and Ubuntu's names
 LIBRARIES = ("libEGL.so.1", "libEGL_mesa.so.0")
 
 

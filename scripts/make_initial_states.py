@@ -23,10 +23,7 @@ SETTLED = 0.005  # m/s; objects slower than this after a second of waiting rest
 
 
 def collect(task: str) -> list[Placement]:
-    """Start states of one task, each checked.
-
-    Raises RuntimeError (a state moves by itself or is solved already).
-    """
+    """Start states of one task; RuntimeError where one moves by itself or is solved already."""
     env = gymnasium.make(worldrl_envs.env_id(task), obs="state", terminate_on_success=False).unwrapped
     placements = []
     for index in range(N_STORED):

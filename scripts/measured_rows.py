@@ -1,7 +1,5 @@
 """What the scripts with one measured row per line share: worldrl commands with their cost, their numbers, tables."""
 
-from __future__ import annotations
-
 import json
 import resource
 import subprocess
@@ -27,11 +25,8 @@ MEASURED = "measured.json"
 def run(folder: Path, command: str, *overrides: str) -> dict[str, Any]:
     """Run a worldrl command in a run directory and return its metrics; nothing where the same command has finished.
 
-    Of a setting that is given twice the last one counts, so that what all rows share comes first and the row's own later.
-    The processor time of the command and its workers is kept beside its result. A command that was killed told none, so
-    what it had spent until then is missing.
-
-    Raises SystemExit (another command has finished there).
+    Of a setting given twice the last counts. Processor time is kept beside the result, without that of killed commands.
+    Raises SystemExit where another command has finished there.
     """
     settled = {override.split("=", 1)[0]: override for override in overrides}
     asked, file = [command, *settled.values()], folder / MEASURED
@@ -60,10 +55,7 @@ def cpu_seconds(*folders: Path) -> float:
 
 
 def measures(folder: Path, *names: str) -> SimpleNamespace:
-    """Read some of an evaluation's raw numbers (fields of ``Measures``), episode by episode.
-
-    Only these are read, so an evaluation by a version that measured less can be paired with a later one.
-    """
+    """Read these fields of an evaluation's ``Measures`` alone, by episode; an earlier version may lack others."""
     files = sorted((folder / "stages" / "02-replays").glob("*.npz"))
     parts = {name: [_array(file, name) for file in files] for name in names}
     return SimpleNamespace(**{name: np.concatenate(part) for name, part in parts.items()})
@@ -81,10 +73,7 @@ def errors_at(folder: Path, horizon: int) -> NDArray[np.float64]:
 
 
 def lost_db(folder: Path, best: Path, horizon: int, *, name: str) -> Bootstrap:
-    """Return how many dB of PSNR one evaluation lies below another of the same episodes, with the interval of the pairs.
-
-    ``name`` fixes the draws.
-    """
+    """Return how many dB of PSNR one evaluation lies below another, in pairs of episodes; ``name`` fixes the draws."""
     pairs = np.stack([errors_at(part, horizon) for part in (best, folder)], axis=1)
     return bootstrap(pairs, lambda some: float(np.subtract(*psnr_of_mean(some))), generator=numpy_stream(0, name))
 
@@ -101,10 +90,7 @@ def rate(found: dict[str, Any] | None) -> str:
 
 
 def earlier(file: Path, options: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """Read the rows that earlier calls have left in a table.
-
-    Raises SystemExit (they were measured under other settings, or nobody knows under which).
-    """
+    """Read a table's earlier rows; SystemExit where they were measured under other or unknown settings."""
     table = {row["row"]: row for row in (current_results(json.loads(file.read_text())) if file.exists() else [])}
     if untold := [name for name, row in table.items() if "options" not in row]:
         raise SystemExit(

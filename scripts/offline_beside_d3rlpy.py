@@ -14,8 +14,6 @@ What stays unequal: initial weights and batches; d3rlpy adds V's loss to Q's and
 updates with the critics, and values CQL's next state at the policy's mean. Further: seed=0 (the first), updates=4000, algorithms=bc,iql.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import statistics
@@ -48,8 +46,7 @@ from worldrl.reproductions.neubay.pendulum import REWARD_SCALE, STEPS, play, rec
 
 HIDDEN, BATCH, DISCOUNT, POLYAK, RATE = (64, 64), 128, 0.97, 0.02, 1e-3
 """Of everything that has such a setting, in both code bases: those of ``offline_table.py``."""
-SOFTNESS = 0.5
-"""IQL's β, of ``offline_table.py`` too."""
+SOFTNESS = 0.5  # IQL's β, of `offline_table.py` too
 ROWS, TESTS = 10_000, 100
 CRITICS: dict[str, Any] = {"hidden": HIDDEN, "discount": DISCOUNT, "polyak": POLYAK}
 SOFT: dict[str, Any] = {f"{part}_rate": RATE for part in ("actor", "critic", "temperature")} | {"actor_cosine": False}
@@ -64,15 +61,10 @@ OURS: Mapping[str, tuple[type[Any], Any]] = {
 
 @dataclass(frozen=True)
 class Run:
-    """One training of one code base.
+    """One training of one code base."""
 
-    Attributes:
-        ret: mean return of the test episodes, in the environment's rewards.
-        update_ms: processor's time of an update.
-    """
-
-    ret: float
-    update_ms: float
+    ret: float  # mean return of the test episodes, in the environment's rewards
+    update_ms: float  # processor's time of an update
 
 
 # --- what both learn from and are tested on -------------------------------------------------------------------------
@@ -190,7 +182,9 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{__doc__}\nThere is no d3rlpy in this environment.")
         return 2
     torch.set_num_threads(1)
-    quieten()
+    import structlog  # pyright: ignore[reportMissingImports]
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # no progress of the peer
     first, updates = int(given["seed"]), int(given["updates"])
     found = measure(names, range(first, first + int(given["seeds"])), updates)
     if given["out"]:
@@ -215,13 +209,6 @@ def measure(names: Sequence[str], seeds: Sequence[int], updates: int) -> dict[st
         found = {name: beside(pairs, data) for name, pairs in runs.items()}
         show(found)
     return found
-
-
-def quieten() -> None:
-    """Keep the peer's progress messages off the terminal."""
-    import structlog  # pyright: ignore[reportMissingImports]
-
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ A sanity check, not a benchmark: published sizes are five to ten times as wide a
 data give them to ``worldrl benchmark-offline`` itself.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 python scripts/results_table.py docs/results/train-vla*.json
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -13,17 +11,8 @@ from typing import Any
 from worldrl.core.renames import current_results
 from worldrl.evaluation.report.tables import markdown
 
-HEADINGS = (
-    "file",
-    "seed",
-    "before",
-    "after",
-    "gain (95 %)",
-    "episodes",
-    "confirmed imagined success",
-    "minutes",
-    "peak MB",
-)
+COSTS = ("minutes", "peak MB")
+HEADINGS = ("file", "seed", "before", "after", "gain (95 %)", "episodes", "confirmed imagined success", *COSTS)
 
 
 def percent(rate: dict[str, Any] | None) -> str:

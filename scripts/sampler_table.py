@@ -10,8 +10,6 @@ undistilled and unrefined, is paired: the same episodes are drawn again on both 
 Markdown table.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from itertools import product

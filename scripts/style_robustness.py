@@ -14,8 +14,6 @@ a third of what plain loses. A stopped script goes on with the same command. Wri
 table.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -30,8 +28,7 @@ from worldrl.core.statistics.bootstrap import Bootstrap, bootstrap
 from worldrl_envs.style import TEST_STYLES
 
 LOOKS = f"styles=[{','.join(TEST_STYLES)}]"
-ALLOWED = 1 / 3
-"""Share of the loss without augmentation that may be left with it."""
+ALLOWED = 1 / 3  # Share of the loss without augmentation that may be left with it
 TRAINED = ("plain", "styled")
 HEADINGS = ("model", "as recorded %", "other looks %", "lost, points", "PSNR@32", "PSNR@32, other looks", "false successes %", "other looks %", "CPU minutes")  # fmt: skip
 

@@ -1,7 +1,5 @@
 """Geometries of Wan's transformer and autoencoder: those published, and a tiny one in the same layout that runs anywhere."""
 
-from __future__ import annotations
-
 from typing import Any
 
 COMMON = {

@@ -7,8 +7,6 @@ FLOPs count a multiplication and an addition as two, and are those of one row. I
 counts do not come out.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
@@ -24,8 +22,7 @@ from worldrl.world_models.wan.dynamics import WanDynamics
 from worldrl.world_models.wan.folder import blank_transformer, blank_vae, latent_shape
 
 IMAGE_SIZE = 256
-TRAINED_BYTES = 16
-"""Of a trained parameter: float32 weight, gradient and AdamW's two moments."""
+TRAINED_BYTES = 16  # Of a trained parameter: float32 weight, gradient and AdamW's two moments
 
 
 def count(module: torch.nn.Module) -> int:

@@ -1,10 +1,7 @@
 """Tabletop manipulation tasks for Gymnasium: `import worldrl_envs` registers `worldrl/<Task>-v0`.
 
-Twelve tasks for one arm, and `worldrl/Bimanual<Task>-v0` for two (`task_names("bimanual")`).
-
-Importing this package is cheap: MuJoCo is loaded when the first environment is made. On a
-machine without a display `MUJOCO_GL` is set to `egl`, unless it is set already; MuJoCo reads
-it once, so it must be decided before MuJoCo is first imported.
+Twelve tasks for one arm, and `worldrl/Bimanual<Task>-v0` for two (`task_names("bimanual")`). MuJoCo is loaded with the
+first environment. Without a display `MUJOCO_GL` is set to `egl`, unless it is set: MuJoCo reads it once, at its import.
 """
 
 import os
@@ -16,8 +13,7 @@ from worldrl_envs.tasks import ALL_TASKS, get_task, kinds, task_names
 
 __all__ = ["env_id", "get_task", "kinds", "register_tasks", "task_names"]
 
-GIVEN_BACKEND = os.environ.get("MUJOCO_GL")
-"""What `MUJOCO_GL` was before this package had a say."""
+GIVEN_BACKEND = os.environ.get("MUJOCO_GL")  # What `MUJOCO_GL` was before this package had a say
 CHOSEN_BACKENDS: set[str] = set()
 """What `MUJOCO_GL` was set to without the user; any other value of it is the user's, whenever it was set."""
 if sys.platform == "linux" and GIVEN_BACKEND is None and not {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ):
@@ -26,10 +22,7 @@ if sys.platform == "linux" and GIVEN_BACKEND is None and not {"DISPLAY", "WAYLAN
 
 
 def env_id(task: str) -> str:
-    """Gymnasium id of a task, such as "worldrl/PickRedCube-v0".
-
-    Raises UnknownNameError: no such task; names the nearest.
-    """
+    """Gymnasium id of a task, such as "worldrl/PickRedCube-v0"; UnknownNameError names the nearest task."""
     return f"worldrl/{get_task(task).name}-v0"
 
 
@@ -38,10 +31,7 @@ def register_tasks() -> None:
     for name, spec in ALL_TASKS.items():
         if env_id(name) not in registry:
             register(
-                id=env_id(name),
-                entry_point=spec.entry_point,
-                max_episode_steps=spec.horizon,
-                kwargs={"task": name},
+                id=env_id(name), entry_point=spec.entry_point, max_episode_steps=spec.horizon, kwargs={"task": name}
             )
 
 

@@ -1,8 +1,7 @@
-"""Scenes that no episode need lead to: everything in its place at once, for whoever learns to read pictures.
+"""Scenes that no episode need lead to: everything in its place at once, to learn to read images.
 
-Recorded episodes show few layouts, and the same path of the hand again and again. Here every scene is drawn anew:
-objects stand where a task lets them start, or have been pushed about, or lie on their side; the hand is anywhere in the
-workspace, above an object, or holds one. Poses are set, not reached, so a finger may reach into an object now and then.
+Recorded episodes show few layouts and the same paths of the hand. Here objects stand where a task lets them start, were
+pushed about or lie; the hand is anywhere, above an object, or holds one. Poses are set, so a finger may reach into one.
 """
 
 from collections.abc import Mapping
@@ -31,19 +30,12 @@ TURN, TILT = 0.45, 0.03  # largest yaw of the hand, and the spread of its other 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """One scene.
+    """One scene."""
 
-    Attributes:
-        layout: Fixtures, the drawer's opening, and objects that `poses` does not name.
-        poses: Of free objects, float64[7]: position (m) and quaternion (w, x, y, z).
-        command: Pose of the hand, float32[7] (see `control.py`).
-        finger: Opening of each finger, metres.
-    """
-
-    layout: Layout
-    poses: Mapping[str, NDArray[np.float64]]
-    command: NDArray[np.float32]
-    finger: float
+    layout: Layout  # Fixtures, the drawer's opening, and objects that `poses` does not name
+    poses: Mapping[str, NDArray[np.float64]]  # Of free objects, float64[7]: position (m) and quaternion (w, x, y, z)
+    command: NDArray[np.float32]  # Pose of the hand, float32[7] (see `control.py`)
+    finger: float  # Opening of each finger, metres
 
 
 def draw_arrangement(task: TaskSpec, *, generator: np.random.Generator) -> Arrangement:

@@ -1,19 +1,18 @@
-"""What the environments of both suites share: reset, options, stages, state, pictures.
-
-A subclass brings the simulation, what an action means and what is observed: `tabletop.TabletopEnv` one arm,
-`bimanual.environment.BimanualEnv` two.
-"""
+"""What the environments of both suites share: reset, options, stages, state, images."""
 
 from abc import abstractmethod
+from types import ModuleType
 from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.utils import EzPickle
 from numpy.typing import NDArray
 
 from worldrl_envs.control import PANDA
 from worldrl_envs.errors import check_name
+from worldrl_envs.instruction_space import InstructionSpace
 from worldrl_envs.layouts import sample_layout
 from worldrl_envs.options import check_options, check_seed, check_state, whole_number
 from worldrl_envs.physics import Physics
@@ -22,6 +21,7 @@ from worldrl_envs.starts import load_placement, start_generator
 from worldrl_envs.style import Look, Style, get_style
 from worldrl_envs.task_spec import TaskSpec
 
+BOUND = 10.0  # metres and radians; far beyond the table, so that every space is finite
 OBS = ("pixels", "state")
 INSTRUCTIONS = ("canonical", "paraphrase", "held_out")
 NOT_STORED = -1  # info["init_id"] of an episode that did not start from a stored state
@@ -29,38 +29,20 @@ RENDER_SIZE = 384  # pixels, of `render()`
 
 
 class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
-    """One task in its simulation; see the subclasses for what users are told.
-
-    Args:
-        task: What is to be done.
-        sim: Its physics.
-        look: Paints the simulation's model.
-        obs: "pixels" or "state".
-        image_size: Height and width of the pictures, pixels.
-        cameras: Keys of `IMAGES`.
-        style: A `Style`, the name of a preset, or None for the default look.
-        terminate_on_success: Whether success ends the episode.
-        instruction: One of `INSTRUCTIONS`.
-        render_mode: "rgb_array" or None.
-
-    Raises:
-        UnknownNameError: an unknown name among the arguments; names the nearest.
-        OptionError: the image size is no integer in 8..512.
-    """
+    """One task in its simulation; see the subclasses. UnknownNameError or OptionError for other arguments."""
 
     metadata: ClassVar[dict[str, Any]] = {  # pyright: ignore[reportIncompatibleVariableOverride]
         "render_modes": ["rgb_array"],
         "render_fps": PANDA.control_hz,
     }
-    IMAGES: ClassVar[dict[str, str]]
-    """Camera to observation key; the first camera is the one that `render` shows."""
+    CONTROL: ClassVar[ModuleType]  # The suite's `home_command`, `check_action` and `next_command`
+    IMAGES: ClassVar[dict[str, str]]  # Camera to observation key; the first camera is the one that `render` shows
 
     def __init__(
         self,
         task: TaskSpec,
         sim: Physics,
         look: Look,
-        *,
         obs: str,
         image_size: int,
         cameras: tuple[str, ...],
@@ -75,20 +57,12 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         self.terminate_on_success, self.instruction_mode = terminate_on_success, instruction
         self.set_style(style)
         self._camera, self._large_camera = Camera(sim.model, image_size), Camera(sim.model, RENDER_SIZE)
-        self._command = self._home_command()
+        self._command = self.CONTROL.home_command()
         self._step, self._stage, self._init_id = 0, 0, NOT_STORED
         self._instruction = self.task.instruction
         self._started = False
 
     # --- what a suite brings ---
-
-    @abstractmethod
-    def _home_command(self) -> NDArray[np.float32]:
-        """The command at the start of an episode."""
-
-    @abstractmethod
-    def _follow(self, action: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Check an action, run one control step, return the new command; raises before anything changes."""
 
     @abstractmethod
     def _proprioception(self) -> NDArray[np.float32]:
@@ -126,11 +100,7 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
     # --- Gymnasium ---
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; see the class for `options`.
-
-        Raises UnknownNameError: an unknown option; names the nearest. Raises OptionError: a seed's or an option's
-        value cannot be used; nothing has changed.
-        """
+        """Start an episode; see the class for `options`. UnknownNameError or OptionError, with nothing changed."""
         seed = check_seed(seed)
         options = check_options(options, seed, self.task)
         if "state" in options:
@@ -154,7 +124,7 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         else:
             self._physics.place(sample_layout(self.task.layout, generator=generator))
         self._instruction = self._choose_instruction(options, generator)
-        self._command, self._step, self._stage = self._home_command(), 0, 0
+        self._command, self._step, self._stage = self.CONTROL.home_command(), 0, 0
         self._begin(generator)
 
     def _choose_instruction(self, options: dict[str, Any], generator: np.random.Generator) -> str:
@@ -169,14 +139,11 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         return choices[generator.integers(len(choices))]
 
     def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """One control step of 0.05 s.
-
-        Raises ActionError: the action is not one of the action space; nothing has changed. Raises ResetNeeded (no
-        episode was started).
-        """
+        """One control step of 0.05 s; ActionError, with nothing changed, or ResetNeeded before the first reset."""
         if not self._started:
             raise gymnasium.error.ResetNeeded("step: call reset first")
-        self._command = self._follow(action)
+        self._command = self.CONTROL.next_command(self._command, self.CONTROL.check_action(action))
+        self._physics.advance(self._command)
         self._step += 1
         success = self._advance_stage()
         terminated = success and self.terminate_on_success
@@ -216,11 +183,7 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore `get_state()`.
-
-        Raises OptionError: the state was taken in another task or domain, or a part of it cannot be used; nothing has
-        changed.
-        """
+        """Restore `get_state()`; OptionError, with nothing changed, for a state of another task or domain."""
         self._restore(check_state(state, self.get_state(), self.task))
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -254,6 +217,15 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
             "step": self._step,
             "privileged": self._physics.poses(),
         }
+
+    def _pixels_space(self, image_size: int, state_size: int, command: spaces.Box) -> spaces.Dict:
+        """Pictures by their keys, proprioception, command and instruction."""
+        picture = (image_size, image_size, 3)
+        parts: dict[str, spaces.Space[Any]] = {
+            self.IMAGES[camera]: spaces.Box(0, 255, picture, np.uint8) for camera in self.cameras
+        }
+        state = spaces.Box(-BOUND, BOUND, (state_size,), np.float32)
+        return spaces.Dict(parts | {"state": state, "command": command, "instruction": InstructionSpace()})
 
     def _check_arguments(self, obs, image_size, cameras, instruction, render_mode) -> None:
         check_name("obs", obs, OBS)

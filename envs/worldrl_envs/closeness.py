@@ -1,8 +1,4 @@
-"""How far a scene is from fulfilling its one-armed task, in metres: what tells a near miss from a failure.
-
-The plan says what is to be done to what. Each part of it that must hold in the end has a distance, and their sum is the
-task's; a pick that only serves a later placing does not count.
-"""
+"""How far a scene is from fulfilling its one-armed task (m), summed over the parts of the plan that must hold."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,10 +11,7 @@ from worldrl_envs.task_spec import TaskSpec
 
 
 def goal_distance(sim: Simulation, task: TaskSpec) -> float:
-    """Sum of what is missing to the ends of a one-armed task's plan, metres; 0 is where its objects belong, not yet success.
-
-    Raises KeyError (the plan is of two arms).
-    """
+    """Sum of what is missing to a one-armed plan's ends, metres; 0 is not yet success. KeyError for two arms."""
     placed = {step[1] for step in task.plan if step[0] == "place"}
     ends = (step for step in task.plan if not (step[0] == "pick" and step[1] in placed))
     return sum(MISSING[skill](sim, *arguments) for skill, *arguments in ends)
@@ -30,38 +23,18 @@ def _to_lift(sim: Simulation, name: str) -> float:
     return apart + max(predicates.LIFT_HEIGHT - sim.height(name), 0.0)
 
 
-def _to_place(sim: Simulation, name: str, where: str) -> float:
-    """From the object's centre to the space between the walls of the bin or the drawer."""
-    low, high = predicates.INSIDE[where]
-    return _outside(sim.local(name, where), low, high)
-
-
-def _to_push(sim: Simulation, name: str) -> float:
-    """From the object's centre to the zone, along the table."""
-    half = np.full(2, predicates.ZONE_HALF)
-    return _outside(sim.local(name, "zone")[:2], -half, half)
-
-
-def _to_open(sim: Simulation) -> float:
-    """How much further the drawer must be pulled."""
-    return max(predicates.OPENED - sim.opening, 0.0)
-
-
-def _to_close(sim: Simulation) -> float:
-    """How much further the drawer must be pushed."""
-    return max(sim.opening - predicates.CLOSED, 0.0)
+def _outside(point: Any, low: Any, high: Any) -> float:
+    """Distance of a point from an axis-aligned box; 0 inside."""
+    return float(np.linalg.norm(np.maximum(np.maximum(low - point, point - high), 0.0)))
 
 
 MISSING: dict[str, Callable[..., float]] = {
     "pick": _to_lift,
-    "place": _to_place,
-    "push": _to_push,
-    "open": _to_open,
-    "close": _to_close,
+    # From the object's centre to the space between the container's walls, and along the table to the zone.
+    "place": lambda sim, name, where: _outside(sim.local(name, where), *predicates.INSIDE[where]),
+    "push": lambda sim, name: _outside(sim.local(name, "zone")[:2], -predicates.ZONE_HALF, predicates.ZONE_HALF),
+    # How much further the drawer must be pulled or pushed.
+    "open": lambda sim: max(predicates.OPENED - sim.opening, 0.0),
+    "close": lambda sim: max(sim.opening - predicates.CLOSED, 0.0),
 }
 """What is missing (m), by the skill of a plan."""
-
-
-def _outside(point: Any, low: Any, high: Any) -> float:
-    """Distance of a point from an axis-aligned box; 0 inside."""
-    return float(np.linalg.norm(np.maximum(np.maximum(low - point, point - high), 0.0)))

@@ -33,23 +33,15 @@ ACTION_TOLERANCE = 1e-6  # rounding of a float32 pipeline; within it values are 
 
 @dataclass(frozen=True)
 class Embodiment:
-    """Constants that turn an action into the next commanded pose.
+    """Constants that turn an action into the next commanded pose."""
 
-    Attributes:
-        position_scale: Metres moved by an action component of 1.
-        rotation_scale: Radians turned by an action component of 1.
-        workspace_low: Lower corner of the box the commanded position is clipped to, metres.
-        workspace_high: Upper corner of that box, metres.
-        max_rotation: Largest norm of the rotation vector, radians.
-        control_hz: Control steps per second.
-    """
-
-    position_scale: float = 0.02
-    rotation_scale: float = 0.1
+    position_scale: float = 0.02  # Metres moved by an action component of 1
+    rotation_scale: float = 0.1  # Radians turned by an action component of 1
+    # Lower corner of the box the commanded position is clipped to, metres.
     workspace_low: tuple[float, float, float] = (0.34, -0.22, 0.012)
-    workspace_high: tuple[float, float, float] = (0.66, 0.22, 0.24)
-    max_rotation: float = 0.5
-    control_hz: int = 20
+    workspace_high: tuple[float, float, float] = (0.66, 0.22, 0.24)  # Upper corner of that box, metres
+    max_rotation: float = 0.5  # Largest norm of the rotation vector, radians
+    control_hz: int = 20  # Control steps per second
 
 
 PANDA = Embodiment()
@@ -64,19 +56,11 @@ def home_command() -> NDArray[np.float32]:
 def next_command(
     command: NDArray[np.float32], action: NDArray[np.floating], embodiment: Embodiment = PANDA
 ) -> NDArray[np.float32]:
-    """Commanded pose one control step later.
+    """Commanded pose one control step later, float32[7].
 
     position: p' = clip(p + position_scale * action[0:3], workspace_low, workspace_high)
-    rotation: R' = exp(rotation_scale * action[3:6]) R, then its norm clipped to max_rotation
-    gripper:  g' = clip(action[6], -1, 1)
-
-    Args:
-        command: float32[7], the pose before the action.
-        action: float[7] in [-1, 1].
-        embodiment: Scales and limits.
-
-    Returns:
-        float32[7], a new array.
+      rotation: R' = exp(rotation_scale * action[3:6]) R, then its norm clipped to max_rotation
+      gripper:  g' = clip(action[6], -1, 1)
     """
     action = np.clip(np.asarray(action, np.float64), -1.0, 1.0)
     before = np.asarray(command, np.float64)
@@ -122,29 +106,16 @@ def quat_to_rotvec(quat: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def check_action(action: object) -> NDArray[np.float64]:
-    """Validate one action and return it as float64[7] inside [-1, 1].
-
-    Raises ActionError (wrong dtype, wrong shape, a number that is not finite, or out of range).
-    """
+    """Return an action as float64[7] inside [-1, 1]; ActionError for others."""
     return check_numbers(action, ACTION_NAMES, -np.ones(ACTION_SIZE), np.ones(ACTION_SIZE))
 
 
 def check_numbers(
     action: object, names: Sequence[str], low: NDArray[np.float64], high: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Validate one action of named numbers and return it as float64 inside its range.
+    """Return an action of named numbers as float64 inside its range, else raise ActionError.
 
-    Values up to 1e-6 outside are clipped; anything further out is an error, because
-    silent clipping hides a policy that was normalised with the wrong statistics.
-
-    Args:
-        action: What was given.
-        names: Of its numbers, for the message.
-        low: float64[len(names)], least values.
-        high: float64[len(names)], greatest values.
-
-    Raises:
-        ActionError: wrong dtype, wrong shape, a number that is not finite, or out of range.
+    Up to 1e-6 outside is clipped; more is an error: clipping would hide a policy with wrong statistics.
     """
     array = action if isinstance(action, np.ndarray) else _as_array(action, len(names))
     if array.dtype.kind != "f":

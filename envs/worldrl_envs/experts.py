@@ -1,9 +1,4 @@
-"""A scripted expert that solves every task from privileged poses, and a random explorer.
-
-The expert is reactive: each skill looks at the scene as it is and says where the gripper
-should go next, so it recovers from noise, slips and misses by itself. A skill keeps only
-counters. `noise` and `goal_offset` make the varied and failed data a world model needs.
-"""
+"""A reactive scripted expert that solves every task from privileged poses, and a random explorer."""
 
 from abc import abstractmethod
 from typing import Any, ClassVar, cast
@@ -21,13 +16,7 @@ OU_PULL = 0.15  # share of the noise forgotten per control step: correlation ove
 
 
 class ActionNoise:
-    """Temporally correlated (Ornstein-Uhlenbeck) noise on the motion components of an action.
-
-    Args:
-        std: Stationary standard deviation, as a fraction of the action range's half width.
-        generator: Source of the noise.
-        size: Number of components.
-    """
+    """Ornstein-Uhlenbeck noise on an action's motion; `std` is stationary, in half widths of the action range."""
 
     def __init__(self, std: float, *, generator: np.random.Generator, size: int = 6) -> None:
         self._std, self._generator = std, generator
@@ -57,19 +46,12 @@ def action_toward(command: NDArray[np.float32], goal: Goal, speed: float = 1.0) 
 class PlanFollower:
     """What the experts of both suites are: a place in a task's plan, and the ways to follow it badly on purpose.
 
-    Args:
-        task: Name of the task.
-        generator: Source of noise and offsets.
-        noise: Standard deviation of the noise on what is done; its unit is the subclass's.
-        goal_offset: Standard deviation of a per-episode error of the grasp and place targets,
-            metres. After each miss the error is drawn again at half the size, by an expert that sees.
-        speed: Longest step, in (0, 1]; its unit is the subclass's.
-        blind: Every skill is tried once, whatever becomes of it, with an error that fits what it
-            forgives: near misses whose actions do not tell the outcome. With two arms only a pick is blind.
+    `noise` and `speed` (0, 1] are in the subclass's units. `goal_offset` is the deviation of a per-episode error of the
+    grasp and place targets, metres; after a miss it is drawn again at half the size. A `blind` expert tries every skill
+    once, whatever becomes of it: near misses whose actions do not tell the outcome. With two arms only a pick is blind.
     """
 
-    NOISE_SIZE: ClassVar[int]
-    """Components of the noise."""
+    NOISE_SIZE: ClassVar[int]  # Components of the noise
 
     def __init__(
         self,
@@ -100,10 +82,9 @@ class PlanFollower:
 
 
 class ScriptedExpert(PlanFollower):
-    """Follows a task's plan, skill after skill; see `PlanFollower` for the arguments.
+    """Follows a task's plan, skill after skill; see `PlanFollower`. `noise` is a fraction of the action range.
 
-    `noise` is a fraction of the action range. `speed` is the largest position component of the action: at 0.6 a pick
-    takes about 25 steps; at 1 about 15, which is harder to imitate.
+    `speed` is the largest position component: at 0.6 a pick takes about 25 steps, at 1 about 15, harder to imitate.
     """
 
     NOISE_SIZE = 6
@@ -129,12 +110,7 @@ class ScriptedExpert(PlanFollower):
 
 
 class RandomReach:
-    """Explores: reaches for random points, opens and closes the hand, nudges objects.
-
-    Args:
-        generator: Source of everything it does.
-        object_share: Probability that a point is on an object rather than anywhere.
-    """
+    """Explores: reaches for random points (a share of them on objects), opens and closes the hand, nudges objects."""
 
     def __init__(self, *, generator: np.random.Generator, object_share: float = 0.5) -> None:
         self._generator, self._object_share = generator, object_share

@@ -1,8 +1,8 @@
 """The space of instructions: a Text space that keeps its text in Gymnasium's asynchronous vectors.
 
-`AsyncVectorEnv` sends observations through shared memory. It makes the batch once, at the start, and relies on views of
-that memory; text is no view, so Gymnasium 1.4.0 shows 256 times the first character for ever. Here the batch reads the
-memory whenever it is looked at, and Gymnasium's copy of an observation becomes a tuple of ordinary text.
+`AsyncVectorEnv` makes the batch once and relies on views of shared memory, which text has not: Gymnasium 1.4.0 shows
+256 times the first character. Here the batch reads the memory at each look, and a copy becomes a tuple of ordinary
+text.
 """
 
 import multiprocessing
@@ -19,14 +19,7 @@ MAX_INSTRUCTION = 256  # characters
 
 
 class InstructionSpace(Text):
-    """Text of 1 to 256 printable ASCII characters.
-
-    Args:
-        charset: The characters.
-        min_length: Fewest characters.
-        max_length: Most characters.
-        seed: Of its samples.
-    """
+    """Text of 1 to 256 printable ASCII characters."""
 
     def __init__(
         self,
@@ -51,10 +44,7 @@ class InstructionSpace(Text):
 
 
 class SharedInstructions(tuple[str, ...]):
-    """Instructions of all rows, read from shared memory whenever they are looked at; a copy is an ordinary tuple.
-
-    It is a tuple because the batched space holds tuples only. Its own items are never shown.
-    """
+    """Instructions of all rows, read from shared memory at each look. A tuple, as the batched space wants."""
 
     memory: np.ndarray[Any, np.dtype[np.int32]]
 

@@ -1,8 +1,4 @@
-"""Paraphrases of each task's instruction: some for training, at least two held out.
-
-The held-out ones use words or an order that no training phrase of the task has, so a policy
-that follows them has generalised rather than memorised.
-"""
+"""Paraphrases of each task's instruction: some for training, at least two held out, in other words or order."""
 
 from dataclasses import dataclass
 

@@ -10,34 +10,22 @@ MAX_TRIES = 10_000  # a layout is accepted after a handful; this many means an i
 
 @dataclass(frozen=True)
 class Place:
-    """Region in which one object or fixture is placed, uniformly.
+    """Region in which one object or fixture is placed, uniformly."""
 
-    Attributes:
-        name: Object or fixture.
-        x: Range along the world's x (away from the robot), metres.
-        y: Range along the world's y (to the right in the scene image), metres.
-        yaw: Largest turn either way, rad.
-        facing: Turn about which `yaw` varies, rad.
-    """
-
-    name: str
-    x: tuple[float, float] = (0.42, 0.62)
-    y: tuple[float, float] = (-0.145, 0.145)
-    yaw: float = 0.25
-    facing: float = 0.0
+    name: str  # Object or fixture
+    x: tuple[float, float] = (0.42, 0.62)  # Range along the world's x (away from the robot), metres
+    y: tuple[float, float] = (-0.145, 0.145)  # Range along the world's y (to the right in the scene image), metres
+    yaw: float = 0.25  # Largest turn either way, rad
+    facing: float = 0.0  # Turn about which `yaw` varies, rad
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One start arrangement.
+    """One start arrangement."""
 
-    Attributes:
-        poses: Name to (x, y, yaw), metres and rad, on the table.
-        opening: How far the drawer stands open, metres.
-    """
-
+    # Name to (x, y, yaw), metres and rad, on the table.
     poses: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
-    opening: float = 0.0
+    opening: float = 0.0  # How far the drawer stands open, metres
 
     def distance(self, first: str, second: str) -> float:
         """Horizontal distance between two centres, metres."""
@@ -47,27 +35,18 @@ class Layout:
 
 @dataclass(frozen=True)
 class LayoutSpec:
-    """How a task's start arrangements are drawn.
+    """How a task's start arrangements are drawn."""
 
-    Attributes:
-        places: Region of each object and fixture.
-        spacing: Least distance between any two centres, metres. 0.105 leaves room for the
-            open fingers (outer half width 5.2 cm) beside a turned cube (half diagonal 3.7 cm).
-        opening: Range of the drawer's opening, metres.
-        rule: Further condition a layout must meet.
-    """
-
-    places: tuple[Place, ...]
+    places: tuple[Place, ...]  # Region of each object and fixture
+    # Least distance between any two centres, metres. 0.105 leaves room for the open fingers (outer half width 5.2 cm)
+    # beside a turned cube (half diagonal 3.7 cm).
     spacing: float = 0.105
-    opening: tuple[float, float] = (0.0, 0.0)
-    rule: Callable[[Layout], bool] | None = None
+    opening: tuple[float, float] = (0.0, 0.0)  # Range of the drawer's opening, metres
+    rule: Callable[[Layout], bool] | None = None  # Further condition a layout must meet
 
 
 def sample_layout(spec: LayoutSpec, *, generator: np.random.Generator) -> Layout:
-    """Draw layouts until one keeps its distances and its rule.
-
-    Raises RuntimeError (no layout was accepted, so the spec contradicts itself).
-    """
+    """Draw layouts until one keeps its distances and its rule; RuntimeError where the spec contradicts itself."""
     for _ in range(MAX_TRIES):
         layout = _draw(spec, generator)
         if _spaced(layout, spec.spacing) and (spec.rule is None or spec.rule(layout)):

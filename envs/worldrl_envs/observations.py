@@ -1,17 +1,14 @@
 """Observation spaces and the vectors in them."""
 
-from typing import Any
-
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from worldrl_envs.base import BOUND
 from worldrl_envs.control import GRIPPER_DOWN, PANDA, quat_multiply
-from worldrl_envs.instruction_space import InstructionSpace
 from worldrl_envs.simulation import Simulation
 
 PROPRIO_SIZE = 8
-BOUND = 10.0  # metres and radians; far beyond the table, so that every space is finite
 
 
 def command_space() -> spaces.Box:
@@ -22,34 +19,13 @@ def command_space() -> spaces.Box:
     return spaces.Box(low, high, dtype=np.float32)
 
 
-def pixels_space(image_size: int, cameras: tuple[str, ...]) -> spaces.Dict:
-    """Pictures, proprioception, commanded pose and instruction."""
-    keys = {"scene": "image", "wrist": "wrist_image"}
-    picture = (image_size, image_size, 3)
-    pictures: dict[str, spaces.Space[Any]] = {keys[camera]: spaces.Box(0, 255, picture, np.uint8) for camera in cameras}
-    return spaces.Dict(
-        pictures
-        | {
-            "state": spaces.Box(-BOUND, BOUND, (PROPRIO_SIZE,), np.float32),
-            "command": command_space(),
-            "instruction": InstructionSpace(),
-        }
-    )
-
-
 def state_space(sim: Simulation) -> spaces.Box:
     """Flat vector for state-based learners: see `state_vector`."""
     return spaces.Box(-BOUND, BOUND, state_vector(sim, np.zeros(7, np.float32)).shape, np.float32)
 
 
 def proprioception(sim: Simulation) -> NDArray[np.float32]:
-    """LIBERO's eight numbers, float32[8].
-
-    Tool position (3, m), tool orientation as an axis-angle vector (3, rad; about [pi, 0, 0]
-    with the gripper down), and finger positions (2, m; the right one counts negative).
-    The axis keeps its x component positive, so that the vector is continuous around pi,
-    where a vector folded into [0, pi] would jump.
-    """
+    """LIBERO's eight numbers, float32[8]: tool position (m), axis-angle (rad; x > 0), fingers (m; right negative)."""
     quat = quat_multiply(sim.tcp_rotation, GRIPPER_DOWN)
     sine = np.linalg.norm(quat[1:])
     axis_angle = 2 * np.arctan2(sine, quat[0]) * quat[1:] / sine

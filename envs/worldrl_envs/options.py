@@ -20,10 +20,7 @@ _SPACE = InstructionSpace()
 
 
 def whole_number(name: str, value: object, low: int, high: int | None = None) -> int:
-    """Return `value` if it is an integer in `low`..`high`.
-
-    Raises OptionError (it has another type, or lies outside).
-    """
+    """Return `value` if it is an integer in `low`..`high`, else raise OptionError."""
     rule = f"of at least {low}" if high is None else f"in {low}..{high}"
     try:
         number = None if isinstance(value, bool | np.bool_) else operator.index(value)  # pyright: ignore[reportArgumentType]
@@ -47,11 +44,7 @@ def check_seed(seed: object) -> int | None:
 
 
 def check_options(options: object, seed: int | None, task: TaskSpec) -> dict[str, Any]:
-    """Return options whose values can be used; `state` is checked by the environment.
-
-    Raises UnknownNameError: an unknown option; names the nearest. Raises OptionError (an option has another type,
-    lies outside its range, or excludes another one).
-    """
+    """Return options that can be used (`state` is checked later); UnknownNameError or OptionError for others."""
     if options is None:
         return {}
     if not isinstance(options, Mapping):
@@ -78,16 +71,7 @@ def check_options(options: object, seed: int | None, task: TaskSpec) -> dict[str
 
 
 def check_state(state: object, like: Mapping[str, Any], task: TaskSpec) -> dict[str, Any]:
-    """Return a state that `get_state` of this environment may have returned.
-
-    Args:
-        state: what was given.
-        like: the environment's own state now, whose keys, shapes and dtypes it must have.
-        task: the environment's task.
-
-    Raises:
-        OptionError: a part is missing, unknown, of another type, shape or range, or of another task or domain.
-    """
+    """Return a state with the keys, shapes and dtypes of `like`, the environment's own now; else OptionError."""
     if not isinstance(state, Mapping):
         raise OptionError(f"state: must be a dictionary from get_state, got {type(state).__name__}")
     if missing := [name for name in like if name not in state]:

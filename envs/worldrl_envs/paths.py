@@ -1,8 +1,4 @@
-"""Where the MJCF models and the stored initial states lie.
-
-A checkout keeps them in the top-level `assets/`, beside `envs/`; an installed wheel
-carries a copy as `worldrl_envs/_assets`. The checkout wins, so an edit is seen at once.
-"""
+"""Where the MJCF models and the stored initial states lie: the checkout's `assets/`, else the wheel's `_assets`."""
 
 from pathlib import Path
 
@@ -10,14 +6,7 @@ PACKAGE = Path(__file__).resolve().parent
 
 
 def assets_dir() -> Path:
-    """Folder that holds `mjcf/` and `initial_states/`.
-
-    Returns:
-        The checkout's `assets/` where this package lies in one, else the packaged copy.
-
-    Raises:
-        FileNotFoundError: neither folder holds `mjcf/scene.xml`.
-    """
+    """Folder that holds `mjcf/` and `initial_states/`; FileNotFoundError for none."""
     candidates = (PACKAGE.parents[1] / "assets", PACKAGE / "_assets")
     for folder in candidates:
         if (folder / "mjcf" / "scene.xml").is_file():

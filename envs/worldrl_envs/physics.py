@@ -1,12 +1,9 @@
-"""Model and data of one scene: placing things, saving and restoring, reading poses and contacts.
-
-What moves the robot is a subclass's business: `simulation.Simulation` drives one arm by commanded poses,
-`bimanual.simulation.BimanualSimulation` two arms by joint targets.
-"""
+"""Model and data of one scene: placing things, saving and restoring, reading poses and contacts."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,27 +19,15 @@ FULL_STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 
 @dataclass(frozen=True)
 class Placement:
-    """Positions that define a stored initial state; every velocity is zero.
+    """Positions that define a stored initial state; every velocity is zero."""
 
-    Attributes:
-        qpos: float64[nq], joint positions (m, rad, quaternions w x y z).
-        mocap_pos: float64[n_fixtures, 3], metres.
-        mocap_quat: float64[n_fixtures, 4], (w, x, y, z).
-    """
-
-    qpos: NDArray[np.float64]
-    mocap_pos: NDArray[np.float64]
-    mocap_quat: NDArray[np.float64]
+    qpos: NDArray[np.float64]  # float64[nq], joint positions (m, rad, quaternions w x y z)
+    mocap_pos: NDArray[np.float64]  # float64[n_fixtures, 3], metres
+    mocap_quat: NDArray[np.float64]  # float64[n_fixtures, 4], (w, x, y, z)
 
 
 class Physics(ABC):
-    """MuJoCo model and data of one task.
-
-    Args:
-        model: The compiled scene.
-        objects: Its free objects by name; each has a free joint of its own name.
-        fixtures: Names of its fixtures, mocap bodies.
-    """
+    """MuJoCo model and data of one task: free objects with joints of their names, fixtures as mocap bodies."""
 
     def __init__(self, model: mujoco.MjModel, objects: Mapping[str, ObjectSpec], fixtures: tuple[str, ...]) -> None:
         self.objects, self.fixtures = tuple(objects), fixtures
@@ -54,7 +39,10 @@ class Physics(ABC):
         self._body_of = {model.body(i).name: i for i in range(model.nbody)}
         self.drawer_at = model.joint("drawer").qposadr[0] if "cabinet" in fixtures else None
         self._geoms = {name: self._geoms_of_body(name) for name in objects}
-        self._geoms |= {name: frozenset([model.geom(name).id]) for name in self._named_geoms()}
+        self._geoms |= {
+            name: frozenset([model.geom(name).id])
+            for name in (("table",) if self.drawer_at is None else ("table", "knob"))
+        }
         bodies = (*objects, "drawer") if self.drawer_at is not None else tuple(objects)
         self._task_geoms = frozenset(geom for name in bodies for geom in self._geoms_of_body(name))
 
@@ -63,11 +51,12 @@ class Physics(ABC):
         """Put the robot at home: positions and targets."""
 
     @abstractmethod
+    def advance(self, command: NDArray[Any]) -> None:
+        """Run one control step (0.05 s) toward a command of the robot."""
+
+    @abstractmethod
     def wait(self) -> None:
         """Run one control step with the robot held at home."""
-
-    def _named_geoms(self) -> tuple[str, ...]:
-        return ("table",) if self.drawer_at is None else ("table", "knob")
 
     def _geoms_of_body(self, name: str) -> frozenset[int]:
         return frozenset(np.flatnonzero(self.model.geom_bodyid == self._body_of[name]).tolist())
@@ -117,10 +106,7 @@ class Physics(ABC):
         return {"physics": state}
 
     def set_state(self, state: dict[str, NDArray[np.float64]]) -> None:
-        """Restore `get_state()`; the next control step then gives the same bits.
-
-        Raises ValueError (the state belongs to a model of another size).
-        """
+        """Restore `get_state()` bit for bit; ValueError for a model of another size."""
         expected = mujoco.mj_stateSize(self.model, FULL_STATE)
         if len(state["physics"]) != expected:
             raise ValueError(f"state['physics']: must hold {expected} numbers, got {len(state['physics'])}")

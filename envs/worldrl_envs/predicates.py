@@ -1,8 +1,4 @@
-"""When a task is solved. Each predicate reads one frame of a `Simulation`.
-
-They ask for the cause and not only for the effect, so that a thrown or tunnelled object
-does not count: lifted means between both fingers, placed means released and at rest.
-"""
+"""When a task is solved, by one frame: lifted means between both fingers, placed means released and at rest."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -34,24 +30,11 @@ def held(sim: "Simulation", name: str) -> bool:
 
 def lifted(name: str) -> Predicate:
     """The object is held at least 8 cm above its resting height."""
-
-    def holds(sim: "Simulation") -> bool:
-        return sim.height(name) >= LIFT_HEIGHT and held(sim, name)
-
-    return holds
+    return lambda sim: sim.height(name) >= LIFT_HEIGHT and held(sim, name)
 
 
-def inside_bin(sim: "Simulation", name: str) -> bool:
-    """The object's centre is between the bin's walls and below its rim."""
-    return _inside(sim, name, "bin")
-
-
-def inside_drawer(sim: "Simulation", name: str) -> bool:
-    """The object's centre is between the drawer's walls and below their edge."""
-    return _inside(sim, name, "drawer")
-
-
-def _inside(sim: "Simulation", name: str, container: str) -> bool:
+def inside(sim: "Simulation", name: str, container: str) -> bool:
+    """The object's centre is between the walls of the "bin" or the "drawer" and below their edge."""
     (low, high), place = INSIDE[container], sim.local(name, container)
     return bool(((low < place) & (place < high)).all())
 
@@ -62,29 +45,17 @@ def _at_rest(sim: "Simulation", name: str) -> bool:
 
 def in_bin(*names: str) -> Predicate:
     """Every named object lies in the bin, released and at rest."""
-
-    def holds(sim: "Simulation") -> bool:
-        return all(inside_bin(sim, name) and _at_rest(sim, name) for name in names)
-
-    return holds
+    return lambda sim: all(inside(sim, name, "bin") and _at_rest(sim, name) for name in names)
 
 
 def in_bin_without(name: str, other: str) -> Predicate:
     """`name` lies in the bin and `other` does not: the first stage of an ordered task."""
-
-    def holds(sim: "Simulation") -> bool:
-        return in_bin(name)(sim) and not inside_bin(sim, other)
-
-    return holds
+    return lambda sim: in_bin(name)(sim) and not inside(sim, other, "bin")
 
 
 def in_open_drawer(name: str) -> Predicate:
     """The object lies in the drawer, released and at rest."""
-
-    def holds(sim: "Simulation") -> bool:
-        return inside_drawer(sim, name) and _at_rest(sim, name)
-
-    return holds
+    return lambda sim: inside(sim, name, "drawer") and _at_rest(sim, name)
 
 
 def drawer_open(at_least: float) -> Predicate:

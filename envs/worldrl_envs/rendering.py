@@ -1,8 +1,7 @@
-"""Camera pictures without multisampling: drawn at twice the size, then area-averaged.
+"""Camera images without multisampling: drawn at twice the size, then area-averaged.
 
-The OpenGL context is made at the first picture and belongs to the thread that made it, so
-an environment must be built and drawn in the same worker, and workers must be spawned: a process that was forked after
-the first picture would wait in OpenGL for ever, so it gets an error instead.
+The OpenGL context belongs to the thread of the first image, and workers must be spawned: a process that was forked
+after it would wait in OpenGL for ever, so it gets an error instead.
 """
 
 import os
@@ -25,22 +24,14 @@ FORKED = (
 
 
 class Camera:
-    """Draws a simulation's cameras as square pictures.
-
-    Args:
-        model: The compiled model; its colours, lights and camera poses are read at each picture.
-        size: Height and width of a picture, pixels.
-    """
+    """Draws a simulation's cameras as square images of `size` pixels, as the model looks at each."""
 
     def __init__(self, model: mujoco.MjModel, size: int) -> None:
         self._model, self._size = model, size
         self._renderer: mujoco.Renderer | None = None
 
     def draw(self, data: mujoco.MjData, camera: str) -> NDArray[np.uint8]:
-        """Picture from the named camera, uint8[size, size, 3].
-
-        Raises RenderingError (no OpenGL context can be made, or this process was forked from one that had drawn).
-        """
+        """Image from the named camera, uint8[size, size, 3]; RenderingError without OpenGL, or forked after drawing."""
         if _past.forked_after_drawing:
             raise RenderingError(FORKED)
         if self._renderer is None:
@@ -68,8 +59,7 @@ def _open_renderer(model: mujoco.MjModel, side: int) -> mujoco.Renderer:
 class _Past:
     """What happened before this process was forked, if it was."""
 
-    drawn = False
-    """Whether this process, or one that it was forked from, opened a renderer of this package."""
+    drawn = False  # Whether this process, or one that it was forked from, opened a renderer of this package
     forked_after_drawing = False
 
     def fork(self) -> None:

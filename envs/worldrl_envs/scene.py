@@ -1,7 +1,6 @@
 """Composes a task's MuJoCo model: arm, table, fixtures from MJCF, and free objects.
 
-Collision groups: arm and fingers have contype 2, conaffinity 1; everything else contype 1,
-conaffinity 3. So the arm touches objects and fixtures but never itself.
+Arm and fingers have contype 2, conaffinity 1, the rest contype 1, conaffinity 3: the arm never touches itself.
 """
 
 from collections.abc import Mapping
@@ -18,38 +17,24 @@ N_PROPS = 6  # slots for visual-only distractors; invisible until a style shows 
 
 @dataclass(frozen=True)
 class Part:
-    """A further primitive of an object, such as a handle.
+    """A further primitive of an object, such as a handle."""
 
-    Attributes:
-        shape: "box" or "cylinder".
-        size: Half extents in metres, as in `ObjectSpec`.
-        position: Of its centre in the object's frame, metres.
-        rgba: Colour in [0, 1].
-    """
-
-    shape: str
-    size: tuple[float, float, float]
-    position: tuple[float, float, float]
-    rgba: tuple[float, float, float, float]
+    shape: str  # "box" or "cylinder"
+    size: tuple[float, float, float]  # Half extents in metres, as in `ObjectSpec`
+    position: tuple[float, float, float]  # Of its centre in the object's frame, metres
+    rgba: tuple[float, float, float, float]  # Colour in [0, 1]
 
 
 @dataclass(frozen=True)
 class ObjectSpec:
-    """A free object made of one primitive, or of one with parts on it.
+    """A free object made of one primitive, or of one with parts on it."""
 
-    Attributes:
-        shape: "box" or "cylinder".
-        size: Half extents in metres: (x, y, z) of a box, (radius, half height, 0) of a cylinder.
-        rgba: Colour in [0, 1].
-        mass: Of the main primitive, kilograms.
-        parts: Further primitives, 10 g each.
-    """
-
-    shape: str
+    shape: str  # "box" or "cylinder"
+    # Half extents in metres: (x, y, z) of a box, (radius, half height, 0) of a cylinder.
     size: tuple[float, float, float]
-    rgba: tuple[float, float, float, float]
-    mass: float = 0.08
-    parts: tuple[Part, ...] = ()
+    rgba: tuple[float, float, float, float]  # Colour in [0, 1]
+    mass: float = 0.08  # Of the main primitive, kilograms
+    parts: tuple[Part, ...] = ()  # Further primitives, 10 g each
 
     @property
     def rest_height(self) -> float:
@@ -74,15 +59,7 @@ OBJECTS = {
 
 
 def build_model(objects: tuple[str, ...], fixtures: tuple[str, ...]) -> mujoco.MjModel:
-    """Compile the scene of one task.
-
-    Args:
-        objects: Names from `OBJECTS`; each gets a free joint of its own name.
-        fixtures: Names from `FIXTURES`; each is a mocap body, so a layout can move it.
-
-    Returns:
-        A model whose first nine joints are the arm's seven and the two fingers'.
-    """
+    """Compile a scene: the arm's seven joints and two fingers, free objects by their names, mocap fixtures."""
     # Includes rather than MjSpec.attach: attaching without a prefix warns, and a prefix would
     # give every joint and site two names.
     parts = "".join(f'<include file="{mjcf(part)}"/>' for part in ("scene", "panda", *fixtures))

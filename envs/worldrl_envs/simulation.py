@@ -1,9 +1,7 @@
 """Physics of one task with one arm, driven by commanded poses.
 
-One control step of 1/20 s is 25 physics steps of 2 ms. The joint targets run linearly from
-the last solution of the inverse kinematics to the next one, in segments of five physics
-steps, and the servos get the target's velocity fed forward. Without that a servo lags by
-kv/kp = 40 ms, which is 16 mm at full speed.
+One control step of 1/20 s is 25 physics steps. The joint targets run linearly to the next solution of the inverse
+kinematics, in segments, with the target's velocity fed forward: without it a servo lags by kv/kp = 40 ms, 16 mm.
 """
 
 import numpy as np
@@ -29,17 +27,10 @@ def servo_path(
     gripper: NDArray[np.floating] | np.floating,
     lag: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Servo targets of one control step, of one scene or of many.
+    """Servo targets of one control step, float64[SEGMENTS, ..., 9], of one scene or of many.
 
-    Args:
-        start: float64[..., 7], joint targets before it, rad.
-        goal: float64[..., 7], joint targets after it, rad.
-        fingers: float64[..., 2], finger targets before it, metres.
-        gripper: float[...], commanded value; above 0 closes.
-        lag: float64[7], each servo's kv / kp, seconds.
-
-    Returns:
-        float64[SEGMENTS, ..., 9], the targets of each segment.
+    From `start` to `goal` (rad, [..., 7]) and from `fingers` (m, [..., 2]); a `gripper` above 0 closes; `lag`: kv / kp,
+    s.
     """
     velocity = (goal - start) * PANDA.control_hz
     # The sign alone decides, as on LIBERO's gripper: a hesitant policy still grasps.
@@ -52,16 +43,7 @@ def servo_path(
 
 
 class Simulation(Physics):
-    """MuJoCo model and data of one task, driven by commanded poses.
-
-    Args:
-        objects: Names of the free objects, from `scene.OBJECTS`.
-        fixtures: Names of the fixtures, from `scene.FIXTURES`.
-
-    Attributes:
-        substeps: Physics steps in each segment of a control step.
-        lag: float64[7], kv / kp of the arm's servos, seconds.
-    """
+    """MuJoCo model and data of one task, driven by commanded poses; objects of `scene.OBJECTS`."""
 
     def __init__(self, objects: tuple[str, ...], fixtures: tuple[str, ...]) -> None:
         model = build_model(objects, fixtures)

@@ -1,11 +1,8 @@
 """The expert's skills: from the present scene to where the gripper should go next.
 
-A skill is a function (sim, command, memory, *names) -> Goal. It reads true poses, so it is
-closed-loop; what it must remember (how long it has been closing, how often it missed, this
-attempt's aiming error) is in `Memory`. Lengths are metres, angles rad, times control steps.
-
-A blind skill does its motion once, by where the hand is commanded to be, and goes on whatever
-became of it: a near miss then looks like a success until the thing itself shows it.
+A skill is a function (sim, command, memory, *names) -> Goal. It reads true poses; what it must remember is in `Memory`.
+Lengths are metres, angles rad, times control steps. A blind skill does its motion once, by the commanded pose, and goes
+on whatever became of it: a near miss then looks like a success until the thing itself shows it.
 """
 
 from collections.abc import Callable
@@ -40,48 +37,30 @@ FUNNEL_FREE, FUNNEL_SLOPE = 0.006, 3.0
 
 @dataclass(frozen=True)
 class Goal:
-    """Where the gripper should go now.
+    """Where the gripper should go now."""
 
-    Attributes:
-        position: Of the tool centre point, float64[3].
-        yaw: Turn about the vertical, rad.
-        gripper: -1 open, +1 closed.
-        speed: Largest position component of the action, in (0, 1].
-        reached: The skill has finished; the next one may begin.
-        failed: The skill cannot finish; the one before it must be repeated.
-    """
-
-    position: NDArray[np.float64]
-    yaw: float = 0.0
-    gripper: float = OPEN
-    speed: float = 1.0
-    reached: bool = False
-    failed: bool = False
+    position: NDArray[np.float64]  # Of the tool centre point, float64[3]
+    yaw: float = 0.0  # Turn about the vertical, rad
+    gripper: float = OPEN  # -1 open, +1 closed
+    speed: float = 1.0  # Largest position component of the action, in (0, 1]
+    reached: bool = False  # The skill has finished; the next one may begin
+    failed: bool = False  # The skill cannot finish; the one before it must be repeated
 
 
 @dataclass
 class Memory:
-    """What a skill remembers between control steps.
+    """What a skill remembers between control steps."""
 
-    Attributes:
-        generator: Draws the aiming error.
-        offset_std: Standard deviation of the aiming error.
-        timer: Control steps spent in the present phase.
-        phase: Name of the present phase.
-        blind: Every skill is tried once. A pick closes and lifts, whether or not it holds the
-            object; what is carried is let go over a misplaced spot; pushes and pulls end at a
-            misplaced point. A seeing expert lifts only what it holds, so from its episodes a
-            world model learns that lifting proves a grasp, and dreams success for every policy
-            that lifts.
-        offset: This attempt's aiming error in the plane.
-    """
-
-    generator: np.random.Generator
-    offset_std: float = 0.0
-    timer: int = 0
-    phase: str = ""
+    generator: np.random.Generator  # Draws the aiming error
+    offset_std: float = 0.0  # Standard deviation of the aiming error
+    timer: int = 0  # Control steps spent in the present phase
+    phase: str = ""  # Name of the present phase
+    # Every skill is tried once. A pick closes and lifts, whether or not it holds the object; what is carried is let go
+    # over a misplaced spot; pushes and pulls end at a misplaced point. A seeing expert lifts only what it holds, so
+    # from its episodes a world model learns that lifting proves a grasp, and dreams success for every policy that
+    # lifts.
     blind: bool = False
-    offset: NDArray[np.float64] = field(init=False)
+    offset: NDArray[np.float64] = field(init=False)  # This attempt's aiming error in the plane
 
     def __post_init__(self) -> None:
         """Draw the first aiming error."""
@@ -110,7 +89,8 @@ def pick(sim: Simulation, command: NDArray[np.float32], memory: Memory, name: st
     if memory.phase == "lift" or (not memory.blind and predicates.held(sim, name)):
         memory.enter("lift" if memory.blind else "")
         return _lift(sim, command, name, memory.blind)
-    return _grasp(sim, command, memory, np.array([*sim.position(name)[:2], _grasp_height(name)]), _grasp_yaw(sim, name))
+    height = min(GRASP_HEIGHT, OBJECTS[name].rest_height)
+    return _grasp(sim, command, memory, np.array([*sim.position(name)[:2], height]), _grasp_yaw(sim, name))
 
 
 def _grasp(
@@ -150,10 +130,6 @@ def _lift(sim: Simulation, command: NDArray[np.float32], name: str, blind: bool)
     return Goal(up, float(command[5]), CLOSED, reached=bool(clear))
 
 
-def _grasp_height(name: str) -> float:
-    return min(GRASP_HEIGHT, OBJECTS[name].rest_height)
-
-
 def funnel(error: float) -> float:
     """Height to keep above the grasp while still `error` off: the fingers descend in a funnel."""
     return float(np.clip(FUNNEL_SLOPE * (error - FUNNEL_FREE), 0.0, HOVER))
@@ -176,7 +152,7 @@ def _fold(yaw: float, period: float) -> float:
 
 def place(sim: Simulation, command: NDArray[np.float32], memory: Memory, name: str, container: str) -> Goal:
     """Carry the object over the container and let go; failed if it falls beside."""
-    held, inside = predicates.held(sim, name), INSIDE[container](sim, name)
+    held, inside = predicates.held(sim, name), predicates.inside(sim, name, container)
     if memory.phase == "release":
         time = memory.tick("release")
         rise = np.array([*command[:2], command[2] if time < 4 else CARRY_HEIGHT])
@@ -205,19 +181,16 @@ def _opening_centre(sim: Simulation, container: str) -> NDArray[np.float64]:
         # Middle of what sticks out of the cabinet, whose front is 7 cm before its centre.
         front = sim.position("cabinet")[0] + 0.07
         return np.array([(front + sim.position("drawer")[0] + 0.064) / 2, sim.position("drawer")[1]])
-    return sim.position("bin")[:2] + _bin_spot(sim) * _heading(sim.yaw("bin"))
+    yaw = sim.yaw("bin")
+    return sim.position("bin")[:2] + _bin_spot(sim) * np.array([np.cos(yaw), np.sin(yaw)])
 
 
 def _bin_spot(sim: Simulation) -> float:
     """Where along the bin's long side to drop: its middle for one cube, beside the first for two."""
     if len(sim.objects) == 1:
         return 0.0
-    lying = [sim.local(name, "bin")[0] for name in sim.objects if predicates.inside_bin(sim, name)]
+    lying = [sim.local(name, "bin")[0] for name in sim.objects if predicates.inside(sim, name, "bin")]
     return BIN_SPOT if not lying or lying[0] < 0 else -BIN_SPOT
-
-
-def _heading(yaw: float) -> NDArray[np.float64]:
-    return np.array([np.cos(yaw), np.sin(yaw)])
 
 
 def open_drawer(sim: Simulation, command: NDArray[np.float32], memory: Memory) -> Goal:
@@ -325,7 +298,6 @@ def _through(cube, direction, along: float) -> NDArray[np.float64]:
     return cube + (along + 0.012) * direction
 
 
-INSIDE = {"bin": predicates.inside_bin, "drawer": predicates.inside_drawer}
 SKILLS: dict[str, Callable[..., Goal]] = {
     "pick": pick,
     "place": place,

@@ -20,10 +20,7 @@ def start_generator(task: str, index: int, seed: int) -> np.random.Generator:
 
 @cache
 def load_placements(task: str) -> dict[str, np.ndarray]:
-    """Arrays qpos[50, nq], mocap_pos[50, m, 3] and mocap_quat[50, m, 4] of a task.
-
-    Raises FileNotFoundError: the task's file is missing; says which script writes it.
-    """
+    """Arrays qpos[50, nq], mocap_pos[50, m, 3], mocap_quat[50, m, 4]; FileNotFoundError names the script."""
     path = initial_states(task)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no stored initial states; run scripts/make_initial_states.py")
@@ -39,10 +36,7 @@ def check_stored(task: str, init_id: int) -> None:
 
 
 def load_placement(task: str, init_id: int, sim: Physics) -> Placement:
-    """One stored initial state.
-
-    Raises OptionError (`init_id` is not in 0..49, or the file was made for another model).
-    """
+    """One stored initial state; OptionError where it is not in 0..49, or of another model."""
     check_stored(task, init_id)
     stored = load_placements(task)
     if stored["qpos"].shape[1] != sim.model.nq:

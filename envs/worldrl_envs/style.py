@@ -1,8 +1,4 @@
-"""How a scene looks: light, colours, table texture, camera and props. Never how it moves.
-
-A style writes visual fields of a compiled model only, so the same actions give the same
-physics under every style (a test asserts it).
-"""
+"""How a scene looks: light, colours, table texture, camera and props. Never how it moves (a test asserts it)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -32,42 +28,26 @@ SAMPLED_RANGES = {
 
 @dataclass(frozen=True)
 class Style:
-    """One look.
+    """One look."""
 
-    Attributes:
-        name: For results and pictures.
-        light: Brightness of the key light and the head light, 1 as designed.
-        light_direction: Direction the key light shines in (world frame, any length).
-        warmth: Tint of the light, -1 bluish to 1 reddish.
-        table: Colour of the table, rgb in [0, 1].
-        texture: Table material, one of `TEXTURES`.
-        robot_grey: Grey value of the robot's white parts in [0, 1].
-        colours: Colour per object or fixture name, rgb in [0, 1]; others keep their own.
-        camera_jitter: Offset of the main camera, metres (x, y, z); it keeps its direction.
-        camera_roll: Turn of the main camera about its viewing direction, rad.
-        distractors: Number of visual-only props around the working area, 0 to 6.
-        distractor_seed: Chooses the props' places, sizes and colours.
-    """
-
-    name: str = "default"
-    light: float = 1.0
+    name: str = "default"  # For results and pictures
+    light: float = 1.0  # Brightness of the key light and the head light, 1 as designed
+    # Direction the key light shines in (world frame, any length).
     light_direction: tuple[float, float, float] = (-0.35, 0.45, -1.0)
-    warmth: float = 0.0
-    table: tuple[float, float, float] = (0.62, 0.56, 0.48)
-    texture: str = "plain"
-    robot_grey: float = 0.93
+    warmth: float = 0.0  # Tint of the light, -1 bluish to 1 reddish
+    table: tuple[float, float, float] = (0.62, 0.56, 0.48)  # Colour of the table, rgb in [0, 1]
+    texture: str = "plain"  # Table material, one of `TEXTURES`
+    robot_grey: float = 0.93  # Grey value of the robot's white parts in [0, 1]
+    # Colour per object or fixture name, rgb in [0, 1]; others keep their own.
     colours: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    # Offset of the main camera, metres (x, y, z); it keeps its direction.
     camera_jitter: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    camera_roll: float = 0.0
-    distractors: int = 0
-    distractor_seed: int = 0
+    camera_roll: float = 0.0  # Turn of the main camera about its viewing direction, rad
+    distractors: int = 0  # Number of visual-only props around the working area, 0 to 6
+    distractor_seed: int = 0  # Chooses the props' places, sizes and colours
 
     def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises UnknownNameError (no such texture). Raises ValueError (too many distractors, or a light that is not
-        positive).
-        """
+        """UnknownNameError for a texture, ValueError for too many distractors or a light that is not positive."""
         check_name("style.texture", self.texture, TEXTURES)
         if not 0 <= self.distractors <= N_PROPS:
             raise ValueError(f"style.distractors: must be in 0..{N_PROPS}, got {self.distractors}")
@@ -96,10 +76,7 @@ TEST_STYLES = tuple(name for name in STYLES if name != "default")
 
 
 def get_style(style: "Style | str | None") -> Style:
-    """A style from itself, its preset's name, ``sampled-<number>`` (see `sample_style`), or None for the default.
-
-    Raises UnknownNameError: no such preset; names the nearest.
-    """
+    """A style from itself, its preset's name, ``sampled-<number>`` or None (default); UnknownNameError for others."""
     if isinstance(style, Style):
         return style
     name = style or "default"
@@ -150,10 +127,7 @@ def beyond_sampling(style: Style) -> tuple[str, ...]:
 class Look:
     """Applies styles to one model, always starting from the look it was compiled with.
 
-    Args:
-        model: The compiled scene.
-        camera: The camera that a style moves.
-        prop_place: Draws where a distractor stands: in the picture, beside the working area, x and y in metres.
+    A style moves `camera`; `prop_place` draws where a distractor stands, beside the working area, x and y in metres.
     """
 
     def __init__(
@@ -197,7 +171,6 @@ class Look:
             model.geom_rgba[self._geoms_of(name), :3] = colour
 
     def _geoms_of(self, name: str) -> np.ndarray:
-        """Ids of the geoms of one body."""
         names = [self._model.body(i).name for i in range(self._model.nbody)]
         check_name("style.colours", name, names)
         return np.flatnonzero(self._model.geom_bodyid == names.index(name))

@@ -8,37 +8,26 @@ from worldrl_envs.language import PARAPHRASES, Phrases
 from worldrl_envs.layouts import LayoutSpec
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TaskSpec:
-    """Everything that makes a task.
+    """Everything that makes a task."""
 
-    Attributes:
-        name: CamelCase; the environment id is `worldrl/<name>-v0`.
-        kind: One of `tasks.KINDS`.
-        instruction: The canonical sentence.
-        phrases: Other ways to say it, split into training and held out.
-        objects: Free objects, names in `scene.OBJECTS`.
-        fixtures: Bin, cabinet, plate or zone.
-        layout: How start arrangements are drawn.
-        horizon: Control steps (1/20 s) until the episode is truncated.
-        stages: Predicates of the suite's physics, to be met in this order, each at some frame; meeting the last is success.
-        plan: The expert's skills in order, each (skill, name, ...); two-armed tasks: see `BimanualTask`.
-    """
-
-    name: str
-    kind: str
-    instruction: str
-    objects: tuple[str, ...]
-    layout: LayoutSpec
-    horizon: int
+    name: str  # CamelCase; the environment id is `worldrl/<name>-v0`
+    kind: str  # One of `tasks.KINDS`
+    instruction: str  # The canonical sentence
+    objects: tuple[str, ...] = ()  # Free objects, names in `scene.OBJECTS`
+    layout: LayoutSpec  # How start arrangements are drawn
+    horizon: int  # Control steps (1/20 s) until the episode is truncated
+    # Predicates of the suite's physics, to be met in this order, each at some frame; meeting the last is success.
     stages: tuple[Callable[[Any], bool], ...]
+    # The expert's skills in order, each (skill, name, ...); two-armed tasks: see `BimanualTask`.
     plan: tuple[tuple[Any, ...], ...]
-    fixtures: tuple[str, ...] = ()
+    fixtures: tuple[str, ...] = ()  # Bin, cabinet, plate or zone
     entry_point: ClassVar[str] = "worldrl_envs.tabletop:TabletopEnv"
 
     @property
     def phrases(self) -> Phrases:
-        """Paraphrases of the instruction."""
+        """Other ways to say the instruction, split into training and held out."""
         return PARAPHRASES[self.name]
 
     @property

@@ -1,9 +1,4 @@
-"""The twelve one-armed tasks, as a table, and the look-up of every task of both suites.
-
-Four kinds, after LIBERO's suites: `object` (which thing), `spatial` (which place), `goal`
-(what to do), `long` (two things in order). The horizon is about twice what the scripted
-expert needs.
-"""
+"""The one-armed tasks of four kinds, after LIBERO's suites, with horizons twice the expert's; both suites' look-up."""
 
 import worldrl_envs.predicates as predicates
 from worldrl_envs.bimanual.tasks import BIMANUAL_TASKS
@@ -14,8 +9,7 @@ from worldrl_envs.task_spec import TaskSpec
 KINDS = ("object", "spatial", "goal", "long")
 BIMANUAL = "bimanual"  # the kind of every two-armed task; a policy or world model of seven numbers cannot take it
 
-THREE = ("red_cube", "green_cylinder", "yellow_brick")
-THREE_PLACES = LayoutSpec(tuple(Place(name) for name in THREE))
+THREE_PLACES = LayoutSpec((Place("red_cube"), Place("green_cylinder"), Place("yellow_brick")))
 # Room for the bin (half diagonal 10.5 cm) beside an object and the open fingers around it.
 BIN_SPACING = 0.165
 CLEAR_OF_CABINET = 0.15  # metres in y between the cabinet's and an object's centre
@@ -39,26 +33,20 @@ def _within_push(layout: Layout) -> bool:
     return 0.12 <= layout.distance("zone", "red_cube") <= 0.20
 
 
-def _pick(name: str, label: str, target: str) -> TaskSpec:
+TWO_PLACES = LayoutSpec((Place("left_cube"), Place("right_cube")), rule=_left_of)
+NEAR_PLATE = LayoutSpec(
+    (Place("plate", (0.45, 0.60), (-0.11, 0.11)), Place("near_cube"), Place("far_cube")), spacing=0.09, rule=_near_plate
+)
+
+
+def _pick(name: str, kind: str, label: str, target: str, layout: LayoutSpec, *fixtures: str) -> TaskSpec:
     return TaskSpec(
         name=name,
-        kind="object",
+        kind=kind,
         instruction=f"pick up the {label}",
-        objects=THREE,
-        layout=THREE_PLACES,
-        horizon=64,
-        stages=(predicates.lifted(target),),
-        plan=(("pick", target),),
-    )
-
-
-def _pick_side(name: str, label: str, target: str) -> TaskSpec:
-    return TaskSpec(
-        name=name,
-        kind="spatial",
-        instruction=f"pick up the cube on the {label}",
-        objects=("left_cube", "right_cube"),
-        layout=LayoutSpec((Place("left_cube"), Place("right_cube")), rule=_left_of),
+        objects=tuple(place.name for place in layout.places if place.name not in fixtures),
+        fixtures=fixtures,
+        layout=layout,
         horizon=64,
         stages=(predicates.lifted(target),),
         plan=(("pick", target),),
@@ -66,26 +54,12 @@ def _pick_side(name: str, label: str, target: str) -> TaskSpec:
 
 
 _SPECS = (
-    _pick("PickRedCube", "red cube", "red_cube"),
-    _pick("PickGreenCylinder", "green cylinder", "green_cylinder"),
-    _pick("PickYellowBrick", "yellow brick", "yellow_brick"),
-    _pick_side("PickLeftCube", "left", "left_cube"),
-    _pick_side("PickRightCube", "right", "right_cube"),
-    TaskSpec(
-        name="PickCubeNearPlate",
-        kind="spatial",
-        instruction="pick up the cube next to the plate",
-        objects=("near_cube", "far_cube"),
-        fixtures=("plate",),
-        layout=LayoutSpec(
-            (Place("plate", (0.45, 0.60), (-0.11, 0.11)), Place("near_cube"), Place("far_cube")),
-            spacing=0.09,
-            rule=_near_plate,
-        ),
-        horizon=64,
-        stages=(predicates.lifted("near_cube"),),
-        plan=(("pick", "near_cube"),),
-    ),
+    _pick("PickRedCube", "object", "red cube", "red_cube", THREE_PLACES),
+    _pick("PickGreenCylinder", "object", "green cylinder", "green_cylinder", THREE_PLACES),
+    _pick("PickYellowBrick", "object", "yellow brick", "yellow_brick", THREE_PLACES),
+    _pick("PickLeftCube", "spatial", "cube on the left", "left_cube", TWO_PLACES),
+    _pick("PickRightCube", "spatial", "cube on the right", "right_cube", TWO_PLACES),
+    _pick("PickCubeNearPlate", "spatial", "cube next to the plate", "near_cube", NEAR_PLATE, "plate"),
     TaskSpec(
         name="PlaceCubeInBin",
         kind="goal",
@@ -101,7 +75,6 @@ _SPECS = (
         name="OpenDrawer",
         kind="goal",
         instruction="open the drawer",
-        objects=(),
         fixtures=("cabinet",),
         layout=LayoutSpec((Place("cabinet", (0.37, 0.38), (-0.10, 0.10), 0.0),), opening=(0.0, 0.01)),
         horizon=64,
@@ -112,7 +85,6 @@ _SPECS = (
         name="CloseDrawer",
         kind="goal",
         instruction="close the drawer",
-        objects=(),
         fixtures=("cabinet",),
         layout=LayoutSpec((Place("cabinet", (0.37, 0.38), (-0.10, 0.10), 0.0),), opening=(0.07, 0.12)),
         horizon=64,
@@ -148,12 +120,7 @@ _SPECS = (
         ),
         horizon=220,
         stages=(predicates.in_bin_without("red_cube", "blue_cube"), predicates.in_bin("red_cube", "blue_cube")),
-        plan=(
-            ("pick", "red_cube"),
-            ("place", "red_cube", "bin"),
-            ("pick", "blue_cube"),
-            ("place", "blue_cube", "bin"),
-        ),
+        plan=(("pick", "red_cube"), ("place", "red_cube", "bin"), ("pick", "blue_cube"), ("place", "blue_cube", "bin")),
     ),
     TaskSpec(
         name="PlaceCubeInDrawer",
@@ -181,10 +148,7 @@ def kinds() -> tuple[str, ...]:
 
 
 def task_names(kind: str | None = None) -> tuple[str, ...]:
-    """Names of every one-armed task, or of the tasks of one kind; "bimanual" gives the two-armed ones.
-
-    Raises UnknownNameError: no such kind; names the nearest.
-    """
+    """Names of one-armed tasks, all or of a kind, or of "bimanual" ones; UnknownNameError names the nearest kind."""
     if kind is None:
         return tuple(TASKS)
     check_name("kind", kind, (*KINDS, BIMANUAL))
@@ -192,10 +156,7 @@ def task_names(kind: str | None = None) -> tuple[str, ...]:
 
 
 def get_task(name: str) -> TaskSpec:
-    """The task called `name`, of either suite.
-
-    Raises UnknownNameError: no such task; names the nearest.
-    """
+    """The task called `name`, of either suite; UnknownNameError names the nearest."""
     if name not in ALL_TASKS:
         raise unknown_name("task", name, ALL_TASKS)
     return ALL_TASKS[name]

@@ -15,8 +15,6 @@ takes over what the eager one takes, of the same run. Compiling happens before a
 Hopper's sizes (11 observations, 3 actions), batches of 256 rows, 3 x 256, N critics.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 import time
@@ -39,8 +37,7 @@ from worldrl.methods.offline.updates import COMPILED, EAGER, GRAPHED, WARM_UP, u
 
 S, A, BATCH, WIDTH = 11, 3, 256, 256
 OURS, PEER = "worldrl", "edge-of-reach"
-TOLERANCE = 1e-4
-"""Largest relative difference of losses and gradients from equal weights (float32)."""
+TOLERANCE = 1e-4  # Largest relative difference of losses and gradients from equal weights (float32)
 
 
 def device_clock() -> float:

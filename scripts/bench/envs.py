@@ -3,8 +3,6 @@
 python scripts/bench.py envs --steps 500
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 

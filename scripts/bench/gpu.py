@@ -9,8 +9,6 @@ Each row is measured (``gpu_rows``) in a process of its own, so that the one tha
 table; where one finds no memory, larger batches of the same work are left out.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -30,17 +28,8 @@ from worldrl.core.storage.atomic import write_file
 from worldrl.evaluation.report.tables import markdown
 
 BATCHES = tuple(2**k for k in range(13))
-HEAD = (
-    "model",
-    "work",
-    "batch",
-    "frames/s",
-    "s per chunk or step",
-    "TFLOP",
-    "anchor, TFLOP/s",
-    "share",
-    "peak memory, GB",
-)
+MEASURES = ("frames/s", "s per chunk or step", "TFLOP", "anchor, TFLOP/s", "share", "peak memory, GB")
+HEAD = ("model", "work", "batch", *MEASURES)
 BENCH = Path(__file__).parents[1] / "bench.py"
 
 
@@ -66,12 +55,8 @@ def cells(found: dict[str, Any]) -> tuple[Any, ...]:
     if found["status"] != MEASURED:
         return *head, found["status"], *[""] * 5
     numbers = (found["frames_per_s"], found["seconds"], found["gflop"] / 1e3, found["anchor"]["gflops"] / 1e3)
-    return (
-        *head,
-        *(f"{x:.3g}" for x in numbers),
-        f"{found['share_of_anchor']:.0%}",
-        f"{found['peak_memory_mb'] / 1e3:.3g}",
-    )
+    last = (f"{found['share_of_anchor']:.0%}", f"{found['peak_memory_mb'] / 1e3:.3g}")
+    return *head, *(f"{x:.3g}" for x in numbers), *last
 
 
 def sweep(rows: Sequence[Row], run: Callable[[Row], dict[str, Any]]) -> list[dict[str, Any]]:
@@ -95,11 +80,7 @@ def card(device: torch.device) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str], run: Callable[[Row], dict[str, Any]] = in_a_process) -> int:
-    """Measure everything, write the numbers and the table.
-
-    Returns:
-        0, 1 where a row failed otherwise than for want of memory, 2 where the device is missing.
-    """
+    """Measure everything; return 0, 1 where a row failed with memory left, 2 where the device is missing."""
     parser = options("gpu", __doc__)
     parser.set_defaults(json=Path("bench_gpu.json"))
     parser.add_argument("--device", default="cuda", help="cuda, cuda:N, or cpu to try the script")

@@ -1,11 +1,8 @@
 """One row of ``gpu``, measured in this process: a model with random weights, its work, its time, memory and anchors.
 
-Imagining is one chunk of every row; training is the preset's own loop on made-up episodes. The work that counts is the model's
-(forward, backward and encoding); what gradient checkpointing computes again does not, as is usual for model FLOP utilisation. The
-anchor is the fastest of several square matrix products and of the model's own largest products and convolutions.
+The work is the model's (forward, backward, encoding) without what checkpointing computes again, as is usual. The anchor
+is the fastest of several square matrix products and of the model's own largest products and convolutions.
 """
-
-from __future__ import annotations
 
 import gc
 import time
@@ -38,27 +35,18 @@ GPU = "gpu"
 WORKS = {GPU: ("imagine", "train"), **dict.fromkeys(GEOMETRIES, ("imagine", "train lora", "train full"))}
 """What each model is asked to do."""
 MEASURED, NO_MEMORY = "measured", "out of memory"
-OWN = 3
-"""Largest products or convolutions of a model that it is measured by."""
-STEPS = 32
-"""Control steps of a made-up episode."""
+OWN = 3  # Largest products or convolutions of a model that it is measured by
+STEPS = 32  # Control steps of a made-up episode
 
 
 @dataclass(frozen=True)
 class Size:
-    """Which sizes are measured.
+    """Which sizes are measured."""
 
-    Attributes:
-        preset: of train-world-model, for the model without published weights.
-        wan: settings of train-world-model beside its wan preset.
-        geometry: of transformer and autoencoder in the place of the published one.
-        sides: of the square matrices.
-    """
-
-    preset: str
-    wan: tuple[str, ...]
-    geometry: dict[str, Any] | None
-    sides: tuple[int, ...]
+    preset: str  # of train-world-model, for the model without published weights
+    wan: tuple[str, ...]  # settings of train-world-model beside its wan preset
+    geometry: dict[str, Any] | None  # of transformer and autoencoder in the place of the published one
+    sides: tuple[int, ...]  # of the square matrices
 
 
 TINY_WAN = ("codec.image_size=16", "dynamics.lora_rank=2", "success.width=16", "success.heads=2")
@@ -70,44 +58,26 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table.
+    """One line of the table."""
 
-    Attributes:
-        model: ``gpu`` or a Wan geometry.
-        work: ``imagine``, ``train``, ``train lora`` or ``train full``.
-        batch: rollouts or training windows at once.
-        device: ``cuda``, or ``cpu`` to try the script.
-        size: of :data:`SIZES`.
-        dtype: ``float32``, ``bfloat16`` or ``auto``.
-        repetitions: chunks or training steps that are timed.
-    """
-
-    model: str
-    work: str
-    batch: int
-    device: str
-    size: str
-    dtype: str
-    repetitions: int
+    model: str  # `gpu` or a Wan geometry
+    work: str  # `imagine`, `train`, `train lora` or `train full`
+    batch: int  # rollouts or training windows at once
+    device: str  # `cuda`, or `cpu` to try the script
+    size: str  # of SIZES
+    dtype: str  # `float32`, `bfloat16` or `auto`
+    repetitions: int  # chunks or training steps that are timed
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What running one row took.
+    """What running one row took."""
 
-    Attributes:
-        gflop: model FLOPs of one chunk or step, of all rows.
-        frames: predicted in it.
-        seconds: of it.
-        own: its largest products and convolutions.
-        more: further numbers for the result.
-    """
-
-    gflop: float
-    frames: int
-    seconds: float
-    own: tuple[Kernel, ...]
-    more: dict[str, Any]
+    gflop: float  # model FLOPs of one chunk or step, of all rows
+    frames: int  # predicted in it
+    seconds: float  # of it
+    own: tuple[Kernel, ...]  # its largest products and convolutions
+    more: dict[str, Any]  # further numbers for the result
 
 
 # -- models and data -------------------------------------------------------------------------------------------------
@@ -259,12 +229,7 @@ def _timed_steps(
 
 
 def measure(row: Row) -> dict[str, Any]:
-    """Measure one row in this process.
-
-    Returns:
-        The row, ``status``, and where there was memory for it: frames per second, seconds and work of a chunk or step, peak memory,
-        and the share of the fastest anchor.
-    """
+    """Measure one row: ``status``, and with enough memory its speed, work, peak memory and share of the anchor."""
     device = resolve_device(row.device)
     try:
         model = make_model(row, device)

@@ -1,11 +1,7 @@
-"""What the scripts that time world models share: made-up data, the work of a call, and the rates that it is measured by.
+"""What the scripts that time world models share: made-up data, the work of a call, and the rates it is measured by.
 
-A share of "the machine's rate" means little when the rate is that of one matrix product: other sizes may run faster, and a
-convolution by Winograd's method does with fewer multiplications than are counted. The anchor is therefore the fastest of several
-square products and of the very products and convolutions that the model is made of, in the same round.
+A single matrix product is no anchor: other sizes run faster, and Winograd's convolutions multiply less than is counted.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -61,19 +57,12 @@ def count_gflop(call: Callable[[], object]) -> float:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A matrix product or a convolution, without its numbers.
+    """A matrix product or a convolution, without its numbers."""
 
-    Attributes:
-        name: ``product`` or ``convolution``.
-        left: shape of the first factor, or of the input.
-        right: of the second factor, or of the weight.
-        options: of a convolution: stride, padding, dilation, transposed, output padding, groups.
-    """
-
-    name: str
-    left: tuple[int, ...]
-    right: tuple[int, ...]
-    options: tuple[Any, ...] = ()
+    name: str  # `product` or `convolution`
+    left: tuple[int, ...]  # shape of the first factor, or of the input
+    right: tuple[int, ...]  # of the second factor, or of the weight
+    options: tuple[Any, ...] = ()  # of a convolution: stride, padding, dilation, transposed, output padding, groups
 
     def __str__(self) -> str:
         """Name it with both shapes."""
@@ -84,7 +73,7 @@ class Kernel:
         """Work of one call."""
         return count_gflop(self.call(torch.float32, torch.device("meta")))
 
-    def widened(self, rows: int) -> Kernel:
+    def widened(self, rows: int) -> "Kernel":
         """Return what it is for ``rows`` rows at once, if it was seen with one."""
         right = (
             (self.right[0] * rows, *self.right[1:]) if self.name == "product" and len(self.right) == 3 else self.right
@@ -148,11 +137,6 @@ def kernels_of(call: Callable[[], object], count: int) -> list[Kernel]:
 
 
 def shares(rates: Sequence[float], anchors: Sequence[Sequence[float]]) -> list[float]:
-    """Share of the fastest anchor's rate, round by round; rounds in which not all were measured are left out.
-
-    Args:
-        rates: GFLOP per second of what is judged, one per round.
-        anchors: the same of each anchor.
-    """
+    """Share of the fastest anchor's rate (GFLOP/s), round by round; incomplete rounds are left out."""
     best = [max(of_round) for of_round in zip(*anchors, strict=False)]
     return [rate / peak for rate, peak in zip(rates, best, strict=False)]

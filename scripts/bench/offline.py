@@ -13,8 +13,6 @@ To add a part (an agent's update, say): write a function that returns a list of 
 per code base, the first ours, and add it to :data:`PARTS`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -60,18 +58,14 @@ class Actor(nn.Module):
         return torch.addcmul(mean, spread.clamp_(-5, 2).exp_(), noise).tanh_()
 
 
-def make_actor(layers: int) -> Actor:
-    """An actor with small actions."""
-    with initial_weights(0, "bench", "actor"):
-        return Actor(layers)
-
-
 def our_rollout(rows: Transitions, count: int, layers: int, uncertainty: Uncertainty) -> Callable[[], object]:
     """Policy, model, termination and storage of ``count`` rows, one step."""
     world = EnsembleWorld(make_ensemble(rows), rows.obs, hopper, EnsembleWorldConfig(uncertainty=uncertainty))
     penalty = 1.0 if world.measures_uncertainty else 0.0
     branches = Branches(world, len(rows), BranchConfig(starts=count, horizon=1, penalty=penalty))
-    buffer, agent, generator = TransitionBuffer(5 * count), make_actor(layers), stream(0, "bench", "rollout")
+    buffer, generator = TransitionBuffer(5 * count), stream(0, "bench", "rollout")
+    with initial_weights(0, "bench", "actor"):
+        agent = Actor(layers)
 
     def call() -> None:
         buffer.add(branches.generate(agent, generator=generator)[0])

@@ -1,7 +1,6 @@
-"""Published code of the state ensemble's mathematics, with our weights in it, for ``offline``.
+"""Published code of the state ensemble's mathematics, with our weights in it, for ``offline``; checkouts of the user's.
 
-A peer is a checkout of its repository that the user gives; nothing is fetched. Each class wraps one: ``rollout`` and
-``training`` return what is timed, ``check`` how far its loss and its steps lie from ours on the same weights.
+``rollout`` and ``training`` return what is timed, ``check`` how far loss and steps lie from ours on the same weights.
 """
 
 import importlib
@@ -26,8 +25,7 @@ from worldrl.world_models.state.ensemble_world import EnsembleWorld
 from worldrl.world_models.state.terminations import hopper
 
 S, A, MEMBERS, ELITES, WIDTH, BATCH = 11, 3, 7, 5, 200, 256
-STEPS = 10
-"""Training steps of one call."""
+STEPS = 10  # Training steps of one call
 DECAY = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)
 
 
@@ -60,10 +58,7 @@ def make_ensemble(rows: Transitions) -> Ensemble:
 
 
 def open_peer(folder: Path, package: str) -> None:
-    """Make a checkout importable; packages it imports without needing them here become empty modules.
-
-    The old ``gym`` becomes Gymnasium, which both peers' measured parts get along with.
-    """
+    """Make a checkout importable: unneeded packages become empty modules, the old ``gym`` becomes Gymnasium."""
     if not (folder / package).is_dir():
         raise SystemExit(f"{folder}: no folder {package!r} in it; give the root of the repository's checkout")
     sys.path.insert(0, str(folder))

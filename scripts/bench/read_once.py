@@ -1,7 +1,4 @@
-"""Reads a data set whenever a line comes in, and answers with the CPU seconds; runs with the code on ``PYTHONPATH``.
-
-It imports nothing of ``bench``, so that earlier versions of worldrl run it too.
-"""
+"""Read a data set for every line of input, answer with CPU seconds; without ``bench``, for earlier versions too."""
 
 import importlib
 import sys

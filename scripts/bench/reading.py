@@ -6,8 +6,6 @@ python scripts/bench.py reading --before ../before --data runs/collect/dataset h
 Each version has a process of its own with one thread; they take turns, and every round reads the whole data set again.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -10,8 +10,6 @@ round is the number that travels to other machines. Where diffusers is installed
 loop at the same size.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,25 +33,17 @@ from worldrl.world_models.video.model import VideoWorldModel
 CPU = torch.device("cpu")
 SIDES = (256, 512, 1024, 2048)
 """Sides of the square matrices: which of them reaches the processor's rate depends on its caches and on the number type."""
-OWN = 2
-"""Largest products or convolutions of a model that its rows are measured by."""
+OWN = 2  # Largest products or convolutions of a model that its rows are measured by
 
 
 @dataclass(kw_only=True)
 class Row(Part):
-    """One line of the table; ``units`` are the frames that one call makes, over all rollouts, none of an anchor.
+    """One line of the table; ``units`` are the frames that one call makes, over all rollouts, none of an anchor."""
 
-    Attributes:
-        dtype: number type.
-        batch: rollouts side by side.
-        gflop: of one call.
-        own: the largest products and convolutions of one call.
-    """
-
-    dtype: str
-    batch: int = 0
-    gflop: float
-    own: tuple[Kernel, ...] = ()
+    dtype: str  # number type
+    batch: int = 0  # rollouts side by side
+    gflop: float  # of one call
+    own: tuple[Kernel, ...] = ()  # the largest products and convolutions of one call
 
     def rates(self, threads: int) -> list[float]:
         """GFLOP per second on ``threads`` cores, round by round."""

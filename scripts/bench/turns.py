@@ -1,7 +1,5 @@
 """What benchmarks share: options, pinned threads, parts that take turns, ratios with intervals, the machine, JSON."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
@@ -18,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from rich.console import Console
 
 from worldrl.core.rng import numpy_stream
@@ -27,18 +24,11 @@ from worldrl.core.storage.atomic import write_file
 from worldrl.evaluation.report.model import Table
 from worldrl.evaluation.report.tables import print_table
 
-BESIDE = Console(width=140, stderr=True)
-"""Tables for people, beside the numbers."""
+BESIDE = Console(width=140, stderr=True)  # Tables for people, beside the numbers
 
 
 def options(name: str, doc: str | None, *, rounds: int | None = None) -> argparse.ArgumentParser:
-    """Begin the command line of one benchmark.
-
-    Args:
-        name: of the benchmark.
-        doc: what its help says.
-        rounds: default repetitions of parts that take turns in this process; None where none do.
-    """
+    """Begin the command line of one benchmark; ``rounds`` where parts take turns in this process."""
     made = argparse.ArgumentParser(
         f"bench.py {name}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -76,27 +66,16 @@ def tell(given: argparse.Namespace, body: dict[str, Any]) -> None:
 
 @dataclass(kw_only=True)
 class Part:
-    """One thing that is measured, in turn with the others.
+    """One thing that is measured, in turn with the others."""
 
-    Attributes:
-        what: the task, the same text for all that do it.
-        who: the code base, or our way of doing it.
-        call: does it once.
-        units: how many of ``unit`` one call makes.
-        unit: what is counted.
-        clock: tells seconds; CPU time of this process unless a device works.
-        seconds: of one call, one per round, by ``clock``.
-        wall: wall seconds of it.
-    """
-
-    what: str
-    who: str = ""
-    call: Callable[[], object]
-    units: int = 1
-    unit: str = "calls"
-    clock: Callable[[], float] = time.process_time
-    seconds: list[float] = field(default_factory=list)
-    wall: list[float] = field(default_factory=list)
+    what: str  # the task, the same text for all that do it
+    who: str = ""  # the code base, or our way of doing it
+    call: Callable[[], object]  # does it once
+    units: int = 1  # how many of `unit` one call makes
+    unit: str = "calls"  # what is counted
+    clock: Callable[[], float] = time.process_time  # tells seconds; CPU time of this process unless a device works
+    seconds: list[float] = field(default_factory=list)  # of one call, one per round, by `clock`
+    wall: list[float] = field(default_factory=list)  # wall seconds of it
 
     def measure(self, least: float = 0.0) -> None:
         """Call until ``least`` seconds are over; keep the mean as one repetition."""
@@ -111,14 +90,9 @@ class Part:
 def take_turns(
     parts: Sequence[Part], rounds: int, *, warm_up: int = 1, least: float = 0.0, budget: float = math.inf
 ) -> None:
-    """Warm every part up, then measure all in turn; one whose calls are long repeats less often, but at least twice.
+    """Warm every part up, then measure all in turn, ``least`` seconds a repetition.
 
-    Args:
-        parts: in their order.
-        rounds: repetitions.
-        warm_up: calls of each before anything is timed.
-        least: seconds of one repetition, at least.
-        budget: seconds after which a part repeats no more.
+    A part that has used ``budget`` seconds repeats no more, but at least twice.
     """
     for _ in range(warm_up):
         for part in parts:
@@ -130,18 +104,13 @@ def take_turns(
 
 
 def ratio(seconds: Sequence[float], ours: Sequence[float]) -> dict[str, float | None]:
-    """How many times our time another takes, by the least and by the median, the latter with its interval over rounds.
-
-    Rounds are drawn again in pairs, since both parts of one round meet the same neighbours.
-    """
+    """How many times our time another takes, least and median, with its interval over rounds, drawn in pairs."""
     pairs = np.array([*zip(seconds, ours, strict=False)], np.float64)
-    found = bootstrap(pairs, _of_medians, generator=numpy_stream(0, "bench", "ratio"))
+    found = bootstrap(
+        pairs, lambda some: float(np.divide(*np.median(some, axis=0))), generator=numpy_stream(0, "bench", "ratio")
+    )
     lo, hi = (None if math.isnan(found[end]) else found[end] for end in ("lo", "hi"))
     return {"least": min(seconds) / min(ours), "median": found["value"], "lo": lo, "hi": hi}
-
-
-def _of_medians(pairs: NDArray[np.float64]) -> float:
-    return float(np.divide(*np.median(pairs, axis=0)))
 
 
 def results(parts: Sequence[Part], ours: str) -> list[dict[str, Any]]:
@@ -165,17 +134,8 @@ def results(parts: Sequence[Part], ours: str) -> list[dict[str, Any]]:
 
 def show(found: Sequence[dict[str, Any]], ours: str) -> None:
     """Print what :func:`results` returns, beside the numbers."""
-    headers = (
-        "task",
-        "who",
-        "ms, least (median)",
-        "per second",
-        "n",
-        f"times {ours}, least",
-        "median",
-        "95 % interval",
-    )
-    rows = []
+    beside = (f"times {ours}, least", "median", "95 % interval")
+    headers, rows = ("task", "who", "ms, least (median)", "per second", "n", *beside), []
     for row in found:
         ms, times = row["ms_per_call"], row[f"times_{ours}"]
         interval = "one round" if times["lo"] is None else f"{times['lo']:.2f} to {times['hi']:.2f}"

@@ -17,8 +17,6 @@ them, which is what the policy is shown next; the bare program draws as often.
 All play the same stored state with the same actions, and at the end their robots must be in the same place to the bit.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

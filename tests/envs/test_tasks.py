@@ -76,7 +76,9 @@ def test_a_falling_object_is_not_yet_in_the_bin(make):
     seen, hold = [], np.array([0, 0, 0, 0, 0, 0, -1], np.float32)
     for _ in range(20):
         env.step(hold)
-        seen.append((predicates.inside_bin(sim, "red_cube"), sim.speed("red_cube"), predicates.in_bin("red_cube")(sim)))
+        seen.append(
+            (predicates.inside(sim, "red_cube", "bin"), sim.speed("red_cube"), predicates.in_bin("red_cube")(sim))
+        )
     assert not any(solved for _, speed, solved in seen if speed > predicates.REST_SPEED)
     assert seen[-1][2]
 

@@ -1,16 +1,9 @@
-"""What the numbers of an action are: the small value that tells policies and world models a robot's action apart.
+"""What the numbers of an action are: changes of a tool's pose (LIBERO's seven), or absolute targets of joints.
 
-Two conventions are in use. LIBERO's seven numbers (:data:`TOOL_ACTIONS`) are *changes* of a tool's pose and a gripper
-command; RoboTwin's fourteen are absolute *targets* of joints. One mask says which numbers are targets, and what follows
-from it is the same for every robot: how to hold still, which gripper is closed, how far a recorded finger is open.
-
-An episode carries its :class:`ActionSpec`, and so do the folders of policies; a dataset and a world model carry the whole
-embodiment (:mod:`worldrl.core.embodiment`), whose ``actions`` it is. Where nothing is said, the numbers are LIBERO's.
-
-Shapes legend: ``A`` numbers of an action, and of a command; ``G`` grippers, ``S`` measured numbers.
+One mask says which numbers are targets; holding still, closed grippers and open fingers follow from it. Episodes and
+policies carry an :class:`ActionSpec`, datasets and world models the whole embodiment; without one it is LIBERO's.
+Shapes: ``A`` numbers of an action and of a command, ``G`` grippers, ``S`` measured numbers.
 """
-
-from __future__ import annotations
 
 import math
 import re
@@ -25,33 +18,22 @@ from torch import Tensor
 from worldrl.core.errors import SettingError
 from worldrl.core.storage.typed import from_plain
 
-LEFT_FINGER, RIGHT_FINGER = 6, 7
-"""Where LIBERO's state has the two finger positions (m); the right one counts negative."""
+LEFT_FINGER, RIGHT_FINGER = 6, 7  # Where LIBERO's state has the two finger positions (m); the right one counts negative
 
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """The numbers of an action; a command has the same number of numbers.
+    """The numbers of an action; a command has the same number of numbers."""
 
-    Attributes:
-        names: of the numbers, in order.
-        low: least value of each.
-        high: greatest value of each.
-        targets: which are absolute targets; the others are changes, and zero changes nothing.
-        grippers: which are grippers.
-        gripper_open: a gripper's number when it is commanded open.
-        gripper_closed: its number when it is commanded closed.
-        opening_unit: difference in a gripper's measured opening that matters: about that between holding a small object
-            and holding nothing (m where two fingers are measured, else in the gripper's own unit).
-    """
-
-    names: tuple[str, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    targets: tuple[bool, ...]
-    grippers: tuple[int, ...]
-    gripper_open: float
-    gripper_closed: float
+    names: tuple[str, ...]  # of the numbers, in order
+    low: tuple[float, ...]  # least value of each
+    high: tuple[float, ...]  # greatest value of each
+    targets: tuple[bool, ...]  # which are absolute targets; the others are changes, and zero changes nothing
+    grippers: tuple[int, ...]  # which are grippers
+    gripper_open: float  # a gripper's number when it is commanded open
+    gripper_closed: float  # its number when it is commanded closed
+    # Difference in a gripper's measured opening that matters: about that between holding a small object and holding
+    # nothing (m where two fingers are measured, else in the gripper's own unit).
     opening_unit: float
 
     def __post_init__(self) -> None:
@@ -71,7 +53,7 @@ class ActionSpec:
             raise SettingError(f"actions.grippers: places among {len(self.names)} numbers, got {self.grippers}")
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ActionSpec:
+    def from_json(cls, data: Mapping[str, Any]) -> "ActionSpec":
         """Rebuild from :meth:`to_json`; SettingError for an unknown field, another type or a wrong range."""
         return from_plain(cls, dict(data), where="actions")
 
@@ -125,14 +107,7 @@ class ActionSpec:
         return np.where(np.isfinite(action), np.clip(action, *self.bounds), action)
 
     def hold(self, told: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the null action: the one under which everything stays as it was told.
-
-        Args:
-            told: float32 ``[..., A]``: the command to hold, or the last action, whose changes end and whose targets last.
-
-        Returns:
-            float32 ``[..., A]``: the targets in ``told``, no change besides.
-        """
+        """Return the null action: the targets in ``told`` ``[..., A]`` (a command or the last action), no changes."""
         return np.where(np.array(self.targets), told, np.float32(0))
 
     def closed(self, command: NDArray[np.float32]) -> NDArray[np.bool_]:
@@ -148,10 +123,7 @@ class ActionSpec:
         return int(closings[-1]) + 1 if len(closings) else -1
 
     def opening(self, state: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return how far each gripper is really open, from the measured ``state`` ``[..., S]``: float32 ``[..., G]``.
-
-        The distance between LIBERO's two fingers (m), or the measured number of each gripper that takes a target.
-        """
+        """How far each gripper is really open by ``state`` ``[..., S]``, float32 ``[..., G]``: of two fingers in m."""
         if self.absolute:
             return state[..., list(self.grippers)]
         return (state[..., LEFT_FINGER] - state[..., RIGHT_FINGER])[..., None]
@@ -185,22 +157,12 @@ def gripper_places(names: Sequence[str]) -> tuple[int, ...]:
 
 
 def joint_targets(names: tuple[str, ...], low: tuple[float, ...], high: tuple[float, ...]) -> ActionSpec:
-    """Describe absolute targets of joints (rad) and of grippers (0 closed to 1 open), which are told by their names.
-
-    Args:
-        names: of the numbers; :func:`is_gripper` says which are grippers.
-        low: least value of each.
-        high: greatest value of each.
-    """
+    """Describe absolute targets of joints (rad) and of grippers (0 closed to 1 open, see :func:`is_gripper`)."""
     return ActionSpec(names, low, high, (True,) * len(names), gripper_places(names), 1.0, 0.0, 0.25)
 
 
 def suite_actions(described: Mapping[str, Any]) -> ActionSpec:
-    """Return what the numbers of a foreign suite's actions are.
-
-    Args:
-        described: what its worker says about it: names and bounds of ``joints`` where it takes targets, else LIBERO's seven.
-    """
+    """Return what a suite's actions are: targets of the ``joints`` that its worker describes, else LIBERO's seven."""
     if "joints" not in described:
         return TOOL_ACTIONS
     names, low, high = (tuple(described["joints"][key]) for key in ("names", "low", "high"))

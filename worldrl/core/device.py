@@ -1,7 +1,4 @@
-"""Devices, number types, threads and memory: what was asked for, or an error; never a substitute.
-
-Torch is imported inside the functions, so that the command line and run directories stay light.
-"""
+"""Devices, number types, threads and memory: what was asked for, or an error; never a substitute. Torch is lazy."""
 
 from __future__ import annotations
 
@@ -23,15 +20,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 def resolve_device(name: str) -> torch.device:
-    """Turn a setting into a device that exists.
-
-    Args:
-        name: ``"cpu"``, ``"cuda"`` (the current one), ``"cuda:N"``, or ``"auto"`` (a CUDA device if there is
-            one, else the CPU).
-
-    Raises:
-        SettingError: unknown name, or a device this machine does not have.
-    """
+    """Turn ``cpu``, ``cuda``, ``cuda:N`` or ``auto`` into a device that exists, else SettingError."""
     import torch
 
     if re.fullmatch(r"cpu|auto|cuda(:\d+)?", name) is None:
@@ -96,19 +85,7 @@ def attention_kernel(device: str) -> str:
 
 
 def resolve_dtype(name: str, device: torch.device | None = None) -> torch.dtype:
-    """Turn a setting into a number type that the device can compute in.
-
-    Args:
-        name: ``"float32"``, ``"bfloat16"``, ``"float16"``, or ``"auto"`` for bfloat16 where the device has units for
-            it and float32 elsewhere.
-        device: where it will be used; None skips the check, and is a CPU for ``"auto"``.
-
-    Returns:
-        The dtype.
-
-    Raises:
-        SettingError: unknown name, or a GPU without it.
-    """
+    """Turn ``float32``, ``bfloat16``, ``float16`` or ``auto`` (bfloat16 where it is fast) into a type; SettingError."""
     import torch
 
     if name not in DTYPES:
@@ -134,20 +111,13 @@ BFLOAT16_UNITS = frozenset({"amx_bf16", "avx512_bf16"})
 
 
 def cpu_has_bfloat16() -> bool:
-    """Whether the processor multiplies matrices in bfloat16 (Intel AMX, AVX-512 BF16).
-
-    With it the world model imagines and learns about twice as fast as in float32; emulated, at half the speed
-    (measured on two cores each).
-    """
+    """Whether the processor multiplies in bfloat16: twice float32's speed (measured), emulated half of it."""
     cpuinfo = Path("/proc/cpuinfo")
     return cpuinfo.exists() and not BFLOAT16_UNITS.isdisjoint(cpuinfo.read_text().split())
 
 
 def set_threads(count: int) -> None:
-    """Set how many CPU threads torch's operators use; results are only bit-equal at the same count.
-
-    Raises SettingError (fewer than one).
-    """
+    """Set torch's CPU threads; results are bit-equal at the same count only. SettingError for fewer than one."""
     import torch
 
     if count < 1:
@@ -156,10 +126,9 @@ def set_threads(count: int) -> None:
 
 
 def peak_rss_mb() -> float:
-    """Return the peak resident memory in MB of this process plus those of its children that are alive now.
+    """Peak resident memory in MB of this process and its living children; shared pages count once for each.
 
-    Pages that processes share count once for each. Without ``/proc`` (macOS) only this process is counted.
-    ``getrusage`` is not used for children: a spawned child inherits its parent's peak there.
+    Not by ``getrusage``: a spawned child inherits its parent's peak there. Without ``/proc`` only this process counts.
     """
     if sys.platform != "linux":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # bytes on macOS
@@ -167,10 +136,7 @@ def peak_rss_mb() -> float:
 
 
 def peak_device_mb(device: torch.device) -> float | None:
-    """Return the most memory in MB that tensors of this process took on a CUDA device; None on the CPU.
-
-    What torch's allocator held in reserve beyond that, and the driver's own share, do not count.
-    """
+    """Most memory in MB that tensors of this process took on a CUDA device (no reserve); None on the CPU."""
     import torch
 
     return torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else None

@@ -1,22 +1,15 @@
 """How an action moves the command: one embodiment's constants, in numbers that travel with a dataset.
 
-Two conventions: :class:`Embodiment` moves one tool by LIBERO's seven numbers, :class:`JointEmbodiment` takes absolute
-joint targets, as RoboTwin's two arms do with fourteen. Both name the columns of a recorded episode, say what an action's
-numbers are (``actions``), and scale commands for a network.
-
-The command follows exactly from the actions, so imagination integrates it instead of predicting it. :func:`next_command` is
-the torch twin of ``worldrl_envs.control.next_command`` and ``worldrl_envs.bimanual.control.next_command``; tests hold them
-together.
-
-Shapes legend: ``A`` numbers of an action and of a command.
+:class:`Embodiment` moves one tool by LIBERO's seven numbers, :class:`JointEmbodiment` takes absolute joint targets. The
+command follows exactly from the actions, so imagination integrates it. :func:`next_command` is the torch twin of
+``worldrl_envs.control.next_command`` and ``worldrl_envs.bimanual.control.next_command``; tests hold them together.
+Shapes: ``A`` numbers of an action and of a command.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -32,23 +25,17 @@ JOINTS = "joints"
 
 @dataclass(frozen=True)
 class Embodiment:
-    """Constants of one robot under LIBERO's 7-number convention.
+    """Constants of one robot under LIBERO's 7-number convention."""
 
-    Attributes:
-        position_scale: metres of Δposition at action 1.
-        rotation_scale: radians of Δrotation at action 1.
-        workspace_low: lower corner of the box the commanded position is clipped to (m).
-        workspace_high: upper corner (m).
-        max_rotation: largest norm of the commanded rotation vector (rad).
-        control_hz: control steps per second.
-    """
-
-    position_scale: float
-    rotation_scale: float
-    workspace_low: tuple[float, float, float]
-    workspace_high: tuple[float, float, float]
-    max_rotation: float
-    control_hz: float
+    position_scale: float  # metres of Δposition at action 1
+    rotation_scale: float  # radians of Δrotation at action 1
+    workspace_low: tuple[float, float, float]  # lower corner of the box the commanded position is clipped to (m)
+    workspace_high: tuple[float, float, float]  # upper corner (m)
+    max_rotation: float  # largest norm of the commanded rotation vector (rad)
+    control_hz: float  # control steps per second
+    state_names: ClassVar[tuple[str, ...]] = STATE_NAMES  # of the measured numbers
+    command_names: ClassVar[tuple[str, ...]] = COMMAND_NAMES  # of the commanded numbers
+    actions: ClassVar[ActionSpec] = TOOL_ACTIONS  # what an action's numbers are
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -57,28 +44,13 @@ class Embodiment:
         _require_ordered("workspace", self.workspace_low, self.workspace_high)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Embodiment:
+    def from_json(cls, data: Mapping[str, Any]) -> "Embodiment":
         """Rebuild from :meth:`to_json`; SettingError for an unknown field, another type or a wrong range."""
         return from_plain(cls, dict(data), where="embodiment")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {**asdict(self), "workspace_low": list(self.workspace_low), "workspace_high": list(self.workspace_high)}
-
-    @property
-    def state_names(self) -> tuple[str, ...]:
-        """Names of the measured numbers."""
-        return STATE_NAMES
-
-    @property
-    def command_names(self) -> tuple[str, ...]:
-        """Names of the commanded numbers."""
-        return COMMAND_NAMES
-
-    @property
-    def actions(self) -> ActionSpec:
-        """What an action's numbers are."""
-        return TOOL_ACTIONS
 
     def scaled_command(self, command: Tensor) -> Tensor:
         """Scale a commanded pose ``[..., 7]`` to about [-1, 1]: position by the workspace box, the rest as it is."""
@@ -89,23 +61,13 @@ class Embodiment:
 
 @dataclass(frozen=True)
 class JointEmbodiment:
-    """Constants of a robot whose actions are absolute joint targets.
+    """A robot of absolute joint targets; state, command and action are joints (rad), grippers (0 closed, 1 open)."""
 
-    State, command and action have the same numbers: joints (rad), grippers (0 closed to 1 open).
-
-    Attributes:
-        names: of the numbers, in order.
-        low: least value of each.
-        high: greatest value of each.
-        max_speed: fastest change of each per second; the command follows the action no faster.
-        control_hz: control steps per second.
-    """
-
-    names: tuple[str, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    max_speed: tuple[float, ...]
-    control_hz: float
+    names: tuple[str, ...]  # of the numbers, in order
+    low: tuple[float, ...]  # least value of each
+    high: tuple[float, ...]  # greatest value of each
+    max_speed: tuple[float, ...]  # fastest change of each per second; the command follows the action no faster
+    control_hz: float  # control steps per second
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -116,7 +78,7 @@ class JointEmbodiment:
         _require_ordered("joints", self.low, self.high)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> JointEmbodiment:
+    def from_json(cls, data: Mapping[str, Any]) -> "JointEmbodiment":
         """Rebuild from :meth:`to_json`; SettingError for an unknown field, another type or a wrong range."""
         own = {name: value for name, value in data.items() if name != "kind"}
         return from_plain(cls, own, where="embodiment")
@@ -128,13 +90,10 @@ class JointEmbodiment:
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """Names of the measured numbers."""
+        """Names of the measured and of the commanded numbers."""
         return self.names
 
-    @property
-    def command_names(self) -> tuple[str, ...]:
-        """Names of the commanded numbers."""
-        return self.names
+    command_names = state_names
 
     @property
     def actions(self) -> ActionSpec:
@@ -191,28 +150,17 @@ def quaternion_product(a: Tensor, b: Tensor) -> Tensor:
     """Hamilton product of quaternions ``[..., 4]``: first ``b``, then ``a``."""
     aw, ax, ay, az = a.unbind(-1)
     bw, bx, by, bz = b.unbind(-1)
-    return torch.stack(
-        [
-            aw * bw - ax * bx - ay * by - az * bz,
-            aw * bx + ax * bw + ay * bz - az * by,
-            aw * by - ax * bz + ay * bw + az * bx,
-            aw * bz + ax * by - ay * bx + az * bw,
-        ],
-        dim=-1,
-    )
+    parts = [
+        aw * bw - ax * bx - ay * by - az * bz,
+        aw * bx + ax * bw + ay * bz - az * by,
+        aw * by - ax * bz + ay * bw + az * bx,
+        aw * bz + ax * by - ay * bx + az * bw,
+    ]
+    return torch.stack(parts, dim=-1)
 
 
 def next_command(embodiment: AnyEmbodiment, command: Tensor, action: Tensor) -> Tensor:
-    """Integrate one action into the command.
-
-    Args:
-        embodiment: the robot's constants.
-        command: ``[..., A]``.
-        action: ``[..., A]`` in the robot's range.
-
-    Returns:
-        ``[..., A]``, the command one control step later.
-    """
+    """Integrate an action ``[..., A]`` in the robot's range into the command ``[..., A]`` one control step later."""
     if isinstance(embodiment, JointEmbodiment):
         return _follow_targets(embodiment, command, action)
     return _move_tool(embodiment, command, action)
@@ -239,16 +187,7 @@ def _follow_targets(robot: JointEmbodiment, command: Tensor, action: Tensor) -> 
 
 
 def integrate_commands(embodiment: AnyEmbodiment, command: Tensor, action: Tensor) -> Tensor:
-    """Integrate a chunk of actions.
-
-    Args:
-        embodiment: the robot's constants.
-        command: ``[B, A]`` before the chunk.
-        action: ``[B, L, A]``.
-
-    Returns:
-        ``[B, L, A]``, the command after each action.
-    """
+    """Return the command after each of ``action`` ``[B, L, A]``, from ``command`` ``[B, A]`` before it."""
     commands: list[Tensor] = []
     for step in action.unbind(dim=1):
         command = next_command(embodiment, command, step)

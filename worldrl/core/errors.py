@@ -1,10 +1,4 @@
-"""Every error that worldrl raises on purpose, and the sentence form they share.
-
-An error says what failed, which value, why it matters and what to do. The command line prints
-``WorldrlError`` without a traceback; anything else is a bug and keeps its traceback.
-"""
-
-from __future__ import annotations
+"""Every error that worldrl raises on purpose; the command line prints it without a traceback, unlike a bug."""
 
 import difflib
 from collections.abc import Iterable
@@ -55,16 +49,7 @@ class MissingExtraError(WorldrlError, ImportError):
 
 
 def require_at_least_one(settings: object, names: Iterable[str], *, of: str = "") -> None:
-    """Check that counts among an object's fields are at least 1.
-
-    Args:
-        settings: whose fields they are.
-        names: of the fields.
-        of: what stands before their names where they are set, for example ``"improvement.grpo"``.
-
-    Raises:
-        SettingError: the first that is not.
-    """
+    """SettingError for the first of these counts below 1; ``of`` stands before its name, as ``"improvement.grpo"``."""
     for name in names:
         value = getattr(settings, name)
         if value < 1:
@@ -72,11 +57,7 @@ def require_at_least_one(settings: object, names: Iterable[str], *, of: str = ""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return a hint such as ``"; did you mean 'seed'?"``, or the list of valid names.
-
-    Returns:
-        A clause to append to an error message.
-    """
+    """Return a clause for a message: ``"; did you mean 'seed'?"``, or the list of valid names."""
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; valid names: {', '.join(names)}"

@@ -1,25 +1,15 @@
 """Optional packages, imported where they are needed, or one error that names the extra which brings them."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 
 from worldrl.core.errors import MissingExtraError
 
-REINSTALL = "pip install -c constraints.txt -e ."
-"""Brings everything that is not optional."""
+REINSTALL = "pip install -c constraints.txt -e ."  # Brings everything that is not optional
 
 
 def require(module: str, *, extra: str) -> Any:
-    """Import an optional module.
-
-    Returns:
-        The module; ``Any``, since type checkers may run without it.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """Import an optional module; MissingExtraError that names the ``extra`` where it is not installed."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

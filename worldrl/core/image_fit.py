@@ -1,9 +1,4 @@
-"""How images of one size become those of another: three ways, and the refusal that is the default.
-
-Shapes legend: ``Y X`` pixels of the given image, ``H W`` of the wanted one.
-"""
-
-from __future__ import annotations
+"""How images of one size become those of another. Shapes: ``Y X`` pixels of the given image, ``H W`` wanted."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -41,14 +36,10 @@ WAYS = tuple(fit.value for fit in Fit if fit is not Fit.refuse)
 
 
 def fit_image(image: Image, size: tuple[int, int], fit: Fit) -> Image:
-    """Bring ``[Y, X, 3]`` to ``[H, W, 3]``; a pixel is the mean of the area that it covers.
+    """Bring ``[Y, X, 3]`` to ``[H, W, 3]``, each pixel the mean of its area; ValueError where ``fit`` is ``refuse``.
 
-    ``stretch`` scales both sides on their own. ``crop`` keeps the aspect and the largest part around the centre.
-    ``letterbox`` keeps the aspect and the whole image, centred between black bars. An odd pixel is at the right and
-    at the bottom. Images of the wanted size, or in its aspect, are the same in all three.
-
-    Raises:
-        ValueError: the sizes differ and ``fit`` is ``refuse``.
+    ``stretch`` scales both sides on their own, ``crop`` keeps the aspect and the largest central part, ``letterbox``
+    the whole image between black bars. An odd pixel is at the right and at the bottom.
     """
     if image.shape[:2] == size:
         return image
@@ -77,7 +68,6 @@ def _inside(shape: tuple[int, int], frame: tuple[int, int]) -> tuple[int, int]:
 
 
 def _centre(image: Image, size: tuple[int, int]) -> Image:
-    """A view of the middle ``size`` of an image."""
     top, left = ((side - part) // 2 for side, part in zip(image.shape[:2], size, strict=True))
     return image[top : top + size[0], left : left + size[1]]
 

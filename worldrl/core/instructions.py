@@ -1,7 +1,5 @@
 """What an instruction is: text of at least one word and at most as many as an encoder reads."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 
@@ -10,8 +8,7 @@ from worldrl.core.errors import SettingError, WorldrlError
 MAX_WORDS = 32
 """Longest instruction, in words. A fixed length keeps an encoding independent of the other sentences of a batch."""
 
-MAX_CHARACTERS = 1024
-"""Longest instruction, in characters: what is stored per instruction has a largest size."""
+MAX_CHARACTERS = 1024  # Longest instruction, in characters: what is stored per instruction has a largest size
 
 _MARKS = ("Mn", "Mc", "Me")
 _JOINERS = dict.fromkeys(map(ord, "\u200c\u200d\u2060\ufe0e\ufe0f"))
@@ -20,9 +17,7 @@ _JOINERS = dict.fromkeys(map(ord, "\u200c\u200d\u2060\ufe0e\ufe0f"))
 def words(instruction: str) -> list[str]:
     """Split an instruction into lower-case words; punctuation separates and is dropped.
 
-    Combining marks belong to the letter before them: vowel signs of Indic and Thai writing tell words apart. Text is composed
-    first (Unicode NFC), so that an accented letter is the same in one character and in two. Joiners, which only choose shapes
-    of letters, are left out.
+    Combining marks belong to their letter (Indic and Thai vowels), text is composed (NFC), joiners are left out.
     """
     lower = instruction.lower()
     if lower.isascii():
@@ -38,10 +33,7 @@ def words(instruction: str) -> list[str]:
 
 
 def instruction_words(instruction: str) -> list[str]:
-    """Return the words of an instruction.
-
-    Raises SettingError (it holds no word, more than ``MAX_WORDS``, or more than ``MAX_CHARACTERS`` characters).
-    """
+    """Return an instruction's words; SettingError for none, or too many words or characters."""
     if len(instruction) > MAX_CHARACTERS:
         raise SettingError(f"instruction: at most {MAX_CHARACTERS} characters, got {len(instruction)}; shorten it")
     found = words(instruction)

@@ -1,10 +1,4 @@
-"""The Protocols that hold the rooms together. Implementations are chosen by name through ``worldrl.registry``.
-
-Every stochastic method takes generators, keyword-only and without default; one generator per row where rows
-must not depend on their neighbours.
-"""
-
-from __future__ import annotations
+"""The Protocols that hold the rooms together; generators are keyword-only, one per row where rows are independent."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,26 +13,18 @@ from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.transitions import Outcome, Transitions
 from worldrl.core.types import Chunk, CorrelatedNoise, Imagined, ImaginedVideos, Likelihood, PolicyObs, ResetRecord
 
-Logs = dict[str, Tensor]
-"""Detached scalars, named ``room/quantity``; they become floats only in the logger."""
+Logs = dict[str, Tensor]  # Detached scalars, named `room/quantity`; they become floats only in the logger
 
 
 @runtime_checkable
 class Policy(Protocol):
-    """A chunked, language-conditioned image policy with exact log-probabilities.
+    """A chunked, language-conditioned image policy with exact log-probabilities."""
 
-    Attributes:
-        chunk_length: control steps ``L`` that it decides at once.
-        actions: what the ``A`` numbers of an action are.
-        needs_noise: whether even its greedy chunks start from noise: acting then takes generators, and temperature 0 is
-            greedy.
-        n_obs_steps: newest observations that a decision looks at, one per control step (``PolicyObs.past``).
-    """
-
-    chunk_length: int
-    actions: ActionSpec
+    chunk_length: int  # control steps `L` that it decides at once
+    actions: ActionSpec  # what the `A` numbers of an action are
+    # Whether even its greedy chunks start from noise: acting then takes generators, and temperature 0 is greedy.
     needs_noise: bool
-    n_obs_steps: int
+    n_obs_steps: int  # newest observations that a decision looks at, one per control step (`PolicyObs.past`)
 
     @property
     def more(self) -> Sequence[str]:
@@ -80,8 +66,8 @@ class Stateful(Protocol):
 class TrainablePolicy(Policy, Stateful, Protocol):
     """A policy that gradients improve, wherever its weights are.
 
-    Token policies (``TokenPolicy``) know the distribution of what they draw, flow, diffusion and regression policies
-    (``LerobotPolicy``, whose weights are in a worker) the density of the draw alone: :meth:`likelihood` says which.
+    :meth:`likelihood` gives a distribution of token policies, of flow, diffusion and regression policies only a
+    density.
     """
 
     @property
@@ -118,7 +104,7 @@ class WorldState(Protocol):
         """How many rollouts the state holds."""
         ...
 
-    def select(self, index: Tensor) -> WorldState:
+    def select(self, index: Tensor) -> "WorldState":
         """Keep the rows of ``index`` (int64), in that order."""
         ...
 
@@ -128,16 +114,9 @@ class WorldState(Protocol):
 
 
 class WorldModel(Protocol):
-    """One surface for latent video diffusion, state ensembles and trajectory diffusion.
+    """One surface for latent video diffusion, state ensembles and trajectory diffusion; states are opaque."""
 
-    Attributes:
-        embodiment: the robot: what its actions are, and how they move its command.
-
-    A state is a :class:`WorldState` of the model's own making; callers hand it back and look no further, so it is
-    ``Any`` where it comes in.
-    """
-
-    embodiment: AnyEmbodiment
+    embodiment: AnyEmbodiment  # the robot: what its actions are, and how they move its command
 
     @property
     def more(self) -> Sequence[str]:
@@ -179,11 +158,9 @@ class WorldModel(Protocol):
 
 
 class StateWorld(Protocol):
-    """A world that an agent of vectors steps through, thousands of rows at once.
+    """A world that an agent of vectors steps through, thousands of rows at once; callers only hand states back.
 
-    Met by the state ensemble, by the true simulator set to recorded states, and by the latents of a video world model
-    (where one step is a whole chunk). A state is the world's own; callers hand it back and look no further. One
-    generator serves all rows here, unlike :class:`WorldModel`: rows are exchangeable samples, not episodes.
+    One generator serves all rows here, unlike :class:`WorldModel`: rows are exchangeable samples, not episodes.
     """
 
     @property
@@ -197,11 +174,7 @@ class StateWorld(Protocol):
         ...
 
     def start(self, index: Tensor, *, generator: torch.Generator) -> tuple[Any, Tensor]:
-        """Begin at recorded rows: ``index`` is int64 ``[B]`` into the dataset the world was made with.
-
-        Returns:
-            The world's state, and the observations float32 ``[B, S]`` it starts from.
-        """
+        """Begin at rows int64 ``[B]`` of the world's dataset; return the state and observations float32 ``[B, S]``."""
         ...
 
     def step(self, state: Any, action: Tensor, *, generator: torch.Generator) -> tuple[Any, Outcome]:
@@ -258,10 +231,7 @@ class VideoReward(Protocol):
         ...
 
     def score(self, videos: ImaginedVideos) -> Tensor:
-        """Return every term of every video, finite float32 ``[N, K]``; more is better.
-
-        A video's terms depend on that video alone. Videos may be short: those of unfinished plans are scored too.
-        """
+        """Return every term of every video, short ones too, finite float32 ``[N, K]``; more is better."""
         ...
 
 

@@ -1,7 +1,5 @@
 """Parts by name: ``"module:attribute"``, imported when it is looked up."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

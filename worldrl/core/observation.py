@@ -1,16 +1,10 @@
-"""The observation contract: cameras, measured state and command by name, as datasets, policies and world models state it.
+"""The observation contract: cameras, measured state and command by name, for datasets, policies and world models.
 
-Observations have the names that environments give them. ``image`` is the main camera, another camera's is
-``<camera>_image``, ``state`` is measured, ``command`` is what the robot was last commanded. Every policy and world model has
-``image``, ``command`` and the instruction; ``more`` names what one has besides: further cameras in order, then ``state``.
-
-A *sheet* is one image with the views of several cameras, one below the other: ``[..., V Y, X, 3]``. World models store and
-imagine sheets; with one camera a sheet is that camera's image.
-
-Shapes legend: ``V`` views, ``Y X`` pixels of one view, ``S`` measured numbers.
+``image`` is the main camera, ``<camera>_image`` another, ``state`` is measured, ``command`` was last commanded.
+Everyone has ``image``, ``command`` and the instruction; ``more`` names the rest: further cameras in order, then
+``state``. A *sheet* is one image with several cameras' views below each other, ``[..., V Y, X, 3]``, as world models
+imagine it. Shapes: ``V`` views, ``Y X`` pixels of one view, ``S`` measured numbers.
 """
-
-from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,31 +16,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from worldrl.core.actions import ActionSpec
+from worldrl.core.embodiment import COMMAND_NAMES, STATE_NAMES
 from worldrl.core.errors import ArtefactError, SettingError, nearest
 from worldrl.core.storage.jsonfile import difference
 
-MAIN_CAMERAS = ("scene", "head")
-"""Those whose image an environment calls ``image``; another camera's is ``<camera>_image``."""
+MAIN_CAMERAS = ("scene", "head")  # Those whose image an environment calls `image`; another camera's is `<camera>_image`
 IMAGE, STATE, COMMAND = "image", "state", "command"
 SUFFIX = "_image"
 NOT_OBSERVED, MEASURED = "none", "measured"
-STATE_INPUTS = (NOT_OBSERVED, MEASURED)
-"""Values of the setting ``state``."""
-OBSERVATION = "observation"
-"""Key of an :class:`ObservationSpec` in a header and in a ``config.json``."""
-_TOOL_STATE = {
-    "x": "m",
-    "y": "m",
-    "z": "m",
-    "rx": "rad",
-    "ry": "rad",
-    "rz": "rad",
-    "finger_left": "m",
-    "finger_right": "m",
-}
-_TOOL_UNITS = ("m", "m", "m", "rad", "rad", "rad", "1")
-OWN_UNIT = "robot's"
-"""Unit of a number whose recording did not name one."""
+STATE_INPUTS = (NOT_OBSERVED, MEASURED)  # Values of the setting `state`
+OBSERVATION = "observation"  # Key of an :class:`ObservationSpec` in a header and in a `config.json`
+_POSE_UNITS = ("m", "m", "m", "rad", "rad", "rad")
+OWN_UNIT = "robot's"  # Unit of a number whose recording did not name one
 
 
 @dataclass(frozen=True)
@@ -79,38 +60,27 @@ class ObservationSpec:
         return json.loads(json.dumps(asdict(self)))
 
     @classmethod
-    def of(cls, actions: ActionSpec, images: Sequence[str], size: tuple[int, int], *, state: bool) -> ObservationSpec:
+    def of(cls, actions: ActionSpec, images: Sequence[str], size: tuple[int, int], *, state: bool) -> "ObservationSpec":
         """Describe the observations of a robot with ``images`` of ``size`` (rows, columns)."""
         return cls(
             cameras={name: CameraSpec(*size) for name in images},
-            state=state_spec(actions) if state else None,
-            command=command_spec(actions),
+            state=vector_spec(actions, STATE_NAMES, "m", "m") if state else None,
+            command=vector_spec(actions, COMMAND_NAMES, "1"),
         )
 
     def require_stored(self, config: Mapping[str, Any], where: object) -> None:
-        """Refuse a stored config that states another observation; one from before the key states none.
-
-        Raises:
-            SettingError: they differ.
-        """
+        """SettingError for a stored config that states another observation; one from before the key states none."""
         if OBSERVATION not in config:
             return
         if differing := difference({OBSERVATION: self.to_json()}, {OBSERVATION: config[OBSERVATION]}):
             raise SettingError(f"{where}: its {OBSERVATION} differs from its other entries: {differing}; save it again")
 
 
-def state_spec(actions: ActionSpec) -> VectorSpec:
-    """Describe a robot's measured state: joints as in its actions, or a tool's pose and two fingers."""
+def vector_spec(actions: ActionSpec, names: tuple[str, ...], *units: str) -> VectorSpec:
+    """Describe a robot's state or command: joints as in its actions, or a tool's ``names``, the last in ``units``."""
     if actions.absolute:
         return VectorSpec(actions.names, (OWN_UNIT,) * actions.size)
-    return VectorSpec(tuple(_TOOL_STATE), tuple(_TOOL_STATE.values()))
-
-
-def command_spec(actions: ActionSpec) -> VectorSpec:
-    """Describe a robot's command: joint targets, or a tool's pose and the gripper."""
-    if actions.absolute:
-        return VectorSpec(actions.names, (OWN_UNIT,) * actions.size)
-    return VectorSpec((*tuple(_TOOL_STATE)[:6], "gripper"), _TOOL_UNITS)
+    return VectorSpec(names, (*_POSE_UNITS, *units))
 
 
 def image_name(camera: str) -> str:
@@ -119,11 +89,7 @@ def image_name(camera: str) -> str:
 
 
 def camera_of(name: str, cameras: Sequence[str]) -> str:
-    """Return the camera whose image has this name.
-
-    Raises:
-        ArtefactError: none of ``cameras`` has.
-    """
+    """Return the camera among ``cameras`` whose image has this name; ArtefactError for none."""
     for camera in cameras:
         if image_name(camera) == name:
             return camera
@@ -133,11 +99,7 @@ def camera_of(name: str, cameras: Sequence[str]) -> str:
 
 
 def check_inputs(cameras: Sequence[str], state: str, where: str) -> None:
-    """Check the settings ``cameras`` and ``state`` of a policy or a world model.
-
-    Raises:
-        SettingError: the main camera is not the first, a camera is named twice or is none, or ``state`` is unknown.
-    """
+    """Check ``cameras`` (the main one first, each once) and ``state`` of a policy or a world model; SettingError."""
     if not cameras or cameras[0] != IMAGE or len(set(cameras)) < len(cameras):
         raise SettingError(f"{where}cameras: must be {IMAGE} first, each camera once, got [{', '.join(cameras)}]")
     for name in cameras[1:]:
@@ -184,11 +146,7 @@ def _lines(spec: ObservationSpec) -> dict[str, str]:
 
 
 def require_named(wanted: Sequence[str], shown: Sequence[str]) -> None:
-    """Refuse a policy that observes more than a world model imagines, of what both have besides image and command.
-
-    Raises:
-        SettingError: with both lists side by side.
-    """
+    """SettingError, with both lists, for a policy that observes more than a world model imagines besides the usual."""
     if set(wanted) - set(shown):
         takes, shows = ((IMAGE, *names) for names in (wanted, shown))
         raise SettingError(
@@ -198,11 +156,7 @@ def require_named(wanted: Sequence[str], shown: Sequence[str]) -> None:
 
 
 def require_observed(wanted: ObservationSpec, shown: ObservationSpec, who: str, where: str) -> None:
-    """Refuse an observer who needs what is not shown: an image of a camera or a size, the state, or the command.
-
-    Raises:
-        SettingError: with both specs side by side.
-    """
+    """SettingError, with both specs side by side, for an observer who needs an image, state or command not shown."""
     cameras = all(shown.cameras.get(name) == camera for name, camera in wanted.cameras.items())
     vectors = all(
         need in (None, given) for need, given in ((wanted.state, shown.state), (wanted.command, shown.command))

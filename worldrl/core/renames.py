@@ -1,19 +1,13 @@
 """Names that earlier versions used, and what they are called now: settings, their values, commands, keys of results.
 
-Files keep the names they were written with: ``config.yaml`` of a run directory, ``config.json`` of an artefact,
-``result.json``. They are read through :func:`current_config` and :func:`current_results`. ``worldrl.aliases`` accepts the same
-names on the command line.
-
-Names of random streams, of stage folders and of files in them never changed: another name would give other numbers.
+Files keep the names they were written with and are read through :func:`current_config` and :func:`current_results`;
+``worldrl.aliases`` accepts the same names. Names of random streams, stage folders and their files never changed.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, cast
 
-COMMANDS: Mapping[str, str] = {"prolong": "extend"}
-"""Commands: old name → new name."""
+COMMANDS: Mapping[str, str] = {"prolong": "extend"}  # Commands: old name → new name
 SETTINGS: Mapping[str, str] = {
     "align-world-model:practice": "executed_plans",
     "align-world-model:strips": "filmstrips",
@@ -71,12 +65,7 @@ RESULTS_OF: Mapping[str, Mapping[str, str]] = {"align-world-model": {"practice":
 
 
 def current_key(key: str, command: str = "") -> str:
-    """Return the present name of a dotted setting; a name that never changed is returned as it is.
-
-    Args:
-        key: for example ``practice.noise``.
-        command: whose setting it is; empty for a part of a config that stands alone.
-    """
+    """Return the present name of a dotted setting of a ``command`` (empty: of a part of a config), maybe the same."""
     above, names = f"{command}:", list[str]()
     for name in key.split("."):
         names.append(SETTINGS.get(above + name, name))
@@ -91,24 +80,19 @@ def current_value(key: str, value: Any) -> Any:
 
 
 def current_config(plain: Mapping[str, Any], command: str = "", *, within: str = "") -> dict[str, Any]:
-    """Return a config of an earlier version with the present names and values.
+    """Return a nested config of an earlier version with the present names and values.
 
-    Args:
-        plain: nested dictionaries.
-        command: whose settings they are; empty for an artefact's config.
-        within: dotted present name of the group that ``plain`` is; empty for a whole config.
+    ``command`` is empty for an artefact's config; ``within`` is the present name of the group that ``plain`` is.
     """
     above = f"{within.rpartition('.')[2]}." if within else f"{command}:"
     found: dict[str, Any] = {}
     for old, value in plain.items():
         name = SETTINGS.get(f"{above}{old}", old)
         path = f"{within}.{name}" if within else name
-        nested = isinstance(value, Mapping)
-        found[name] = (
-            current_config(cast("Mapping[str, Any]", value), command, within=path)
-            if nested
-            else current_value(path, value)
-        )
+        if isinstance(value, Mapping):
+            found[name] = current_config(cast("Mapping[str, Any]", value), command, within=path)
+        else:
+            found[name] = current_value(path, value)
     return found
 
 

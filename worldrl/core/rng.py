@@ -1,12 +1,7 @@
-"""Randomness enters worldrl through this door only.
+"""Randomness enters worldrl through this door only, in streams that are named, not numbered.
 
-A stream is named, not numbered: ``stream(seed, "train-policy", step)`` hashes its names, so adding a
-consumer moves nobody else's draws, and a loop that asks for ``stream(seed, name, step)`` at each step
-needs no generator state in its checkpoint: step ``k`` draws the same numbers whether or not the process
-was stopped before it.
+A new consumer moves nobody's draws, and a loop that asks for a stream per step needs no generator state.
 """
-
-from __future__ import annotations
 
 import hashlib
 from collections.abc import Generator, Sequence
@@ -19,15 +14,7 @@ Name = str | int
 
 
 def stream_seed(seed: int, *names: Name) -> int:
-    """Derive a 63-bit seed from a root seed and a path of names.
-
-    Args:
-        seed: the user's seed.
-        names: the path, for example ``("imagine", iteration, row)``.
-
-    Returns:
-        An integer in [0, 2**63).
-    """
+    """Derive a seed in [0, 2**63) from the user's and a path of names such as ``("imagine", iteration, row)``."""
     text = "\x1f".join([str(int(seed)), *(str(name) for name in names)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
@@ -45,10 +32,9 @@ def numpy_stream(seed: int, *names: Name) -> np.random.Generator:
 
 
 def on_device(generator: torch.Generator, device: torch.device) -> torch.Generator:
-    """Return a generator that draws on ``device``: the given one if it does, else one seeded by a single draw of it.
+    """Return a generator that draws on ``device``: the given one, or one seeded by a single draw of it.
 
-    For training, where drawing millions of normal numbers on the CPU would cost more than the step; the numbers
-    then depend on the kind of device.
+    For training, where drawing on the CPU would cost more than the step; the numbers depend on the kind of device.
     """
     if generator.device.type == device.type:
         return generator
@@ -58,10 +44,7 @@ def on_device(generator: torch.Generator, device: torch.device) -> torch.Generat
 
 @contextmanager
 def lent_to_torch(seed: int, *names: Name) -> Generator[None]:
-    """Lend the named stream to code that draws from torch's global one, and give that back after.
-
-    Such code is module constructors, and other packages' training loops.
-    """
+    """Lend the named stream to module constructors and others' loops, which draw from torch's global generator."""
     lent = torch.get_rng_state()
     torch.set_rng_state(stream(seed, *names).get_state())
     try:
@@ -70,30 +53,16 @@ def lent_to_torch(seed: int, *names: Name) -> Generator[None]:
         torch.set_rng_state(lent)
 
 
-initial_weights = lent_to_torch
-"""The name under which module constructors borrow it."""
+initial_weights = lent_to_torch  # The name under which module constructors borrow it
 
 
 def row_streams(seed: int, names: Sequence[Name], rows: int) -> list[torch.Generator]:
-    """Return one generator per row, so that a row's draws never depend on its neighbours.
-
-    Args:
-        seed: the user's seed.
-        names: the path shared by the rows.
-        rows: how many rows.
-
-    Returns:
-        ``rows`` CPU generators; draws are made on the CPU and moved, so the numbers do not depend on the device.
-    """
+    """Return one CPU generator per row: draws depend neither on neighbouring rows nor on the device."""
     return [stream(seed, *names, row) for row in range(rows)]
 
 
 def row_noise(
     generators: Sequence[torch.Generator], shape: Sequence[int], device: torch.device | str = "cpu"
 ) -> torch.Tensor:
-    """Draw standard normal noise, each row from its own generator.
-
-    Returns:
-        float32 ``[len(generators), *shape]``.
-    """
+    """Draw standard normal float32 ``[len(generators), *shape]``, each row from its own generator."""
     return torch.stack([torch.randn(tuple(shape), generator=g) for g in generators]).to(device)

@@ -1,11 +1,8 @@
 """The record of offline reinforcement learning: rows of (obs, action, reward, next obs), each with its two endings.
 
-``terminated`` ends the return (no bootstrap); ``truncated`` only ends the recording (the target still bootstraps).
-The stored next observation is the true successor, also across a time limit; it is never the next row's observation
-taken for granted. Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
+``terminated`` ends the return (no bootstrap), ``truncated`` only the recording. The next observation is the true
+successor, also across a time limit. Shapes: ``B`` rows, ``S`` observation, ``A`` action.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -16,33 +13,24 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Transitions:
-    """Rows of experience, recorded or imagined.
+    """Rows of experience, recorded or imagined."""
 
-    Attributes:
-        obs: float32 ``[B, S]``.
-        action: float32 ``[B, A]`` in [-1, 1].
-        reward: float32 ``[B]``.
-        next_obs: float32 ``[B, S]``.
-        terminated: bool ``[B]``, the task ended here: nothing follows.
-        truncated: bool ``[B]``, a limit ended the recording or the rollout here: more would have followed.
-    """
-
-    obs: Tensor
-    action: Tensor
-    reward: Tensor
-    next_obs: Tensor
-    terminated: Tensor
-    truncated: Tensor
+    obs: Tensor  # float32 `[B, S]`
+    action: Tensor  # float32 `[B, A]` in [-1, 1]
+    reward: Tensor  # float32 `[B]`
+    next_obs: Tensor  # float32 `[B, S]`
+    terminated: Tensor  # bool `[B]`, the task ended here: nothing follows
+    truncated: Tensor  # bool `[B]`, a limit ended the recording or the rollout here: more would have followed
 
     def __len__(self) -> int:
         """Return the number of rows ``B``."""
         return int(self.obs.shape[0])
 
-    def select(self, index: Tensor) -> Transitions:
+    def select(self, index: Tensor) -> "Transitions":
         """Keep the rows of ``index`` (int64 positions or a bool mask), in that order."""
         return Transitions(*(getattr(self, field.name)[index] for field in fields(self)))
 
-    def to(self, device: torch.device | str) -> Transitions:
+    def to(self, device: torch.device | str) -> "Transitions":
         """Move every column."""
         return Transitions(*(getattr(self, field.name).to(device) for field in fields(self)))
 
@@ -54,17 +42,11 @@ def concat(parts: Sequence[Transitions]) -> Transitions:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one step in a world brought, for each of its rows.
+    """What one step in a world brought, for each of its rows."""
 
-    Attributes:
-        obs: float32 ``[B, S]``, the observation arrived at.
-        reward: float32 ``[B]``, unpenalised.
-        terminated: bool ``[B]``.
-        uncertainty: float32 ``[B]``, how little the world knows of this step, in the world's own documented unit;
-            zero where it knows all (the true simulator).
-    """
-
-    obs: Tensor
-    reward: Tensor
-    terminated: Tensor
+    obs: Tensor  # float32 `[B, S]`, the observation arrived at
+    reward: Tensor  # float32 `[B]`, unpenalised
+    terminated: Tensor  # bool `[B]`
+    # Float32 `[B]`, how little the world knows of this step, in the world's own documented unit; zero where it knows
+    # all (the true simulator).
     uncertainty: Tensor

@@ -14,8 +14,6 @@ Shapes legend: ``B`` rows, ``T`` steps, ``L`` chunk, ``V`` cameras, ``Y X`` pixe
 (7 of one arm, 14 of two), ``S`` measured numbers (8 and 14), ``N`` groups, ``G`` group size or grippers, ``K`` memory frames.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,42 +29,26 @@ from worldrl.core.observation import IMAGE, MAIN_CAMERAS, camera_of, stack_views
 
 @dataclass(frozen=True)
 class Episode:
-    """One recorded episode.
+    """One recorded episode; ArtefactError where actions have another size than ``actions`` says."""
 
-    Attributes:
-        frames: uint8 ``[T+1, V, Y, X, 3]``, one per camera of ``cameras``.
-        state: float32 ``[T+1, S]``, measured. One arm (8): end-effector position (m), axis-angle (rad), two finger
-            positions (m; the right one counts negative, as in LIBERO). Joints: as the action.
-        command: float32 ``[T+1, A]``. One arm (7): commanded pose, position (m), rotation vector (rad), gripper in
-            [-1, 1]. Joints: the targets that the servos have.
-        action: float32 ``[T, A]`` in the range of ``actions``.
-        reward: float32 ``[T]``; 1 where frame ``t+1`` fulfils the task, else 0.
-        contact: bool ``[T+1]``, the fingers touch a task object.
-        terminated: the task ended the episode (success).
-        truncated: the time limit ended it.
-        instruction: what the robot was told.
-        task: name of the task, for example ``"PickRedCube"``.
-        cameras: names, in the order of axis ``V``.
-        meta: JSON-ready provenance: seed, index, source (expert, policy id, random), style.
-        actions: what the numbers of ``action`` and ``command`` are.
-
-    Raises:
-        ArtefactError: the actions have another size than ``actions`` says.
-    """
-
-    frames: NDArray[np.uint8]
+    frames: NDArray[np.uint8]  # uint8 `[T+1, V, Y, X, 3]`, one per camera of `cameras`
+    # Float32 `[T+1, S]`, measured. One arm (8): end-effector position (m), axis-angle (rad), two finger positions (m;
+    # the right one counts negative, as in LIBERO). Joints: as the action.
     state: NDArray[np.float32]
+    # Float32 `[T+1, A]`. One arm (7): commanded pose, position (m), rotation vector (rad), gripper in [-1, 1]. Joints:
+    # the targets that the servos have.
     command: NDArray[np.float32]
-    action: NDArray[np.float32]
-    reward: NDArray[np.float32]
-    contact: NDArray[np.bool_]
-    terminated: bool
-    truncated: bool
-    instruction: str
-    task: str
-    cameras: tuple[str, ...] = ("scene",)
+    action: NDArray[np.float32]  # float32 `[T, A]` in the range of `actions`
+    reward: NDArray[np.float32]  # float32 `[T]`; 1 where frame `t+1` fulfils the task, else 0
+    contact: NDArray[np.bool_]  # bool `[T+1]`, the fingers touch a task object
+    terminated: bool  # the task ended the episode (success)
+    truncated: bool  # the time limit ended it
+    instruction: str  # what the robot was told
+    task: str  # name of the task, for example `"PickRedCube"`
+    cameras: tuple[str, ...] = ("scene",)  # names, in the order of axis `V`
+    # JSON-ready provenance: seed, index, source (expert, policy id, random), style.
     meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    actions: ActionSpec = TOOL_ACTIONS
+    actions: ActionSpec = TOOL_ACTIONS  # what the numbers of `action` and `command` are
 
     def __post_init__(self) -> None:
         """Refuse numbers that nobody has described."""
@@ -137,121 +119,87 @@ class Episode:
 
 @dataclass(frozen=True)
 class PolicyObs:
-    """What a policy sees, batched.
+    """What a policy sees, batched."""
 
-    Attributes:
-        image: uint8 ``[B, Y, X, 3]`` of the scene camera.
-        command: float32 ``[B, A]``, what the robot was last told (see :class:`Episode`).
-        instruction: ``B`` sentences.
-        more: what is observed besides, by name, for policies that ask for it: ``state`` float32 ``[B, S]``, ``wrist_image``
-            uint8 ``[B, Y, X, 3]``.
-        past: what it saw at the control steps before, the oldest first, for policies with ``n_obs_steps`` above 1; before
-            an episode's first observation that one is repeated.
-    """
-
-    image: torch.Tensor
-    command: torch.Tensor
-    instruction: Sequence[str]
+    image: torch.Tensor  # uint8 `[B, Y, X, 3]` of the scene camera
+    command: torch.Tensor  # float32 `[B, A]`, what the robot was last told (see Episode)
+    instruction: Sequence[str]  # `B` sentences
+    # What is observed besides, by name, for policies that ask for it: `state` float32 `[B, S]`, `wrist_image` uint8
+    # `[B, Y, X, 3]`.
     more: Mapping[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
-    past: Sequence[PolicyObs] = ()
+    # What it saw at the control steps before, the oldest first, for policies with `n_obs_steps` above 1; before an
+    # episode's first observation that one is repeated.
+    past: "Sequence[PolicyObs]" = ()
 
 
 @dataclass(frozen=True)
 class CorrelatedNoise:
-    """The part of each rollout's exploration that stays the same at every step (``policies.exploration``).
+    """The part of each rollout's exploration that stays the same at every step (``policies.exploration``)."""
 
-    Attributes:
-        value: standard normal draws ``[B, A]``.
-        share: of the variance that lasts, in (0, 1].
-    """
+    value: torch.Tensor  # standard normal draws `[B, A]`
+    share: float  # of the variance that lasts, in (0, 1]
 
-    value: torch.Tensor
-    share: float
-
-    def select(self, index: torch.Tensor) -> CorrelatedNoise:
+    def select(self, index: torch.Tensor) -> "CorrelatedNoise":
         """Keep the rows of ``index``."""
         return CorrelatedNoise(self.value[index], self.share)
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A policy's answer to one observation.
+    """A policy's answer to one observation."""
 
-    Attributes:
-        action: float32 ``[B, L, A]`` in the robot's range.
-        token: what was drawn, for ``log_prob``: int64 ``[B, L, A]``, the discrete action whose centre ``action`` is; of
-            policies without tokens a float row ``[B, N]`` (``policies.lerobot.one_step``).
-        logp: float32 ``[B, L, A]``, log-probability of each token or number.
-        decided: float32 ``[B, L, A]``, what the network said before it was taken to the robot's range; None where it
-            cannot say anything outside.
-    """
-
-    action: torch.Tensor
+    action: torch.Tensor  # float32 `[B, L, A]` in the robot's range
+    # What was drawn, for `log_prob`: int64 `[B, L, A]`, the discrete action whose centre `action` is; of policies
+    # without tokens a float row `[B, N]` (`policies.lerobot.one_step`).
     token: torch.Tensor
-    logp: torch.Tensor
+    logp: torch.Tensor  # float32 `[B, L, A]`, log-probability of each token or number
+    # Float32 `[B, L, A]`, what the network said before it was taken to the robot's range; None where it cannot say
+    # anything outside.
     decided: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """What a policy thinks of given draws, with gradient.
+    """What a policy thinks of given draws, with gradient."""
 
-    Attributes:
-        logp: ``[B, L, A]``, log-probability of each token or number.
-        logits: ``[B, L, A, bins]`` where the policy draws from finitely many tokens: their whole distribution; None where
-            it knows the density of what was drawn only.
-    """
-
-    logp: torch.Tensor
+    logp: torch.Tensor  # `[B, L, A]`, log-probability of each token or number
+    # `[B, L, A, bins]` where the policy draws from finitely many tokens: their whole distribution; None where it knows
+    # the density of what was drawn only.
     logits: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Imagined:
-    """What a world model predicts for one chunk.
+    """What a world model predicts for one chunk."""
 
-    Attributes:
-        latent: float32 ``[B, F, c, h, w]``, the chunk's predicted latent frames.
-        frame_steps: control step (1..L) that each latent frame shows.
-        command: float32 ``[B, L, A]``, integrated exactly from the actions.
-        success_prob: float32 ``[B, F]``, of its best judge.
-        uncertainty: float32 ``[B, F]``, how far its jurors are apart (standard deviation of their probabilities); None
-            where a model has but one judge.
-        state: float32 ``[B, F, S]``, predicted measured numbers; ``state_deviation`` their standard deviations. None where a
-            model does not predict them.
-    """
-
-    latent: torch.Tensor
-    frame_steps: tuple[int, ...]
-    command: torch.Tensor
-    success_prob: torch.Tensor
+    latent: torch.Tensor  # float32 `[B, F, c, h, w]`, the chunk's predicted latent frames
+    frame_steps: tuple[int, ...]  # control step (1..L) that each latent frame shows
+    command: torch.Tensor  # float32 `[B, L, A]`, integrated exactly from the actions
+    success_prob: torch.Tensor  # float32 `[B, F]`, of its best judge
+    # Float32 `[B, F]`, how far its jurors are apart (standard deviation of their probabilities); None where a model has
+    # but one judge.
     uncertainty: torch.Tensor | None = None
+    # Float32 `[B, F, S]`, predicted measured numbers; `state_deviation` their standard deviations. None where a model
+    # does not predict them.
     state: torch.Tensor | None = None
     state_deviation: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
 class ImaginedVideos:
-    """Whole imagined videos, as their rewards see them.
+    """Whole imagined videos, as their rewards see them."""
 
-    Attributes:
-        frames: uint8 ``[N, T, Y, X, 3]``; frame 0 is the recorded one that the video goes on from.
-        latent: float32 ``[N, T - 1, c, h, w]``, the imagined frames.
-        frame_s: seconds between frames.
-        instruction: ``N`` sentences.
-        command: float32 ``[N, T, A]``, what the robot was told at each frame; None where the video was planned.
-        action: float32 ``[N, S, A]``, the actions of all ``S`` control steps up to the last frame; None where it was planned.
-        readings: what was read off these frames so far, by who read it (``rewards.motion.inverse_dynamics.read_once``): several rewards,
-            and whoever executes a plan, ask the same reader.
-    """
-
-    frames: torch.Tensor
-    latent: torch.Tensor
-    frame_s: float
-    instruction: Sequence[str]
+    frames: torch.Tensor  # uint8 `[N, T, Y, X, 3]`; frame 0 is the recorded one that the video goes on from
+    latent: torch.Tensor  # float32 `[N, T - 1, c, h, w]`, the imagined frames
+    frame_s: float  # seconds between frames
+    instruction: Sequence[str]  # `N` sentences
+    # Float32 `[N, T, A]`, what the robot was told at each frame; None where the video was planned.
     command: torch.Tensor | None = None
+    # Float32 `[N, S, A]`, the actions of all `S` control steps up to the last frame; None where it was planned.
     action: torch.Tensor | None = None
     # No argument: a copy with other frames (dataclasses.replace) must begin without readings.
+    # What was read off these frames so far, by who read it (`rewards.motion.inverse_dynamics.read_once`): several
+    # rewards, and whoever executes a plan, ask the same reader.
     readings: dict[object, torch.Tensor] = field(
         init=False, repr=False, compare=False, default_factory=dict[object, torch.Tensor]
     )
@@ -264,33 +212,23 @@ class ImaginedVideos:
 
 @dataclass(frozen=True)
 class ResetRecord:
-    """A state from which an imagined rollout may start.
+    """A state from which an imagined rollout may start."""
 
-    Attributes:
-        reference: uint8 ``[Y, X, 3]``, the episode's first frame; of several cameras a sheet (``core.observation``).
-        memory: uint8 ``[K, Y, X, 3]``, the last ``K`` model frames up to now; repeats of the reference at an
-            episode's start.
-        command: float32 ``[A]`` now.
-        instruction: what the robot was told.
-        task: name of the task.
-        step: control steps already spent (0 for an initial state), taken off the horizon.
-        source: where it comes from, for example ``"demonstrations/12"``.
-        memory_action: float32 ``[M, A]``, the actions that led to the memory's frames, ``frame_stride`` each, null
-            actions before the episode's start; None where that is all of them.
-        reference_command: float32 ``[A]`` at the reference; None at an episode's start, where it is ``command``.
-        state: float32 ``[S]``, measured now; None where nobody needs it.
-    """
-
+    # Uint8 `[Y, X, 3]`, the episode's first frame; of several cameras a sheet (`core.observation`).
     reference: NDArray[np.uint8]
+    # Uint8 `[K, Y, X, 3]`, the last `K` model frames up to now; repeats of the reference at an episode's start.
     memory: NDArray[np.uint8]
-    command: NDArray[np.float32]
-    instruction: str
-    task: str
-    step: int
-    source: str
+    command: NDArray[np.float32]  # float32 `[A]` now
+    instruction: str  # what the robot was told
+    task: str  # name of the task
+    step: int  # control steps already spent (0 for an initial state), taken off the horizon
+    source: str  # where it comes from, for example `"demonstrations/12"`
+    # Float32 `[M, A]`, the actions that led to the memory's frames, `frame_stride` each, null actions before the
+    # episode's start; None where that is all of them.
     memory_action: NDArray[np.float32] | None = None
+    # Float32 `[A]` at the reference; None at an episode's start, where it is `command`.
     reference_command: NDArray[np.float32] | None = None
-    state: NDArray[np.float32] | None = None
+    state: NDArray[np.float32] | None = None  # float32 `[S]`, measured now; None where nobody needs it
 
     @property
     def first_command(self) -> NDArray[np.float32]:

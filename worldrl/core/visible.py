@@ -1,11 +1,8 @@
 """Text of strangers on a terminal: names of files and tasks, sentences."""
 
-from __future__ import annotations
-
 from unicodedata import category
 
-JOINERS = "\u200c\u200d"
-"""They choose shapes of letters, and belong to the writing of many languages."""
+JOINERS = "\u200c\u200d"  # They choose shapes of letters, and belong to the writing of many languages
 
 
 def visible(text: str) -> str:

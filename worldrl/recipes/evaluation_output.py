@@ -1,7 +1,5 @@
 """Output of `evaluate`, `benchmark` and `train-vla`: videos of episodes and the closing table of rates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Exclusive use of a folder that several runs fill."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Generator
@@ -16,12 +14,7 @@ LOCK = "lock"
 
 @contextmanager
 def exclusive_folder(folder: Path) -> Generator[Path]:
-    """Use a folder exclusively, making it where it is missing; other processes wait.
-
-    The lock ends with its process, so after a kill the next process resumes from the files in the folder.
-
-    Raises RunDirectoryError (it cannot be made or written to).
-    """
+    """Use a folder exclusively, made where it is missing; others wait, and a kill lets go (RunDirectoryError)."""
     with disk_errors(folder, needed=0, error=RunDirectoryError):
         folder.mkdir(parents=True, exist_ok=True)
         lock = open_regular(folder / LOCK, os.O_RDWR | os.O_CREAT)

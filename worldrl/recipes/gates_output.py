@@ -1,7 +1,5 @@
 """The table of a world model's gates."""
 
-from __future__ import annotations
-
 from rich.table import Table
 
 from worldrl.core.storage.log import console

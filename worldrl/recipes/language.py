@@ -1,9 +1,4 @@
-"""Instructions of tasks: for training, and those that an episode cannot fulfil.
-
-The embedded suite has paraphrases of its tasks; of an external suite only the instructions of its episodes are known.
-"""
-
-from __future__ import annotations
+"""Instructions of tasks for training, and those that an episode cannot fulfil; other suites' are their episodes'."""
 
 from collections.abc import Sequence
 
@@ -38,11 +33,7 @@ def training_instructions_or_known(episodes: Sequence[Episode]) -> dict[str, lis
 
 
 def exclusive_tasks(task: str) -> list[str]:
-    """Tasks of the same scene that cannot be fulfilled together with ``task``.
-
-    Picking tasks over the same objects exclude one another, since one gripper holds one object. Other kinds do not: an episode that opens
-    a drawer may begin in a state that fulfils "close the drawer".
-    """
+    """Tasks of the same scene that cannot be fulfilled together with ``task``: picking others of the same objects."""
     from worldrl_envs.tasks import get_task, task_names
 
     spec = get_task(task)

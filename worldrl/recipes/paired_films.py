@@ -1,7 +1,5 @@
 """Two videos of one length beside each other: as a film, and as a filmstrip."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -27,18 +25,10 @@ def write_pair(
     first: int = 0,
     second: str = "imagined",
 ) -> None:
-    """Write ``videos/NAME.mp4`` and ``filmstrips/NAME.png``.
+    """Write ``videos/NAME.mp4`` and ``filmstrips/NAME.png`` of two clips uint8 ``[T, Y, X, 3]``.
 
-    Args:
-        folder: of both.
-        name: of both.
-        title: above the strip.
-        real: uint8 ``[T, Y, X, 3]``.
-        imagined: uint8 ``[T, Y, X, 3]``.
-        stride: control steps between frames.
-        fps: of the film.
-        first: control step of frame 0.
-        second: what the dream is called.
+    ``stride`` control steps lie between frames; ``first`` is the step of frame 0, ``second`` the name of the second
+    clip.
     """
     write_file(folder / "videos" / f"{name}.mp4", pair_film(real, imagined, fps))
     strip = pair_strip(title, "", real, imagined, stride=stride, first=first, second=second)

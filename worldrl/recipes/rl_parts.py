@@ -28,10 +28,7 @@ REGISTRIES = {
 
 
 def open_parts(names: PartNames, setting: str) -> Parts:
-    """Import the named parts; empty names are left to the method. ``setting`` is the dotted name of their settings.
-
-    Raises SettingError: there is no such part; the message names the nearest.
-    """
+    """Import the named parts of ``setting``; empty names are left to the method. SettingError names the nearest."""
     given = {field.name: getattr(names, field.name) for field in fields(PartNames)}
     for kind, name in given.items():
         if name:

@@ -1,7 +1,5 @@
 """Shared by simulator jobs: opening the run directory, choosing tasks, printing rates."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,33 +11,21 @@ from worldrl.core.storage.jsonfile import difference, read_json, write_json
 from worldrl.core.storage.run import RunDirectory
 from worldrl.settings import MAY_CHANGE, WHERE, as_plain, resume_command
 
-DATASET = "dataset"
-"""Folder of the recorded episodes in a run directory."""
+DATASET = "dataset"  # Folder of the recorded episodes in a run directory
 
 
 @contextmanager
 def open_run(command: str, settings: Any) -> Generator[RunDirectory]:
-    """Open or reopen the run directory of a job, with a heartbeat until the job ends.
-
-    Raises:
-        RunDirectoryError: it is in use, not writable, or belongs to other settings.
-    """
+    """Open or reopen a job's run directory, with a heartbeat; RunDirectoryError where it is in use or another's."""
     config = {name: value for name, value in as_plain(settings).items() if name not in MAY_CHANGE}
-    with (
-        RunDirectory.open(
-            Path(settings.run_dir), command=command, config=config, resume_command=resume_command(command), free=WHERE
-        ) as run,
-        Heartbeat(run),
-    ):
+    path, resume = Path(settings.run_dir), resume_command(command)
+    opened = RunDirectory.open(path, command=command, config=config, resume_command=resume, free=WHERE)
+    with opened as run, Heartbeat(run):
         yield run
 
 
 def claim_inputs(run: RunDirectory, inputs: Mapping[str, Any]) -> None:
-    """Note what exactly a run reads, so that a continued run never mixes two contents of the same folders.
-
-    Raises:
-        RunDirectoryError: the run was begun with other content.
-    """
+    """Note what exactly a run reads; RunDirectoryError where it was begun with other content of the same folders."""
     file = run.path / "inputs.json"
     if file.exists() and (changed := difference(read_json(file), inputs)):
         raise RunDirectoryError(f"{run.path}: was begun with other content: {changed}; choose a new run_dir")
@@ -47,11 +33,7 @@ def claim_inputs(run: RunDirectory, inputs: Mapping[str, Any]) -> None:
 
 
 def choose_tasks(tasks: Sequence[str], kind: str | None) -> list[str]:
-    """Named tasks; without names all of one kind (object, spatial, goal, long, bimanual), or all of one arm for None.
-
-    Raises:
-        SettingError: an unknown name, a task named twice, or both given.
-    """
+    """Named tasks, each once; without names all of one kind, or all of one arm for None. SettingError for others."""
     from worldrl_envs.tasks import BIMANUAL, KINDS, task_names
 
     kinds, known = (*KINDS, BIMANUAL), (*task_names(), *task_names(BIMANUAL))

@@ -1,7 +1,5 @@
 """Episodes that a command records for itself without a dataset."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,8 +15,7 @@ from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.embedded import embedded_embodiment, embedded_options
 from worldrl.rollout.real.specs import EpisodeSpec
 
-KIND = "object"
-"""Kind of the tasks that the bundled world model was trained on."""
+KIND = "object"  # Kind of the tasks that the bundled world model was trained on
 HOLD_STEPS = 8
 NEAR_MISS = ExpertActor(noise=0.3, goal_offset=0.02, blind=True)
 """An expert with noise and one attempt per skill: failures that start like successes."""
@@ -26,11 +23,7 @@ SOURCES: tuple[tuple[str, AnyActor], ...] = (("expert", ExpertActor()), ("blind_
 
 
 def check_samples(tasks: Sequence[str], robot: AnyEmbodiment) -> list[str]:
-    """Tasks to record; without names the Pick tasks.
-
-    Raises:
-        SettingError: unknown tasks, or tasks of another robot than the world model's.
-    """
+    """Tasks to record, the Pick tasks without names; SettingError for unknown ones or another robot's."""
     chosen = choose_tasks(tasks, None if tasks else KIND)
     if embedded_embodiment(chosen) != robot:
         raise SettingError(
@@ -43,14 +36,7 @@ def check_samples(tasks: Sequence[str], robot: AnyEmbodiment) -> list[str]:
 def record_samples(
     folder: Path, tasks: Sequence[str], count: int, *, seed: int, image_size: int, images: Sequence[str] = (IMAGE,)
 ) -> EpisodeDataset:
-    """Record ``count`` episodes of tasks in turn in the embedded suite, half by the expert and half near misses; resumes in ``folder``.
-
-    ``images`` names the cameras' images.
-
-    Raises:
-        WorkerError: the simulator failed.
-        ArtefactError: the folder holds something else.
-    """
+    """Record ``count`` episodes of tasks in turn, half by the expert and half near misses; resumes in ``folder``."""
     plans = [
         CollectPlan(actor, [_spec(source, tasks, number, seed) for number in range(first, count, 2)])
         for first, (source, actor) in enumerate(SOURCES)

@@ -1,7 +1,5 @@
 """Settings of the sampler of a saved world model, for a measurement or permanently."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from worldrl.core.errors import SettingError

@@ -1,10 +1,4 @@
-"""Stages side by side: each in a spawned process with one thread; results are passed as JSON files.
-
-Small networks gain nothing from a second thread, but two of them run side by side on two cores. A stage's result depends on its task
-alone, not on the number of workers.
-"""
-
-from __future__ import annotations
+"""Stages side by side, each in a spawned process with one thread, which is enough for small networks."""
 
 import signal
 import threading
@@ -41,12 +35,7 @@ class Task(Protocol):
 def run_tasks(
     name: str, tasks: Mapping[str, Task], workers: int, *, on_result: Callable[[str, dict[str, Any]], None]
 ) -> None:
-    """Compute tasks by folder, ``workers`` at a time; 0 computes in this process, with its own number of threads.
-
-    ``on_result`` is called in this process with each folder and its result, as soon as it is there.
-
-    Raises WorkerError: a process died; the others are stopped.
-    """
+    """Compute tasks by folder, ``workers`` at a time, 0 in this process; WorkerError where a process died."""
     queue, running = list(tasks.items()), dict[int, tuple[str, SpawnProcess]]()
     with Progress(name, total=len(tasks), unit="stages") as progress:
         try:

@@ -1,7 +1,4 @@
-"""Stages that several jobs share: train a policy, train a world model, calibrate, measure gates.
-
-Each takes the folder of its stage, resumes from the files in it and leaves an artefact.
-"""
+"""Stages that several jobs share: each resumes from the files in its folder and leaves an artefact."""
 
 from __future__ import annotations
 
@@ -39,8 +36,7 @@ from worldrl.world_models.video.training_config import WorldModelTraining
 if TYPE_CHECKING:
     from worldrl.world_models.wan.training import WanTraining
 
-POLICY = "policy"
-"""Folder name of a policy inside a stage."""
+POLICY = "policy"  # Folder name of a policy inside a stage
 LEARNERS = {
     VIDEO: "worldrl.recipes.world_model.learn_video:learn_video",
     WAN: "worldrl.recipes.world_model.learn_wan:learn_wan",
@@ -89,10 +85,7 @@ def learn_world_model(
     log: MetricLog | None,
     series: str = "dynamics",
 ) -> dict[str, Any]:
-    """Train all parts that have steps in place; return the last logged numbers.
-
-    Raises SettingError (the settings are for another backbone than the model).
-    """
+    """Train all parts that have steps in place; return the last numbers. SettingError for another backbone."""
     if model.backbone != training.backbone:
         raise SettingError(
             f"start: those weights are a {model.backbone!r} world model's, but backbone={training.backbone} was asked for; "
@@ -107,10 +100,7 @@ def learn_world_model(
 def split_held_out(
     episodes: Sequence[Episode], share: float, *, seed: int
 ) -> tuple[Sequence[Episode], list[Episode], list[Episode]]:
-    """Split episodes into training, calibration and gate sets; the last two get half of ``share`` each.
-
-    The same motion in several visual styles (``worldrl restyle``) is in one set only. Training episodes of a dataset stay undecoded.
-    """
+    """Split episodes into training, calibration and gate sets (half of ``share`` each); a motion stays in one."""
     from worldrl.rollout.real.motions import shuffled_motions
 
     order = shuffled_motions(episodes, seed=seed, name="held-out")
@@ -137,8 +127,8 @@ def calibrate(
 ) -> SuccessRule:
     """Set the success threshold of the model's configuration and return its rule.
 
-    Uses recorded episodes outside training, whose true actions are replayed with noise of ``seed``, and imagined rollouts of a policy,
-    which are executed in the simulator. ``target_precision`` is the least share of imagined successes that are real.
+    From held-out episodes, whose true actions are replayed, and imagined rollouts, which are executed in the simulator.
+    ``target_precision`` is the least share of imagined successes that are real.
     """
     head = model.config.outcome
     parts = [_replayed_scores(model, episodes, seed)] if episodes else []
@@ -175,10 +165,7 @@ def imagined_plan(
     exploration: Exploration,
     simulator_backend: SimulatorBackend = EMBEDDED_BACKEND,
 ) -> CollectPlan[AnyActor]:
-    """Let the policy act in imagination, ``count`` times per task, and plan to execute the rollouts in the simulator.
-
-    The rollouts are stored in ``file``, which the workers read; an existing file is not imagined again.
-    """
+    """Let the policy act in imagination, ``count`` times per task, into ``file``, and plan to execute the rollouts."""
     if not file.exists():
         imagine_policy(
             model,

@@ -1,7 +1,5 @@
 """Datasets for training: opened together, of one robot, and of the image size of a model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 from worldrl.core.errors import SettingError
@@ -14,15 +12,11 @@ from worldrl.data.lerobot.dataset import EpisodeDataset, open_recorded, require_
 from worldrl.data.lerobot.format import OURS
 from worldrl.data.windows.keyframes import keyframes
 
-Offer = Callable[[int], str | None]
-"""Maps the side of square images to settings by which a model takes them, or None."""
+Offer = Callable[[int], str | None]  # Maps the side of square images to settings by which a model takes them, or None
 
 
 def open_datasets(folders: Sequence[str], images: ImageFit | None = None) -> list[EpisodeDataset]:
-    """Open datasets for joint use without decoding; ``images`` is as in :meth:`EpisodeDataset.open`.
-
-    Raises ArtefactError where one is missing, damaged, empty or does not fit.
-    """
+    """Open datasets for joint use without decoding; ArtefactError where one is missing, damaged or does not fit."""
     datasets = [open_recorded(folder, images) for folder in folders]
     require_alike(datasets, "embodiment", "fps", "image_size")
     return datasets
@@ -31,13 +25,10 @@ def open_datasets(folders: Sequence[str], images: ImageFit | None = None) -> lis
 def require_image_size(
     dataset: EpisodeDataset, size: int, field: str, offer: Offer = lambda _side: None, *, fit: str = ""
 ) -> None:
-    """Refuse images of another size than a model's before any is decoded.
+    """SettingError for images of another size than a model's (``field``), before any is decoded, with what to do.
 
-    ``field`` names the model's size for users, for example ``"model.image_size"``; ``offer`` gives settings for the dataset's size.
-    ``fit`` names the setting that brings images to the model's size, empty where there is none.
-
-    Raises:
-        SettingError: with both sizes and what to do.
+    ``offer`` gives settings for the dataset's size, ``fit`` names the setting that brings images to the model's, if
+    any.
     """
     rows, columns = dataset.image_size
     if (rows, columns) == (size, size):
@@ -54,11 +45,7 @@ def require_image_size(
 
 
 def require_cameras(datasets: Sequence[EpisodeDataset], images: Sequence[str]) -> None:
-    """Refuse datasets that lack the images of a model, before any is decoded.
-
-    Raises:
-        SettingError: with the cameras of both.
-    """
+    """SettingError, with the cameras of both, for datasets that lack the images of a model."""
     for dataset in datasets:
         recorded = [image_name(camera) for camera in dataset.cameras]
         if missing := [name for name in images if name not in recorded]:
@@ -70,11 +57,7 @@ def require_cameras(datasets: Sequence[EpisodeDataset], images: Sequence[str]) -
 
 
 def require_instructions(datasets: Iterable[EpisodeDataset]) -> None:
-    """Refuse sentences that no encoder reads, before any is encoded.
-
-    Raises:
-        SettingError: with the dataset, the episode and how to leave it out.
-    """
+    """SettingError, with dataset and episode, for sentences that no encoder reads."""
     for dataset in datasets:
         for record in dataset.records:
             try:
@@ -95,10 +78,7 @@ def _other_images(dataset: EpisodeDataset, size: int, *, square: bool) -> str:
 
 
 def offers(settings: str, takes: Callable[[int], object]) -> Offer:
-    """Settings by which a model takes another image size.
-
-    ``settings`` contains ``{side}``; ``takes`` makes a configuration of that size, SettingError or False where that is impossible.
-    """
+    """Settings (with ``{side}``) by which a model takes another image size, if ``takes`` makes such a configuration."""
 
     def offer(side: int) -> str | None:
         try:
@@ -110,10 +90,7 @@ def offers(settings: str, takes: Callable[[int], object]) -> Offer:
 
 
 def note_events(episodes: Iterable[Episode], what: str) -> None:
-    """Print a note where no gripper changes and no contact begins, so that ``event_share`` has no effect.
-
-    Episodes are decoded up to the first with such a frame; ``what`` names them.
-    """
+    """Print a note where no gripper changes and no contact begins in ``what``: ``event_share`` has no effect there."""
     if not any(keyframes(episode) for episode in episodes):
         console().print(
             f"note: no gripper changes and no contact begins in {what}; windows start at any frame, whatever event_share is",

@@ -1,7 +1,5 @@
 """Visual styles that are reserved for tests: no world model is trained on them, so that their cost can be measured."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from worldrl.core.errors import SettingError

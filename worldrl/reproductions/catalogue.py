@@ -1,7 +1,5 @@
 """The effects of ``worldrl reproduce``: summary, cost and module of each."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -45,10 +43,7 @@ class Task:
 
 
 class Reproduction(Protocol):
-    """Interface of an effect's module. Settings are a frozen dataclass of numbers, with ``seeds``, and names.
-
-    The module may also have ``numbers_read`` (see the function of that name below) to refuse stages of earlier versions.
-    """
+    """An effect's module; settings are a frozen dataclass with ``seeds``. It may have ``numbers_read`` (below), too."""
 
     SETTINGS: Mapping[str, Any]
     METHODS: Sequence[str]
@@ -132,8 +127,7 @@ HELD: Mapping[str, tuple[tuple[str, ...], ...]] = {
             ("codec_width", "codec_width"), ("width", "width", "depth")),
 }  # fmt: skip
 """Effect to the numbers whose product it holds in memory at once."""
-HELD_BYTES = 4
-"""Least bytes of each: a number in float32."""
+HELD_BYTES = 4  # Least bytes of each: a number in float32
 
 
 def require_room(name: str, sizes: Any) -> None:
@@ -162,12 +156,7 @@ def find(name: str) -> Entry:
 
 
 def changed(settings: Any, change: Mapping[str, float | str]) -> Any:
-    """Return settings with new values of some fields.
-
-    Raises:
-        SettingError: no such field, a name for a number or the reverse, a fraction for a whole number, or a value that the
-            settings refuse.
-    """
+    """Return settings with new values of some fields; SettingError for an unknown field or an impossible value."""
     kinds = {item.name: type(getattr(settings, item.name)) for item in fields(settings)}
     return replace(settings, **{name: new_value(name, value, kinds) for name, value in change.items()})
 

@@ -5,13 +5,12 @@ over seeds is above zero, "contrary" where it is below, and "not reproduced" whe
 seed gives no interval or a seed's number is undecided. A claim over episodes has an interval of its own (:class:`Judged`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from worldrl.core.rng import numpy_stream
 from worldrl.core.statistics.intervals import mean_interval
@@ -19,6 +18,7 @@ from worldrl.evaluation.offline.scores import score_over_seeds
 from worldrl.evaluation.report.model import Curve, Filmstrip, Point, Table
 from worldrl.evaluation.report.words import number
 
+Results = Mapping[str, Sequence[dict[str, Any]]]  # The numbers of every method's stages, by seed
 Verdict = Literal["reproduced", "not reproduced", "contrary", "open"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
@@ -33,21 +33,17 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement of the paper, as a number that should be above zero.
+    """One statement of the paper, as a number that should be above zero."""
 
-    Attributes:
-        sentence: the statement.
-        quantity: meaning and unit of the numbers.
-        values: one per seed.
-        judged: interval and verdict that are not over seeds; None for those over seeds.
-        undecided: seeds whose noise allows no number; with any, the claim is open, since the other seeds are a selection.
-    """
-
-    sentence: str
-    quantity: str
-    values: Sequence[float]
-    judged: Judged | None = None
+    sentence: str  # the statement
+    quantity: str  # meaning and unit of the numbers
+    values: Sequence[float] | NDArray[np.float64]  # one per seed
+    judged: Judged | None = None  # interval and verdict that are not over seeds; None for those over seeds
+    # Seeds whose noise allows no number; with any, the claim is open, since the other seeds are a selection.
     undecided: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", [float(value) for value in self.values])
 
     @property
     def mean(self) -> float | None:
@@ -99,6 +95,11 @@ class Findings:
         if len(found) == 1:
             return found.pop()
         return "contrary" if "contrary" in found else "not reproduced"
+
+
+def column(results: Results, method: str, name: str) -> NDArray[np.float64]:
+    """One number of one method, or a curve of it, by seed."""
+    return np.array([found[name] for found in results[method]], dtype=float)
 
 
 def claims_table(claims: Sequence[Claim]) -> Table:

@@ -1,10 +1,7 @@
 """``worldrl reproduce NAME``: a paper's central effect at small scale, with a table, a figure and a verdict.
 
-Every pair of seed and method is a stage of the run directory, computed in its own process with one thread. A killed run
-resumes with the missing stages. The verdict follows from the interval over seeds alone (:mod:`findings`).
+Every pair of seed and method is a stage, computed in its own process with one thread; a killed run resumes.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -64,12 +61,10 @@ class ReproduceSettings:
 
 
 def main(settings: ReproduceSettings) -> dict[str, Any]:
-    """Compute missing stages, write ``result.json`` and ``report.html``, print the verdict; return the metrics.
-
-    Without a name it prints the list and returns nothing.
-    """
+    """Compute missing stages, write and print the verdict; return the metrics. Without a name it prints the list."""
     if not settings.name:
-        show_list()
+        rows = [(entry.name, entry.summary, entry.cost) for entry in CATALOGUE.values()]
+        print_table(Table("worldrl reproduce NAME", ("name", "effect", "cost on two cores"), rows), console())
         return {}
     effect = find(settings.name).load()
     sizes = changed(effect.SETTINGS[settings.scale], settings.change)
@@ -112,11 +107,7 @@ def compute(run: RunDirectory, settings: ReproduceSettings, cells: Sequence[Cell
 
 
 def refuse_earlier(stage: Stage, read: Sequence[str]) -> None:
-    """Refuse a finished stage that lacks numbers to be read, before others take hours.
-
-    Raises:
-        RunDirectoryError: an earlier version finished it.
-    """
+    """RunDirectoryError where an earlier version finished a stage without numbers that will be read."""
     if not stage.finished:
         return
     held = flat_names(stage.summary)
@@ -175,9 +166,3 @@ def show(name: str, findings: Findings, page: str) -> None:
     """Print the claims and the verdict."""
     print_table(replace(claims_table(findings.claims), title=name), console(), (0, 1, 2, 3, 5))
     console().print(f"{sentence(name, findings)}\nreport: {page}")
-
-
-def show_list() -> None:
-    """Print every effect with its cost."""
-    rows = [(entry.name, entry.summary, entry.cost) for entry in CATALOGUE.values()]
-    print_table(Table("worldrl reproduce NAME", ("name", "effect", "cost on two cores"), rows), console())

@@ -1,9 +1,4 @@
-"""State of a stage with its own training loop, so that a killed stage resumes bit for bit.
-
-Such a loop draws all its numbers from one generator, whose state is part of the checkpoint.
-"""
-
-from __future__ import annotations
+"""State of a stage's own training loop, which draws all its numbers from one generator, to resume it bit for bit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,17 +9,11 @@ import torch
 
 @dataclass
 class LoopState:
-    """What one loop changes.
+    """What one loop changes."""
 
-    Attributes:
-        generator: of all the loop's draws.
-        parts: everything else, by name; each has ``state_dict`` and ``load_state_dict``.
-        seen: further values; empty in a fresh start.
-    """
-
-    generator: torch.Generator
-    parts: Mapping[str, Any]
-    seen: dict[str, Any] = field(default_factory=dict[str, Any])
+    generator: torch.Generator  # of all the loop's draws
+    parts: Mapping[str, Any]  # everything else, by name; each has `state_dict` and `load_state_dict`
+    seen: dict[str, Any] = field(default_factory=dict[str, Any])  # further values; empty in a fresh start
 
     def state_dict(self) -> dict[str, Any]:
         """Contents of a checkpoint."""

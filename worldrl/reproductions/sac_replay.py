@@ -1,7 +1,5 @@
 """The dataset of a short SAC training: all its steps, with simulator states, like D4RL's medium-replay."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from worldrl.data.offline.trajectories import Trajectories, from_episodes
@@ -9,15 +7,11 @@ from worldrl.methods.offline.datasets.behaviour_sac import BehaviourSac, read_ex
 from worldrl.reproductions.stage_sharing import shared
 from worldrl.rollout.vector.episodes import environment_info, make_environment
 
-STRETCHES = 5
-"""Checkpoints of the training; each one cuts an episode."""
+STRETCHES = 5  # Checkpoints of the training; each one cuts an episode
 
 
 def experience(env: str, seed: int, stage: Path, *, steps: int, start: int, hidden: int) -> Trajectories:
-    """Train SAC for ``steps`` steps, unless another stage of the seed has, and return all its steps as a dataset.
-
-    Raises MissingExtraError (Stable-Baselines3 is not installed).
-    """
+    """Train SAC, unless another stage has; return all its steps. MissingExtraError without Stable-Baselines3."""
     config = BehaviourSac(
         steps=steps,
         hidden=(hidden, hidden),

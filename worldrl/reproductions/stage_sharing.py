@@ -1,7 +1,5 @@
 """Parts that several stages of a run use: the first stage makes them, a concurrent one waits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,13 +10,7 @@ MADE = "made.json"
 
 
 def shared(stage: Path, name: str, make: Callable[[Path], None]) -> Path:
-    """Return the folder ``run/shared/name``, filled.
-
-    Args:
-        stage: folder of the present stage, ``run/stages/...``.
-        name: of the shared part, seed included.
-        make: fills the folder; called again after it was killed.
-    """
+    """Return the folder ``run/shared/name`` for a ``stage`` of the run; ``make`` fills it, again after a kill."""
     with exclusive_folder(stage.parents[1] / "shared" / name) as folder:
         if not (folder / MADE).exists():
             make(folder)

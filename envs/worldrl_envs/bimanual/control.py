@@ -32,21 +32,13 @@ _SPEED = (3.1416, 3.4034, 3.1416, 3.9270, 3.9270, 3.9270, 2.0)
 
 @dataclass(frozen=True)
 class JointEmbodiment:
-    """Constants that turn joint targets into the next command.
+    """Constants that turn joint targets into the next command."""
 
-    Attributes:
-        names: Of the numbers, in order.
-        low: Least value of each, rad; grippers 0.
-        high: Greatest value of each, rad; grippers 1.
-        max_speed: Fastest change of each, rad/s; grippers in openings per second.
-        control_hz: Control steps per second.
-    """
-
-    names: tuple[str, ...] = NAMES
-    low: tuple[float, ...] = _LOW + _LOW
-    high: tuple[float, ...] = _HIGH + _HIGH
-    max_speed: tuple[float, ...] = _SPEED + _SPEED
-    control_hz: int = PANDA.control_hz
+    names: tuple[str, ...] = NAMES  # Of the numbers, in order
+    low: tuple[float, ...] = _LOW + _LOW  # Least value of each, rad; grippers 0
+    high: tuple[float, ...] = _HIGH + _HIGH  # Greatest value of each, rad; grippers 1
+    max_speed: tuple[float, ...] = _SPEED + _SPEED  # Fastest change of each, rad/s; grippers in openings per second
+    control_hz: int = PANDA.control_hz  # Control steps per second
 
 
 SIXAXIS_PAIR = JointEmbodiment()
@@ -66,16 +58,7 @@ def home_command() -> NDArray[np.float32]:
 def next_command(
     command: NDArray[np.float32], action: NDArray[np.floating], embodiment: JointEmbodiment = SIXAXIS_PAIR
 ) -> NDArray[np.float32]:
-    """Command one control step later: c' = c + clip(a - c, -v/f, v/f), with a inside the joint limits.
-
-    Args:
-        command: float32[14] before the action.
-        action: float[14], absolute targets.
-        embodiment: Limits v (`max_speed`) and f (`control_hz`).
-
-    Returns:
-        float32[14], a new array.
-    """
+    """Command float32[14] one control step later: c' = c + clip(a - c, -v/f, v/f), with a inside the joint limits."""
     before = np.asarray(command, np.float64)
     target = np.clip(np.asarray(action, np.float64), embodiment.low, embodiment.high)
     step = np.array(embodiment.max_speed) / embodiment.control_hz
@@ -84,8 +67,5 @@ def next_command(
 
 
 def check_action(action: object) -> NDArray[np.float64]:
-    """Validate one action and return it as float64[14] inside the joint limits.
-
-    Raises ActionError (wrong dtype, wrong shape, a number that is not finite, or outside its joint's limits).
-    """
+    """Return an action as float64[14] inside the joint limits; ActionError for others."""
     return check_numbers(action, NAMES, np.array(SIXAXIS_PAIR.low), np.array(SIXAXIS_PAIR.high))

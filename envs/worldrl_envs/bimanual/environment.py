@@ -1,19 +1,15 @@
-"""The two-armed environment: fourteen joint targets, a head camera and two wrist cameras, a sentence.
-
-`BimanualEnv` is one Gymnasium environment class for every task of `bimanual/tasks.py`; its docstring is the
-specification.
-"""
+"""The two-armed environment; the docstring of `BimanualEnv` is the specification."""
 
 from typing import Any, ClassVar
 
-import gymnasium
 import numpy as np
 from gymnasium.utils import EzPickle
 from numpy.typing import NDArray
 
 from worldrl_envs.base import TaskEnv
-from worldrl_envs.bimanual.control import SIXAXIS_PAIR, JointEmbodiment, check_action, home_command, next_command
-from worldrl_envs.bimanual.observations import pixels_space, state_space, state_vector
+from worldrl_envs.bimanual import control
+from worldrl_envs.bimanual.control import ACTION_SIZE, SIXAXIS_PAIR, JointEmbodiment
+from worldrl_envs.bimanual.observations import joint_space, state_space, state_vector
 from worldrl_envs.bimanual.simulation import BimanualSimulation
 from worldrl_envs.errors import OptionError, check_name
 from worldrl_envs.style import Look, Style, sample_style
@@ -38,37 +34,16 @@ class BimanualEnv(TaskEnv):
     float32[14] (measured joints and grippers, in the action's order and units); `command` float32[14] (the targets the
     servos have, see `control.py`); `instruction`, text. `obs="state"`, a Box: see `observations.state_vector`.
 
-    ## Reward, termination, truncation
-    As of the one-armed `TabletopEnv`: reward 1 on a frame where the task is solved, `terminated` with it unless
-    `terminate_on_success=False`, truncation by Gymnasium's TimeLimit with the task's horizon.
-
     ## Domain
     `domain="randomised"` draws, for each episode and as RoboTwin does, light, colours and texture of the table, clutter,
-    the camera's place and the height of the table (up to 3 cm lower). The layout on the table is that of the clean
-    domain.
+    the camera's place and the height of the table (up to 3 cm lower), on the layout of the clean domain; a `style` is of
+    the clean domain only.
 
-    ## info, reset options, learners
-    As of `TabletopEnv`.
-
-    ## Version history
-    v0: first release.
-
-    Args:
-        task: Name of a task, see `worldrl_envs.task_names("bimanual")`.
-        obs: "pixels" or "state".
-        image_size: Height and width of the pictures, pixels.
-        cameras: Any of "head", "left_wrist", "right_wrist".
-        style: A `Style`, the name of a preset, or None for the default look; the clean domain's only.
-        terminate_on_success: Whether success ends the episode.
-        instruction: "canonical"; "paraphrase" or "held_out" draw one per episode from the seed.
-        domain: "clean" or "randomised".
-        render_mode: "rgb_array" or None.
-
-    Raises:
-        UnknownNameError: an unknown name among the arguments; names the nearest.
-        OptionError: the image size is no integer in 8..512, or a style is given for the randomised domain.
+    ## Everything else
+    As of `TabletopEnv`. Version history: v0, first release.
     """
 
+    CONTROL = control
     IMAGES: ClassVar[dict[str, str]] = {
         "head": "image",
         "left_wrist": "left_wrist_image",
@@ -96,24 +71,13 @@ class BimanualEnv(TaskEnv):
         spec = get_task(task)
         self.sim = BimanualSimulation(spec.objects, spec.fixtures)
         self.domain, self._domain_seed = domain, 0
+        look = Look(self.sim.model, "head", _prop_place)
         super().__init__(
-            spec,
-            self.sim,
-            Look(self.sim.model, "head", _prop_place),
-            obs=obs,
-            image_size=image_size,
-            cameras=cameras,
-            style=style,
-            terminate_on_success=terminate_on_success,
-            instruction=instruction,
-            render_mode=render_mode,
+            spec, self.sim, look, obs, image_size, cameras, style, terminate_on_success, instruction, render_mode
         )
-        self.action_space = gymnasium.spaces.Box(
-            np.array(SIXAXIS_PAIR.low, np.float32), np.array(SIXAXIS_PAIR.high, np.float32), dtype=np.float32
-        )
-        pixels = obs == "pixels"
-        pictures = tuple(self.IMAGES[camera] for camera in self.cameras)
-        self.observation_space = pixels_space(image_size, pictures) if pixels else state_space(self.sim)
+        self.action_space = joint_space()
+        pixels = self._pixels_space(image_size, ACTION_SIZE, joint_space())
+        self.observation_space = pixels if obs == "pixels" else state_space(self.sim)
 
     @property
     def embodiment(self) -> JointEmbodiment:
@@ -123,14 +87,6 @@ class BimanualEnv(TaskEnv):
     def hold_action(self) -> NDArray[np.float32]:
         """The command itself, float32[14]."""
         return self.command
-
-    def _home_command(self) -> NDArray[np.float32]:
-        return home_command()
-
-    def _follow(self, action: NDArray[np.float32]) -> NDArray[np.float32]:
-        command = next_command(self._command, check_action(action))
-        self.sim.advance(command)
-        return command
 
     def _proprioception(self) -> NDArray[np.float32]:
         return self.sim.joints.astype(np.float32)

@@ -1,8 +1,4 @@
-"""A scripted expert for two arms from privileged poses, and a random explorer.
-
-Both think in tool poses: a goal per hand becomes a small step of the commanded tool, and differential inverse
-kinematics turns it into joint targets.
-"""
+"""A scripted expert for two arms, and a random explorer; goals per hand become small steps of joint targets."""
 
 from functools import cached_property
 from typing import Any, cast
@@ -29,11 +25,7 @@ STEADY = np.zeros(12)
 
 
 class Driver:
-    """Turns goals of both hands into the fourteen joint targets.
-
-    Args:
-        speed: Longest step of a tool in units of `TOOL_STEP`.
-    """
+    """Turns goals of both hands into joint targets; `speed` is a tool's longest step in units of `TOOL_STEP`."""
 
     def __init__(self, speed: float) -> None:
         self._arm = {arm: ArmKinematics("sixaxis", HOME_QPOS[arm], MAX_STEP[:ARM_JOINTS]) for arm in ARMS}
@@ -57,15 +49,9 @@ class Driver:
     def action(
         self, env: BimanualEnv, goals: dict[str, Goal], noise: NDArray[np.float64] = STEADY
     ) -> NDArray[np.float32]:
-        """Joint targets that bring each hand one step nearer to its goal.
+        """Joint targets float32[14] that bring each hand one step nearer to its goal.
 
-        Args:
-            env: Gives the present targets.
-            goals: Of each arm.
-            noise: float64[12], added to each tool's step (3) and turn (3), in units of `TOOL_NOISE` and `TURN_NOISE`.
-
-        Returns:
-            float32[14] inside the joint limits.
+        `noise` float64[12] adds to each tool's step (3) and turn (3), in units of `TOOL_NOISE` and `TURN_NOISE`.
         """
         moves = [self._toward(env, arm, goals[arm], part) for arm, part in zip(ARMS, noise.reshape(2, 6), strict=True)]
         return np.clip(np.concatenate(moves), SIXAXIS_PAIR.low, SIXAXIS_PAIR.high).astype(np.float32)
@@ -95,10 +81,9 @@ def _joints(command: NDArray[np.float32], arm: str) -> NDArray[np.float64]:
 
 
 class BimanualExpert(PlanFollower):
-    """Follows a task's plan, move after move; an arm without a part in a move goes home.
+    """Follows a task's plan, move after move; an arm without a part in a move goes home. See `PlanFollower`.
 
-    `noise` is of each tool's motion, in units of 1 cm and 0.04 rad per control step; `speed` is a tool's longest step, in
-    units of 2.5 cm. See `PlanFollower` for the other arguments.
+    `noise` is in units of 1 cm and 0.04 rad per control step, `speed` in units of 2.5 cm.
     """
 
     NOISE_SIZE = len(STEADY)
@@ -141,12 +126,7 @@ class BimanualExpert(PlanFollower):
 
 
 class BimanualReach:
-    """Explores with both hands: reaches for random points, opens and closes, nudges objects.
-
-    Args:
-        generator: Source of everything it does.
-        object_share: Probability that a point is on an object rather than anywhere.
-    """
+    """Explores with both hands: reaches for random points (a share of them on objects), opens, closes, nudges."""
 
     def __init__(self, *, generator: np.random.Generator, object_share: float = 0.5) -> None:
         self._generator, self._object_share = generator, object_share

@@ -1,31 +1,17 @@
 """Observation spaces of two arms and the vectors in them."""
 
-from typing import Any
-
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from worldrl_envs.bimanual.control import ACTION_SIZE, ARMS, SIXAXIS_PAIR, home_command
+from worldrl_envs.base import BOUND
+from worldrl_envs.bimanual.control import ARMS, SIXAXIS_PAIR, home_command
 from worldrl_envs.bimanual.simulation import BimanualSimulation
-from worldrl_envs.instruction_space import InstructionSpace
-from worldrl_envs.observations import BOUND
 
 
-def pixels_space(image_size: int, pictures: tuple[str, ...]) -> spaces.Dict:
-    """Pictures (by their keys), measured joints, joint targets and instruction."""
-    picture: dict[str, spaces.Space[Any]] = {
-        key: spaces.Box(0, 255, (image_size, image_size, 3), np.uint8) for key in pictures
-    }
-    low, high = np.array(SIXAXIS_PAIR.low, np.float32), np.array(SIXAXIS_PAIR.high, np.float32)
-    return spaces.Dict(
-        picture
-        | {
-            "state": spaces.Box(-BOUND, BOUND, (ACTION_SIZE,), np.float32),
-            "command": spaces.Box(low, high, dtype=np.float32),
-            "instruction": InstructionSpace(),
-        }
-    )
+def joint_space() -> spaces.Box:
+    """The joint limits, float32[14]."""
+    return spaces.Box(np.array(SIXAXIS_PAIR.low, np.float32), np.array(SIXAXIS_PAIR.high, np.float32), dtype=np.float32)
 
 
 def state_space(sim: BimanualSimulation) -> spaces.Box:

@@ -1,8 +1,4 @@
-"""When a two-armed task is solved. Each predicate reads one frame of a `BimanualSimulation`.
-
-As in `predicates.py` they ask for the cause: held means between an arm's two fingers, placed means released and
-at rest.
-"""
+"""When a two-armed task is solved. Each predicate reads one frame; as in `predicates.py` they ask for the cause."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -10,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from worldrl_envs.bimanual.control import ARMS
+from worldrl_envs.predicates import REST_SPEED
 
 if TYPE_CHECKING:
     from worldrl_envs.bimanual.simulation import BimanualSimulation
@@ -19,7 +16,6 @@ Predicate = Callable[[Any], bool]
 
 CLEAR = 0.03  # metres above the resting height from which on an object has left the table
 LIFT_HEIGHT = 0.07  # metres above the resting height
-REST_SPEED = 0.05  # m/s; a placed object slower than this has come to rest
 UPRIGHT = 0.97  # cosine of the largest tilt (14 degrees) of a pot that does not spill
 ON_PLATE = 0.035  # metres from the plate's middle to the cube's, plate radius 5 cm
 ZONE_HALF = 0.045  # metres; the middle of a placed cube lies in the zone's inner square
@@ -49,21 +45,12 @@ def nearer_arm(sim: "BimanualSimulation", name: str) -> str:
 def lifted_by(arm: str, name: str) -> Predicate:
     """One arm holds the object in the air, and the other does not touch it."""
     other = ARMS[1 - ARMS.index(arm)]
-
-    def holds(sim: "BimanualSimulation") -> bool:
-        alone = held(sim, arm, name) and not any(sim.touched_by(other, name))
-        return alone and sim.height(name) >= LIFT_HEIGHT
-
-    return holds
+    return lambda sim: held(sim, arm, name) and not any(sim.touched_by(other, name)) and sim.height(name) >= LIFT_HEIGHT
 
 
 def taken_by_nearer_arm(name: str) -> Predicate:
     """The object has left the table in the hand of the arm on whose side it is."""
-
-    def holds(sim: "BimanualSimulation") -> bool:
-        return sim.height(name) >= CLEAR and held(sim, nearer_arm(sim, name), name)
-
-    return holds
+    return lambda sim: sim.height(name) >= CLEAR and held(sim, nearer_arm(sim, name), name)
 
 
 def lifted_together(name: str) -> Predicate:
@@ -87,15 +74,14 @@ def on_plate(name: str) -> Predicate:
     return holds
 
 
-def in_zone(sim: "BimanualSimulation", name: str) -> bool:
+def in_zone(name: str) -> Predicate:
     """The object stands on the table inside the zone, released and at rest."""
-    x, y, _ = sim.local(name, "zone")
-    return bool(max(abs(x), abs(y)) < ZONE_HALF) and sim.on_table(name) and at_rest(sim, name)
 
+    def holds(sim: "BimanualSimulation") -> bool:
+        x, y, _ = sim.local(name, "zone")
+        return bool(max(abs(x), abs(y)) < ZONE_HALF) and sim.on_table(name) and at_rest(sim, name)
 
-def placed_in_zone(name: str) -> Predicate:
-    """The object stands in the zone, released and at rest."""
-    return lambda sim: in_zone(sim, name)
+    return holds
 
 
 def stacked(lower: str, upper: str) -> Predicate:
@@ -104,14 +90,9 @@ def stacked(lower: str, upper: str) -> Predicate:
     def holds(sim: "BimanualSimulation") -> bool:
         aside = np.linalg.norm(sim.position(upper)[:2] - sim.position(lower)[:2])
         rests = aside < STACKED and sim.height(upper) > CLEAR and sim.touches_object(lower, upper)
-        return bool(rests) and in_zone(sim, lower) and at_rest(sim, upper)
+        return bool(rests) and in_zone(lower)(sim) and at_rest(sim, upper)
 
     return holds
-
-
-def drawer_open(at_least: float) -> Predicate:
-    """The drawer stands open by at least so many metres."""
-    return lambda sim: sim.opening >= at_least
 
 
 def inside_drawer(sim: "BimanualSimulation", name: str) -> bool:

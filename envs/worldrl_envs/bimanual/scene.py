@@ -1,7 +1,6 @@
 """Composes a two-armed task's MuJoCo model: two arms on the shared table, a head camera, fixtures, free objects.
 
-The robot looks along the world's x; its left arm stands at +y, which is the left of the head camera's picture.
-Contact bits: the left arm has contype 2, conaffinity 5, the right one contype 4, conaffinity 3. So arms touch
+The left arm stands at +y, the left of the head camera's image. Contact bits (contype, conaffinity) let arms touch
 objects, fixtures and each other, but never themselves.
 """
 
@@ -34,24 +33,13 @@ OBJECTS = {
         (0.055, 0.036, 0.0),
         STEEL,
         mass=0.15,
-        parts=(
-            Part("box", HANDLE, (0.0, 0.085, 0.018), BLACK),
-            Part("box", HANDLE, (0.0, -0.085, 0.018), BLACK),
-        ),
+        parts=(Part("box", HANDLE, (0.0, 0.085, 0.018), BLACK), Part("box", HANDLE, (0.0, -0.085, 0.018), BLACK)),
     ),
 }
 
 
 def build_model(objects: tuple[str, ...], fixtures: tuple[str, ...]) -> mujoco.MjModel:
-    """Compile the scene of one task.
-
-    Args:
-        objects: Names from `OBJECTS`; each gets a free joint of its own name.
-        fixtures: Names from `scene.FIXTURES`; each is a mocap body, so a layout can move it.
-
-    Returns:
-        A model in which everything of an arm carries the prefix "left_" or "right_".
-    """
+    """Compile a scene with free joints of the objects' names and fixtures as mocap bodies; arms' parts are prefixed."""
     parts = "".join(f'<include file="{mjcf(part)}"/>' for part in ("scene", *fixtures))
     spec = mujoco.MjSpec.from_string(f"<mujoco>{parts}</mujoco>")
     for arm in ARMS:

@@ -1,10 +1,4 @@
-"""Physics of one task with two arms, driven by joint targets.
-
-As in `simulation.py`, a control step is 25 physics steps in which the targets run linearly from the last command to
-the next one, and the servos get the target's velocity fed forward.
-"""
-
-from functools import cached_property
+"""Physics of one task with two arms, driven by joint targets; control steps as in `simulation.py`."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +13,7 @@ FINGER_OPEN = 0.045  # metres of travel of each finger
 
 
 class BimanualSimulation(Physics):
-    """MuJoCo model and data of one two-armed task.
-
-    Args:
-        objects: Names of the free objects, from `bimanual.scene.OBJECTS`.
-        fixtures: Names of the fixtures, from `scene.FIXTURES`.
-    """
+    """MuJoCo model and data of one two-armed task, with objects of `bimanual.scene.OBJECTS`."""
 
     def __init__(self, objects: tuple[str, ...], fixtures: tuple[str, ...]) -> None:
         model = build_model(objects, fixtures)
@@ -136,13 +125,9 @@ class BimanualSimulation(Physics):
         """Whether two free objects touch."""
         return self.touches(self._geoms[name], self._geoms[other])
 
-    @cached_property
-    def _all_pads(self) -> frozenset[int]:
-        return frozenset(pad for pads in self._pads.values() for pad in pads)
-
     def contact(self) -> bool:
         """Whether any finger touches any task object or the drawer."""
-        return self.touches(self._all_pads, self._task_geoms)
+        return self.touches(frozenset().union(*self._pads.values()), self._task_geoms)
 
     def point(self, name: str, offset: NDArray[np.float64]) -> NDArray[np.float64]:
         """World position of a point fixed to an object or fixture, float64[3], metres."""

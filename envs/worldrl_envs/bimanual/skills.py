@@ -1,8 +1,4 @@
-"""The two-armed expert's skills: from the present scene to where one hand should go next.
-
-A skill is a function (hand, memory, *names) -> Goal, reactive as in `skills.py`, whose goals, memory and grasp it
-shares. Lengths are metres, angles rad, times control steps.
-"""
+"""The two-armed expert's skills ``(hand, memory, *names) -> Goal``, reactive as in `skills.py`; metres and radians."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,17 +29,11 @@ DROP_TIME = 8
 
 @dataclass(frozen=True)
 class Hand:
-    """One arm as a skill sees it.
+    """One arm as a skill sees it."""
 
-    Attributes:
-        sim: The scene.
-        arm: "left" or "right".
-        command: Commanded tool position (3, m), yaw (rad) of the present joint targets, float64[4].
-    """
-
-    sim: BimanualSimulation
-    arm: str
-    command: NDArray[np.float64]
+    sim: BimanualSimulation  # The scene
+    arm: str  # "left" or "right"
+    command: NDArray[np.float64]  # Commanded tool position (3, m), yaw (rad) of the present joint targets, float64[4]
 
     @property
     def side(self) -> float:
@@ -74,10 +64,7 @@ def fold(yaw: float, period: float, near: float = 0.0) -> float:
 
 
 def grip(hand: Hand, name: str) -> tuple[NDArray[np.float64], float]:
-    """Where the hand takes a thing, float64[3], and the turn of the hand there.
-
-    Things with two ends are taken across, turned inwards: the last joint then stays in the middle of its range.
-    """
+    """Where the hand takes a thing, float64[3], and its turn there; two-ended things across, turned inwards."""
     yaw = hand.sim.yaw(name)
     if name not in GRIPS:
         return hand.sim.position(name), fold(yaw, np.pi / 2)
@@ -175,9 +162,11 @@ def _spot(hand: Hand, name: str, onto: str) -> NDArray[np.float64]:
 
 
 def _lies(sim: BimanualSimulation, name: str, onto: str) -> bool:
-    inside = {"bin": predicates.inside_bin, "drawer": predicates.inside_drawer, "zone": predicates.in_zone}
+    inside = {"bin": predicates.inside_bin, "drawer": predicates.inside_drawer}
     if onto in inside:
         return inside[onto](sim, name)
+    if onto == "zone":
+        return predicates.in_zone(name)(sim)
     return predicates.stacked(onto, name)(sim) if onto in OBJECTS else predicates.on_plate(name)(sim)
 
 

@@ -1,8 +1,4 @@
-"""The two-armed tasks, as a table: tasks of RoboTwin's kind on the shared table.
-
-Arms are named by side; the nearer arm is the one on whose side of the table (the sign of y) the thing is. The horizon
-is about twice what the scripted expert needs.
-"""
+"""The two-armed tasks, as a table: tasks of RoboTwin's kind. The horizon is about twice what the expert needs."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,6 +7,7 @@ from worldrl_envs.bimanual import predicates
 from worldrl_envs.bimanual.language import PARAPHRASES
 from worldrl_envs.language import Phrases
 from worldrl_envs.layouts import Layout, LayoutSpec, Place
+from worldrl_envs.predicates import OPENED, drawer_open
 from worldrl_envs.task_spec import TaskSpec
 
 LEFT, RIGHT = (0.085, 0.17), (-0.17, -0.085)  # ranges of y in which one arm works alone, metres
@@ -18,10 +15,11 @@ DEPTH = (0.29, 0.39)  # range of x, metres
 HALF_TURN = 3.141593  # the cabinet opens toward the robot
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BimanualTask(TaskSpec):
     """A task of two arms; its plan is a sequence of moves, each a tuple of (arm, skill, name, ...) made at once."""
 
+    kind: str = "bimanual"
     entry_point: ClassVar[str] = "worldrl_envs.bimanual.environment:BimanualEnv"
 
     @property
@@ -46,7 +44,6 @@ def _off_centre(layout: Layout) -> bool:
 _SPECS = (
     BimanualTask(
         name="BimanualHandoverBlock",
-        kind="bimanual",
         instruction="pass the block from the left arm to the right arm",
         objects=("block",),
         layout=LayoutSpec((Place("block", (0.30, 0.38), (0.06, 0.11), 0.2),)),
@@ -62,7 +59,6 @@ _SPECS = (
     ),
     BimanualTask(
         name="BimanualLiftPot",
-        kind="bimanual",
         instruction="lift the pot with both arms",
         objects=("pot",),
         layout=LayoutSpec((Place("pot", (0.31, 0.38), (-0.03, 0.03), 0.2),)),
@@ -75,13 +71,11 @@ _SPECS = (
     ),
     BimanualTask(
         name="BimanualPlaceCubeOnPlate",
-        kind="bimanual",
         instruction="put the cube on the plate with the nearer arm",
         objects=("red_cube",),
         fixtures=("plate",),
         layout=LayoutSpec(
-            (Place("plate", (0.31, 0.37), (-0.02, 0.02)), Place("red_cube", DEPTH, (-0.17, 0.17))),
-            rule=_on_one_side,
+            (Place("plate", (0.31, 0.37), (-0.02, 0.02)), Place("red_cube", DEPTH, (-0.17, 0.17))), rule=_on_one_side
         ),
         horizon=180,
         stages=(predicates.taken_by_nearer_arm("red_cube"), predicates.on_plate("red_cube")),
@@ -89,7 +83,6 @@ _SPECS = (
     ),
     BimanualTask(
         name="BimanualStackCubes",
-        kind="bimanual",
         instruction="put the red cube on the target and stack the green cube on it",
         objects=("red_cube", "green_cube"),
         fixtures=("zone",),
@@ -103,7 +96,7 @@ _SPECS = (
             rule=_on_two_sides,
         ),
         horizon=320,
-        stages=(predicates.placed_in_zone("red_cube"), predicates.stacked("red_cube", "green_cube")),
+        stages=(predicates.in_zone("red_cube"), predicates.stacked("red_cube", "green_cube")),
         plan=(
             (("near", "pick", "red_cube"),),
             (("near", "place", "red_cube", "zone"),),
@@ -113,22 +106,17 @@ _SPECS = (
     ),
     BimanualTask(
         name="BimanualOpenDrawer",
-        kind="bimanual",
         instruction="open the drawer with the nearer arm",
-        objects=(),
         fixtures=("cabinet",),
         layout=LayoutSpec(
-            (Place("cabinet", (0.49, 0.50), (-0.10, 0.10), 0.0, HALF_TURN),),
-            opening=(0.0, 0.01),
-            rule=_off_centre,
+            (Place("cabinet", (0.49, 0.50), (-0.10, 0.10), 0.0, HALF_TURN),), opening=(0.0, 0.01), rule=_off_centre
         ),
         horizon=140,
-        stages=(predicates.drawer_open(0.09),),
+        stages=(drawer_open(OPENED),),
         plan=((("near", "open", "cabinet"),),),
     ),
     BimanualTask(
         name="BimanualPutCubeInDrawer",
-        kind="bimanual",
         instruction="open the drawer with the left arm and put the cube inside with the right arm",
         objects=("red_cube",),
         fixtures=("cabinet",),
@@ -137,7 +125,7 @@ _SPECS = (
             opening=(0.0, 0.01),
         ),
         horizon=320,
-        stages=(predicates.drawer_open(0.09), predicates.in_drawer("red_cube")),
+        stages=(drawer_open(OPENED), predicates.in_drawer("red_cube")),
         plan=(
             (("left", "open", "cabinet"),),
             (("right", "pick", "red_cube"),),
@@ -146,7 +134,6 @@ _SPECS = (
     ),
     BimanualTask(
         name="BimanualPutCubesInBin",
-        kind="bimanual",
         instruction="put both cubes in the bin, each with the arm on its side",
         objects=("red_cube", "blue_cube"),
         fixtures=("bin",),
@@ -155,7 +142,7 @@ _SPECS = (
                 Place("bin", (0.32, 0.36), (-0.01, 0.01), 0.1, HALF_TURN / 2),
                 Place("red_cube", DEPTH, (0.14, 0.18)),
                 Place("blue_cube", DEPTH, (-0.18, -0.14)),
-            ),
+            )
         ),
         horizon=260,
         stages=(predicates.in_bin("red_cube", "blue_cube"),),

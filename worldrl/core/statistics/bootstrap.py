@@ -1,16 +1,10 @@
-"""Intervals for statistics that have no formula of their own: PSNR of a mean error, a ratio of means, a median.
+"""Intervals for statistics without a formula: percentile bootstrap (B. Efron, Annals of Statistics 7, 1979), jackknife.
 
-Percentile bootstrap: B. Efron, Annals of Statistics 7 (1979). Whole episodes are drawn again, since the frames of one
-episode are not independent. With few episodes the interval is too narrow: of means of 8 values it holds the truth in
-about 89 % of cases instead of 95 % (measured in ``tests/core/test_bootstrap.py``).
-
-Jackknife: J. W. Tukey, Annals of Mathematical Statistics 29 (1958); for smooth statistics that grow when an episode is
-drawn twice, as distances between sets do.
-
-Shapes legend: ``E`` episodes, ``S`` seeds, ``K`` tasks.
+Whole episodes are drawn again, since frames of one are not independent. Of means of 8 values the bootstrap's interval
+holds the truth in about 89 % of cases instead of 95 % (measured in ``tests/core/test_bootstrap.py``). Jackknife (J. W.
+Tukey, Annals of Mathematical Statistics 29, 1958): for smooth statistics that grow when an episode is drawn twice, as
+distances between sets do. Shapes: ``E`` episodes, ``S`` seeds, ``K`` tasks.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Literal, TypedDict
@@ -23,8 +17,7 @@ from worldrl.core.statistics.intervals import Z
 
 RESAMPLES = 1000
 
-Statistic = Callable[[NDArray[np.float64]], Any]
-"""Maps ``[E, ...]`` to a number or to an array without the first axis."""
+Statistic = Callable[[NDArray[np.float64]], Any]  # Maps `[E, ...]` to a number or to an array without the first axis
 
 
 class Bootstrap(TypedDict):
@@ -38,11 +31,7 @@ class Bootstrap(TypedDict):
 
 
 def bootstrap(
-    values: NDArray[np.float64],
-    statistic: Statistic,
-    *,
-    generator: np.random.Generator,
-    resamples: int = RESAMPLES,
+    values: NDArray[np.float64], statistic: Statistic, *, generator: np.random.Generator, resamples: int = RESAMPLES
 ) -> Bootstrap:
     """Return a scalar statistic with its interval; arguments and errors as :func:`bootstrap_band`."""
     value, lo, hi = bootstrap_band(values, statistic, generator=generator, resamples=resamples)
@@ -50,25 +39,11 @@ def bootstrap(
 
 
 def bootstrap_band(
-    values: NDArray[np.float64],
-    statistic: Statistic,
-    *,
-    generator: np.random.Generator,
-    resamples: int = RESAMPLES,
+    values: NDArray[np.float64], statistic: Statistic, *, generator: np.random.Generator, resamples: int = RESAMPLES
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return a statistic and the ends of its 95 % interval, for every further axis it keeps.
+    """Return a statistic of ``[E, ...]`` and both ends of its 95 % interval, for every further axis it keeps.
 
-    Args:
-        values: ``[E, ...]``, one entry per episode; infinite ones are allowed.
-        statistic: of some episodes.
-        generator: of the resampling.
-        resamples: how often ``E`` episodes are drawn with replacement.
-
-    Returns:
-        The statistic of all episodes, the lower end and the upper end; both ends NaN for a single episode.
-
-    Raises:
-        SettingError: no episode, or no resample.
+    Values may be infinite; the ends of a single episode are NaN. SettingError without episode or resample.
     """
     if len(values) < 1 or resamples < 1:
         raise SettingError(f"bootstrap: needs an episode and a resample, got {len(values)} and {resamples}")
@@ -94,15 +69,7 @@ class Jackknife(TypedDict):
 
 
 def jackknife(values: NDArray[np.float32], statistic: Callable[[NDArray[np.float32]], float]) -> Jackknife:
-    """Return a smooth statistic with the normal interval of its jackknife deviation: each episode is left out once.
-
-    Args:
-        values: ``[E, ...]``, one entry per episode.
-        statistic: of some episodes, a number.
-
-    Raises:
-        SettingError: no episode.
-    """
+    """Return a smooth statistic of ``[E, ...]`` with its jackknife interval; SettingError without episodes."""
     count = len(values)
     if count < 1:
         raise SettingError("jackknife: needs an episode, got none")
@@ -114,27 +81,12 @@ def jackknife(values: NDArray[np.float32], statistic: Callable[[NDArray[np.float
 
 
 def stratified_bootstrap(
-    values: NDArray[np.float64],
-    statistic: Statistic,
-    *,
-    generator: np.random.Generator,
-    resamples: int = RESAMPLES,
+    values: NDArray[np.float64], statistic: Statistic, *, generator: np.random.Generator, resamples: int = RESAMPLES
 ) -> Bootstrap:
-    """Return a statistic of runs on several tasks with its 95 % interval: runs are drawn again within each task.
+    """Return a statistic of scores ``[R, K]`` (runs, tasks) and its 95 % interval; runs are drawn within each task.
 
-    R. Agarwal et al., Deep RL at the Edge of the Statistical Precipice, NeurIPS 2021, section 4.1.
-
-    Args:
-        values: ``[R, K]``, one score per run (seed) and task.
-        statistic: of scores ``[R, K]``, a number; see :func:`interquartile_mean`.
-        generator: of the resampling.
-        resamples: how often ``R`` runs are drawn with replacement in each task.
-
-    Returns:
-        ``n`` is the number of runs ``R``; both ends are NaN for a single run.
-
-    Raises:
-        SettingError: not two axes, no run, no task, or no resample.
+    R. Agarwal et al., Deep RL at the Edge of the Statistical Precipice, NeurIPS 2021, section 4.1. Both ends are NaN
+    for a single run. SettingError for other than two axes, nothing in one, or no resample.
     """
     if values.ndim != 2 or values.size == 0 or resamples < 1:
         raise SettingError(f"bootstrap: needs scores [runs, tasks] and a resample, got {list(values.shape)}")
@@ -149,23 +101,11 @@ def stratified_bootstrap(
 
 
 def suite_score(success: NDArray[np.bool_], *, generator: np.random.Generator, resamples: int = RESAMPLES) -> Bootstrap:
-    """Return the mean over tasks of the success rates, with its 95 % interval over seeds and episodes.
+    """Return the mean success over tasks of bool ``[S, E, K]`` with its 95 % interval over seeds and episodes.
 
-    Seeds are drawn again, and within each drawn seed the episodes of each task. One pseudo-episode of each outcome,
-    spread over the tasks, smooths it, as in :func:`worldrl.core.statistics.intervals.stratified_paired`: without, a suite that is
-    solved throughout would have an interval of no width.
-
-    Args:
-        success: bool ``[S, E, K]``: training seeds, episodes of each task, tasks; ``S`` may be 1, and the interval is
-            then about these weights alone.
-        generator: of the resampling.
-        resamples: how often.
-
-    Returns:
-        ``n`` is the number of episodes of all seeds and tasks.
-
-    Raises:
-        SettingError: not three axes, or nothing in one of them.
+    Seeds are drawn again, and within each the episodes of each task. One pseudo-episode of each outcome, spread over
+    the tasks, smooths it: a suite that is solved throughout has an interval with a width. ``n`` counts the episodes of
+    all seeds and tasks. SettingError for other than three axes, or nothing in one.
     """
     if success.ndim != 3 or success.size == 0 or resamples < 1:
         raise SettingError(f"suite_score: needs success [seeds, episodes, tasks], got {list(success.shape)}")
@@ -181,10 +121,7 @@ def suite_score(success: NDArray[np.bool_], *, generator: np.random.Generator, r
 
 
 def interquartile_mean(values: NDArray[np.float64]) -> float:
-    """Return the mean of the middle half of all values: the lowest and highest quarters, rounded down, are left out.
-
-    Fewer than four values have no quarters to leave out, and give the mean.
-    """
+    """Mean of all values without the lowest and highest quarters (rounded down: none of fewer than four values)."""
     ordered: NDArray[np.float64] = np.sort(values, axis=None)
     cut = len(ordered) // 4
     return float(np.mean(ordered[cut : len(ordered) - cut]))

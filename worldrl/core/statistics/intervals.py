@@ -4,8 +4,6 @@ Wilson: E. B. Wilson, JASA 22 (1927). Paired difference: R. G. Newcombe, Statist
 method 10. McNemar: exact binomial on the discordant pairs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, TypedDict
@@ -16,8 +14,7 @@ from scipy import stats as scipy_stats  # pyright: ignore[reportMissingTypeStubs
 
 from worldrl.core.errors import SettingError
 
-sps: Any = scipy_stats
-"""SciPy publishes no types."""
+sps: Any = scipy_stats  # SciPy publishes no types
 Z = float(sps.norm.ppf(0.975))
 
 
@@ -69,15 +66,7 @@ class Correlation(TypedDict):
 
 
 def wilson(k: int, n: int) -> Rate:
-    """Return the success rate ``k / n`` with its 95 % Wilson interval.
-
-    Args:
-        k: successes, 0..n.
-        n: trials, at least 1.
-
-    Raises:
-        SettingError: k or n out of range.
-    """
+    """Return ``k`` successes of ``n`` ≥ 1 trials as rate with its 95 % Wilson interval; SettingError out of range."""
     if not 0 <= k <= n or n < 1:
         raise SettingError(f"wilson: need 0 <= k <= n and n >= 1, got k={k}, n={n}")
     lo, hi = _wilson_limits(k, n)
@@ -85,22 +74,12 @@ def wilson(k: int, n: int) -> Rate:
 
 
 def paired(a: ArrayLike, b: ArrayLike) -> Paired:
-    """Compare two policies that ran the same episodes.
-
-    Args:
-        a: bool ``[n]``, success of A per episode.
-        b: bool ``[n]``, success of B on the same episodes.
-
-    Returns:
-        The four counts, ``rate(b) - rate(a)``, its Newcombe (method 10) interval, and the exact two-sided McNemar p.
-
-    Raises:
-        SettingError: different lengths, no episodes, or values that are not bool.
-    """
+    """Compare two policies on the same episodes, bool ``[n]``: Newcombe's interval (method 10), exact McNemar's p."""
     first, second = _outcomes("a", a), _outcomes("b", b)
     if first.size != second.size:
         raise SettingError(f"paired: a has {first.size} episodes and b {second.size}; pair them by episode first")
-    both, only_a, only_b, neither = _cells(first, second)
+    cells = (first & second, first & ~second, ~first & second, ~first & ~second)
+    both, only_a, only_b, neither = (int(cell.sum()) for cell in cells)
     lo, hi = newcombe(both, only_a, only_b, neither)
     return {
         "n": first.size,
@@ -122,19 +101,10 @@ def mcnemar(only_a: int, only_b: int) -> float:
 
 
 def newcombe(both: int, only_a: int, only_b: int, neither: int) -> tuple[float, float]:
-    """95 % interval of ``rate(b) - rate(a)`` from paired outcomes, Newcombe's method 10.
+    """95 % interval of ``rate(b) - rate(a)`` in [-1, 1] from counts of paired outcomes, Newcombe's method 10.
 
-    Wilson intervals of the two rates are squared and added, less their correlation φ, whose numerator is
-    corrected for continuity when positive.
-
-    Args:
-        both: episodes that both solved.
-        only_a: only A solved.
-        only_b: only B solved.
-        neither: neither solved.
-
-    Returns:
-        Lower and upper limit, within [-1, 1].
+    Wilson intervals of both rates are squared and added, less their correlation φ, whose numerator is corrected for
+    continuity when positive.
     """
     n = both + only_a + only_b + neither
     rate_a, rate_b = (both + only_a) / n, (both + only_b) / n
@@ -147,14 +117,7 @@ def newcombe(both: int, only_a: int, only_b: int, neither: int) -> tuple[float, 
 
 
 def mean_interval(values: ArrayLike) -> Mean:
-    """Return the mean of independent values with its 95 % Student interval.
-
-    Args:
-        values: float ``[n]``, n at least 2, finite.
-
-    Raises:
-        SettingError: too few values, or one that is not finite.
-    """
+    """Mean of at least 2 independent finite values with its 95 % Student interval; else SettingError."""
     x = _numbers("mean_interval", values, least=2)
     mean, sd = float(np.mean(x)), float(np.std(x, ddof=1))
     half = float(sps.t.ppf(0.975, x.size - 1)) * sd / math.sqrt(x.size)
@@ -162,15 +125,7 @@ def mean_interval(values: ArrayLike) -> Mean:
 
 
 def pearson(x: ArrayLike, y: ArrayLike) -> Correlation:
-    """Return Pearson's correlation with its 95 % interval by Fisher's transform and its p-value.
-
-    Args:
-        x: float ``[n]``, n at least 4, finite, not constant.
-        y: float ``[n]``, likewise.
-
-    Raises:
-        SettingError: different lengths, too few values, one that is not finite, or a constant.
-    """
+    """Correlation of at least 4 finite pairs with Fisher's 95 % interval and p-value; else SettingError."""
     first, second = _numbers("pearson x", x, least=4), _numbers("pearson y", y, least=4)
     if first.size != second.size:
         raise SettingError(f"pearson: x has {first.size} values and y {second.size}; they must be pairs")
@@ -210,15 +165,7 @@ def _combine(x: float, y: float, phi: float) -> float:
 
 
 def auroc(above: ArrayLike, below: ArrayLike) -> float:
-    """Probability that a number of the first kind exceeds one of the second, ties counting half (Mann-Whitney).
-
-    Args:
-        above: numbers ``[n]``, none of them NaN.
-        below: numbers ``[m]``.
-
-    Returns:
-        The area under the ROC curve; 0.5 where one kind is missing.
-    """
+    """Probability that a number above exceeds one below, ties half (Mann-Whitney); 0.5 where one kind is missing."""
     first, second = np.asarray(above, np.float64), np.asarray(below, np.float64)
     n, m = first.size, second.size
     if not n * m:
@@ -239,16 +186,8 @@ class Within(TypedDict):
 def auroc_within(score: ArrayLike, hit: ArrayLike, stratum: Sequence[Any]) -> Within:
     """Share of the pairs of a hit and a miss *of one stratum* that a score puts in order, ties counting half.
 
-    It is the mean of the strata's areas, each weighed by its pairs: Σ_s n_s m_s A_s / Σ_s n_s m_s. A score that tells strata
-    apart and nothing within them has 0.5, whatever the rates in these are.
-
-    Args:
-        score: numbers ``[n]``.
-        hit: bool ``[n]``.
-        stratum: ``n`` names, of tasks for example.
-
-    Raises:
-        SettingError: different lengths.
+    Σ_s n_s m_s A_s / Σ_s n_s m_s: a score that only distinguishes strata has 0.5. ``score`` and ``hit`` (bool) are
+    ``[n]``, ``stratum`` are ``n`` names; SettingError for other lengths.
     """
     value, came = np.asarray(score, np.float64), np.asarray(hit, np.bool_)
     if not value.size == came.size == len(stratum):
@@ -265,11 +204,6 @@ def auroc_within(score: ArrayLike, hit: ArrayLike, stratum: Sequence[Any]) -> Wi
             pairs.append(above.size * below.size)
     known = float(np.average(areas, weights=pairs)) if pairs else None
     return {"value": known, "pairs": sum(pairs), "strata": len(pairs), "of": len(names)}
-
-
-def _cells(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> tuple[int, int, int, int]:
-    """Count both, only A, only B, neither."""
-    return int((a & b).sum()), int((a & ~b).sum()), int((~a & b).sum()), int((~a & ~b).sum())
 
 
 def _outcomes(name: str, values: ArrayLike) -> NDArray[np.bool_]:

@@ -1,9 +1,4 @@
-"""Statistics of several policies at once: which is best, and whether one measure orders them as another does.
-
-Shapes legend: ``P`` policies, ``E`` episodes (start states) that all of them played, ``R`` resamples.
-"""
-
-from __future__ import annotations
+"""Which of ``P`` policies is best on ``E`` shared episodes, and whether one measure orders them as another does."""
 
 import math
 from collections.abc import Sequence
@@ -33,9 +28,8 @@ def probability_best(
 ) -> NDArray[np.float64]:
     """Probability ``[P]`` that each policy has the highest mean, from outcomes ``[P, E]``; it sums to 1.
 
-    A bootstrap over episodes: all policies keep their outcomes of a drawn episode, so the comparison is paired. Episodes are
-    drawn within each ``stratum`` (``E`` names). Policies that tie share a resample. The draws know nothing of the policies,
-    so their order does not matter. Raises SettingError (no policy, no episode, another number of strata, no resample).
+    Episodes are drawn within each ``stratum`` (``E`` names), for all policies alike, so the comparison is paired and
+    their order does not matter; ties share a resample. SettingError for other shapes or no resample.
     """
     if success.ndim != 2 or success.size == 0 or success.shape[1] != len(stratum) or resamples < 1:
         raise SettingError(
@@ -52,10 +46,9 @@ def probability_best(
 
 
 def spearman(x: ArrayLike, y: ArrayLike) -> RankCorrelation:
-    """Return Spearman's rank correlation; ties get their mean rank.
+    """Rank correlation of at least 4 pairs, ties at their mean rank; SettingError for others and constants.
 
-    Interval: Fisher's transform with the variance (1 + r²/2) / (n - 3) of Bonett and Wright, Psychometrika 65 (2000). Raises
-    SettingError (different lengths, fewer than 4 pairs, or a constant).
+    Fisher's transform with the variance (1 + r²/2) / (n - 3) of Bonett and Wright, Psychometrika 65 (2000).
     """
     first, second = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if first.shape != second.shape or first.ndim != 1 or first.size < 4:
@@ -71,10 +64,9 @@ def spearman(x: ArrayLike, y: ArrayLike) -> RankCorrelation:
 
 
 def mean_maximum_rank_violation(estimate: ArrayLike, real: ArrayLike) -> float:
-    """Mean over policies of the largest real difference to one that the estimate puts on the wrong side; 0 is perfect.
+    """MMRV of X. Li et al., SIMPLER (2024), equation 2; 0 is perfect.
 
-    MMRV of X. Li et al., SIMPLER (2024), equation 2: mean over i of max over j of |real_i - real_j| where
-    (estimate_i < estimate_j) differs from (real_i < real_j).
+    Mean over i of max over j of |real_i - real_j| where (estimate_i < estimate_j) differs from (real_i < real_j).
     """
     guess, true = np.asarray(estimate, np.float64), np.asarray(real, np.float64)
     wrong = (guess[:, None] < guess[None]) != (true[:, None] < true[None])

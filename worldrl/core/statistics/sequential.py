@@ -1,22 +1,15 @@
 """Two policies compared while the episodes still come in, and how many episodes a comparison needs.
 
-The sequential test looks at the discordant pairs only: those that one policy solved and the other did not. Where
-neither is better, each falls either way with probability 1/2, whatever share of the episodes is discordant, so the
-difference of their counts is a symmetric walk and the chance of a false alarm can be computed exactly. The test stops
-at the first discordant pair at which the exact binomial p-value falls to a *nominal level*; that level is the largest
-for which a walk of at most ``n_max`` steps ever stops with probability ``alpha`` at most. The maximum must be fixed
-before the first episode: a walk that may always go on would stop sooner or later.
+The test looks at discordant pairs, which one policy solved and the other did not. Where neither is better each falls
+either way with probability 1/2, so the difference of their counts is a symmetric walk, and a false alarm's chance is
+exact. It stops where the exact binomial p-value falls to a *nominal level*: the largest at which a walk of at most
+``n_max`` steps, fixed beforehand, ever stops with probability ``alpha`` at most.
 
-The discipline (maximum fixed beforehand, exact level at every sample size) is that of STEP, Snyder et al. 2025
-(arXiv:2503.10966); the boundary is not theirs but one of constant nominal level, Pocock, Biometrika 64 (1977), because
-the pairs here share their initial states. ``core.statistics.sequential_budget`` has a second rule for pairs, and
-``core.statistics.sequential_step`` is STEP itself, for policies on initial states of their own. Sample sizes: Miettinen, Biometrics
-24 (1968) for pairs, computed exactly.
-
-Shapes legend: ``D`` discordant pairs, ``N`` episodes.
+The discipline is that of STEP, Snyder et al. 2025 (arXiv:2503.10966); the boundary of constant nominal level is
+Pocock's, Biometrika 64 (1977), because the pairs share their initial states. ``sequential_budget`` has a second rule
+for pairs, ``sequential_step`` is STEP itself. Sample sizes: Miettinen, Biometrics 24 (1968), computed exactly. Shapes:
+``D`` discordant pairs, ``N`` episodes.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -43,10 +36,6 @@ class Tally(NamedTuple):
     only_a: int = 0
     only_b: int = 0
 
-    def and_then(self, a: bool, b: bool) -> Tally:
-        """One episode of each more."""
-        return Tally(self.n + 1, self.both + (a and b), self.only_a + (a and not b), self.only_b + (b and not a))
-
 
 class StoppingRule(Protocol):
     """A sequential test with its maximum fixed beforehand."""
@@ -71,10 +60,7 @@ class StoppingRule(Protocol):
 
 
 class Decision(TypedDict):
-    """Where a sequential comparison by ``rule`` stands after ``n`` of at most ``n_max`` episodes of each policy.
-
-    ``solved_a`` and ``solved_b`` are successes; ``only_a`` and ``only_b`` discordant pairs, of a rule of pairs.
-    """
+    """Where a comparison stands after ``n`` episodes of each policy; ``only_*`` are of a rule of pairs."""
 
     rule: str
     n_max: int
@@ -89,21 +75,15 @@ class Decision(TypedDict):
 
 @dataclass(frozen=True)
 class Boundary:
-    """When a sequential comparison of at most ``n_max`` pairs stops (:class:`StoppingRule`).
-
-    Attributes:
-        n_max: most pairs, fixed beforehand.
-        alpha: probability of stopping where neither policy is better, at most.
-        nominal: two-sided p-value at which it stops.
-        lead: int64 ``[n_max + 1]``, smallest difference of the discordant counts that stops, by their sum; one more
-            than the sum where none does.
-    """
+    """When a sequential comparison of at most ``n_max`` pairs stops (:class:`StoppingRule`)."""
 
     name: ClassVar[str] = "pocock"
     paired: ClassVar[bool] = True
-    n_max: int
-    alpha: float
-    nominal: float
+    n_max: int  # most pairs, fixed beforehand
+    alpha: float  # probability of stopping where neither policy is better, at most
+    nominal: float  # two-sided p-value at which it stops
+    # Int64 `[n_max + 1]`, smallest difference of the discordant counts that stops, by their sum; one more than the sum
+    # where none does.
     lead: NDArray[np.int64]
 
     def crossed(self, tally: Tally) -> bool:
@@ -112,10 +92,7 @@ class Boundary:
 
 
 def check_maximum(rule: str, n_max: int, largest: int, alpha: float) -> None:
-    """Refuse what a rule cannot be calibrated for.
-
-    Raises SettingError (out of range).
-    """
+    """SettingError for what a rule cannot be calibrated for."""
     if not 1 <= n_max <= largest or not 0 < alpha < 1:
         raise SettingError(f"{rule}: needs 1 <= n_max <= {largest} and 0 < alpha < 1, got {n_max} and {alpha}")
 
@@ -129,12 +106,7 @@ def leads(n_max: int, nominal: float) -> NDArray[np.int64]:
 
 
 def false_alarm(lead: NDArray[np.int64], share: float = 0.5) -> NDArray[np.float64]:
-    """Probability that a walk stops exactly at each number of discordant pairs, float64 ``[D + 1]``.
-
-    Args:
-        lead: see :class:`Boundary`.
-        share: probability that a discordant pair falls to ``b``.
-    """
+    """Probability that a walk stops at each number of discordant pairs ``[D + 1]``; ``share`` falls to ``b``."""
     largest = len(lead) - 1
     alive = np.zeros(2 * largest + 3)  # by difference, shifted by the middle
     middle = largest + 1
@@ -154,15 +126,7 @@ def false_alarm(lead: NDArray[np.int64], share: float = 0.5) -> NDArray[np.float
 
 @lru_cache(maxsize=8)
 def boundary(n_max: int, alpha: float = 0.05) -> Boundary:
-    """Calibrate the test.
-
-    Args:
-        n_max: most pairs.
-        alpha: probability of a false alarm, at most.
-
-    Raises:
-        SettingError: out of range.
-    """
+    """Calibrate the test for at most ``n_max`` pairs and ``alpha`` false alarms; SettingError out of range."""
     check_maximum("sequential", n_max, LARGEST_TEST, alpha)
     low, high = 0.0, alpha  # the level is found by halving: a false alarm grows with it
     for _ in range(30):
@@ -174,23 +138,16 @@ def boundary(n_max: int, alpha: float = 0.05) -> Boundary:
 def decide(a: Sequence[bool], b: Sequence[bool], rule: StoppingRule) -> Decision:
     """Compare two policies on the episodes so far, in an order fixed beforehand, up to the first at which it stops.
 
-    Args:
-        a: success of A per episode.
-        b: success of B, on the same episodes where the rule is of pairs.
-        rule: the test, with its maximum.
-
-    Returns:
-        The decision at the episode where the test stops, or after the last.
-
-    Raises:
-        SettingError: different lengths, or more episodes than the maximum.
+    Success of A and of B per episode, the same ones for a rule of pairs. SettingError for different lengths, or more
+    than the rule's maximum.
     """
     if len(a) != len(b) or len(a) > rule.n_max:
         raise SettingError(f"sequential: {len(a)} and {len(b)} episodes; needs equally many, at most {rule.n_max}")
     tally = Tally()
     verdict: Verdict = "not decided"
-    for first, second in zip(a, b, strict=True):
-        tally = tally.and_then(bool(first), bool(second))
+    for first, second in zip(map(bool, a), map(bool, b), strict=True):
+        only_a, only_b = tally.only_a + (first and not second), tally.only_b + (second and not first)
+        tally = Tally(tally.n + 1, tally.both + (first and second), only_a, only_b)
         if rule.crossed(tally):
             verdict = "b is better" if tally.only_b > tally.only_a else "a is better"
             break
@@ -214,9 +171,10 @@ def decide(a: Sequence[bool], b: Sequence[bool], rule: StoppingRule) -> Decision
 def unpaired_episodes(rate: float, diff: float, *, alpha: float = 0.05, power: float = 0.8) -> int:
     """Episodes of each policy, on different initial states, that show ``rate`` against ``rate + diff``.
 
-    Normal approximation with pooled variance under no difference (Fleiss, Statistical Methods for Rates, ch. 4).
+    Normal approximation, pooled variance under no difference (Fleiss, Statistical Methods for Rates, ch. 4).
     """
-    _check_rates(rate, diff)
+    if not 0 < rate < 1 or not diff > 0 or rate + diff > 1:
+        raise SettingError(f"plan: needs 0 < rate < 1, diff > 0 and rate + diff <= 1, got rate={rate}, diff={diff}")
     other, middle = rate + diff, rate + diff / 2
     error = float(sps.norm.ppf(1 - alpha / 2)) * math.sqrt(2 * middle * (1 - middle))
     miss = float(sps.norm.ppf(power)) * math.sqrt(rate * (1 - rate) + other * (1 - other))
@@ -230,14 +188,7 @@ def discordant_share(rate: float, diff: float) -> float:
 
 
 def paired_power(n: int, share: float, diff: float, *, alpha: float = 0.05) -> float:
-    """Probability that exact McNemar finds a difference in ``n`` pairs.
-
-    Args:
-        n: pairs.
-        share: of them that are discordant.
-        diff: ``rate(b) - rate(a)``, at most ``share``.
-        alpha: two-sided level.
-    """
+    """Probability that exact McNemar finds ``diff`` = ``rate(b) - rate(a)`` in ``n`` pairs, ``share`` discordant."""
     discordant = np.arange(n + 1)
     wins_needed = sps.binom.isf(alpha / 2, discordant, 0.5) + 1
     found = sps.binom.sf(wins_needed - 1, discordant, (share + diff) / (2 * share))
@@ -245,10 +196,7 @@ def paired_power(n: int, share: float, diff: float, *, alpha: float = 0.05) -> f
 
 
 def paired_episodes(share: float, diff: float, *, alpha: float = 0.05, power: float = 0.8) -> int:
-    """Fewest pairs at which exact McNemar has the power wanted; it then keeps it up to steps of the binomial.
-
-    Raises SettingError (``share`` is smaller than ``diff``, or more than ``LARGEST`` pairs are needed).
-    """
+    """Fewest pairs at which exact McNemar has the power; SettingError over ``LARGEST`` or for a small share."""
     if not 0 < diff <= share <= 1:
         raise SettingError(f"plan: needs 0 < diff <= discordant share <= 1, got diff={diff} and {share}")
     low, high = 1, 2
@@ -274,16 +222,8 @@ class SequentialPlan(TypedDict):
 def sequential_plan(share: float, diff: float, *, alpha: float = 0.05, power: float = 0.8) -> SequentialPlan:
     """Find a maximum at which the sequential test has the power wanted, to two per cent of itself.
 
-    It is larger than :func:`paired_episodes`, which looks once; what counts is where the test stops on average.
-
-    Args:
-        share: of the pairs that are discordant.
-        diff: ``rate(b) - rate(a)``.
-        alpha: level of the test.
-        power: probability that it finds the difference.
-
-    Raises:
-        SettingError: more pairs are needed than the test is calibrated for.
+    ``share`` of the pairs are discordant. It is larger than :func:`paired_episodes`, which looks once; what counts is
+    where the test stops on average. SettingError where more pairs are needed than the test is calibrated for.
     """
 
     def found(n_max: int) -> float:
@@ -313,8 +253,3 @@ def _stopping(lead: NDArray[np.int64], share: float, falls_to_b: float) -> tuple
     stopped = np.array([float(np.sum(stops * sps.binom.sf(pairs - 1, t, share))) for t in times])
     running = 1 - stopped
     return float(stopped[-1]), float(np.sum(np.diff(times) * (running[1:] + running[:-1]) / 2))
-
-
-def _check_rates(rate: float, diff: float) -> None:
-    if not 0 < rate < 1 or not diff > 0 or rate + diff > 1:
-        raise SettingError(f"plan: needs 0 < rate < 1, diff > 0 and rate + diff <= 1, got rate={rate}, diff={diff}")

@@ -23,8 +23,6 @@ count discordant pairs, because the pairs share their initial states, and what s
 the best.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,31 +36,23 @@ from worldrl.core.statistics.intervals import sps
 from worldrl.core.statistics.sequential import Tally, check_maximum
 
 Floats = NDArray[np.float64]
-LARGEST_BUDGET = 500
-"""Most pairs that the rule is calibrated for (some ten seconds)."""
-GRID = 200
-"""Steps of φ at which the budget holds while it is spent."""
+LARGEST_BUDGET = 500  # Most pairs that the rule is calibrated for (some ten seconds)
+GRID = 200  # Steps of φ at which the budget holds while it is spent
 FINE = 20
 """Steps of φ per pair at which the whole error is bounded: the bound is then 0.3 per cent above the largest value."""
 
 
 @dataclass(frozen=True)
 class BudgetRule:
-    """When a sequential comparison of at most ``n_max`` pairs stops (:class:`~worldrl.core.statistics.sequential.StoppingRule`).
-
-    Attributes:
-        n_max: most pairs, fixed beforehand.
-        alpha: probability of stopping where neither policy is better, at most.
-        error: bound on it, over every share of discordant pairs.
-        lead: int64 ``[n_max + 1, n_max + 1]``, smallest difference of the discordant counts that stops, by pairs and by
-            their sum; one more than the sum where none does.
-    """
+    """When a sequential comparison of at most ``n_max`` pairs stops (:class:`~worldrl.core.statistics.sequential.StoppingRule`)."""
 
     name: ClassVar[str] = "budget"
     paired: ClassVar[bool] = True
-    n_max: int
-    alpha: float
-    error: float
+    n_max: int  # most pairs, fixed beforehand
+    alpha: float  # probability of stopping where neither policy is better, at most
+    error: float  # bound on it, over every share of discordant pairs
+    # Int64 `[n_max + 1, n_max + 1]`, smallest difference of the discordant counts that stops, by pairs and by their
+    # sum; one more than the sum where none does.
     lead: NDArray[np.int64]
 
     def crossed(self, tally: Tally) -> bool:
@@ -72,15 +62,7 @@ class BudgetRule:
 
 @lru_cache(maxsize=8)
 def budget_rule(n_max: int, alpha: float = 0.05) -> BudgetRule:
-    """Calibrate the rule.
-
-    Args:
-        n_max: most pairs.
-        alpha: probability of a false alarm, at most.
-
-    Raises:
-        SettingError: out of range.
-    """
+    """Calibrate the rule for at most ``n_max`` pairs and ``alpha`` false alarms; SettingError out of range."""
     check_maximum(BudgetRule.name, n_max, LARGEST_BUDGET, alpha)
     lead, error = held_below(alpha, lambda budget: spend(n_max, budget))
     return BudgetRule(n_max, alpha, error, lead)
@@ -91,9 +73,7 @@ def held_below(
 ) -> tuple[NDArray[np.int64], float]:
     """Make the budget smaller until the bound on the error is at most ``alpha``.
 
-    Args:
-        alpha: the error allowed, and the first budget.
-        spending: makes of a budget what stops, and P(stopped by the end | successes of the null's binomial).
+    ``spending`` makes of a budget what stops, and P(stopped by the end | successes of the null's binomial).
     """
     budget = alpha
     while True:
@@ -105,11 +85,7 @@ def held_below(
 
 
 def spend(n_max: int, budget: float) -> tuple[NDArray[np.int64], Floats]:
-    """Choose what stops, pair by pair.
-
-    Returns:
-        The leads of :class:`BudgetRule`, and P(stopped by ``n_max`` | ``t``), float64 ``[n_max + 1]``.
-    """
+    """Choose what stops, pair by pair: leads of :class:`BudgetRule`, and P(stopped by ``n_max`` | ``t``)."""
     share, p_value = shares(GRID), p_values(n_max)
     lead = np.tile(np.arange(n_max + 1) + 1, (n_max + 1, 1))
     alive, stopped, discordant = np.ones((1, 1)), np.zeros(1), np.ones((len(share), 1))
@@ -121,7 +97,8 @@ def spend(n_max: int, budget: float) -> tuple[NDArray[np.int64], Floats]:
         ):
             lead[n, t] = difference
             stopped[t] += mass
-            _leave(alive, t, difference)
+            lower = (t - difference) // 2
+            alive[t, lower] = alive[t, t - lower] = 0.0
     return lead, stopped
 
 
@@ -137,11 +114,7 @@ def shares(steps: int) -> Floats:
 
 
 def error_bound(stopped: Floats) -> float:
-    """Bound the probability of stopping over every share of discordant pairs.
-
-    Args:
-        stopped: P(stopped by ``n_max`` | ``t``), float64 ``[n_max + 1]``.
-    """
+    """Bound the probability of stopping, given P(stopped by ``n_max`` | ``t``), over every share."""
     n_max = len(stopped) - 1
     steps = FINE * n_max
     largest = max(
@@ -200,8 +173,3 @@ def _candidates(telling: Floats, p_value: Floats) -> list[tuple[int, int]]:
     t, k = np.nonzero(telling)
     t, k = t[2 * k > t], k[2 * k > t]
     return [(int(t[at]), int(2 * k[at] - t[at])) for at in np.lexsort((t, p_value[t, k]))]
-
-
-def _leave(alive: Floats, t: int, difference: int) -> None:
-    lower = (t - difference) // 2
-    alive[t, lower] = alive[t, t - lower] = 0.0

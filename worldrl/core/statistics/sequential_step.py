@@ -32,8 +32,6 @@ on some states and the other on others, ρ < 0 and α is exceeded; where the sta
 Rules for pairs count discordant ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -46,31 +44,23 @@ from scipy import optimize as scipy_optimize  # pyright: ignore[reportMissingTyp
 from worldrl.core.statistics.sequential import Tally, check_maximum
 from worldrl.core.statistics.sequential_budget import GRID, Floats, held_below, one_more_drawn, one_more_seen, shares
 
-optimize: Any = scipy_optimize
-"""SciPy publishes no types."""
-LARGEST_STEP = 500
-"""Most episodes of each policy that the rule is calibrated for (some fifteen seconds of a core)."""
+optimize: Any = scipy_optimize  # SciPy publishes no types
+LARGEST_STEP = 500  # Most episodes of each policy that the rule is calibrated for (some fifteen seconds of a core)
 BEFORE_THE_BOUND = 0.9965
 """Share of α with which the budget begins: the bound lies 0.3 per cent above the largest value, and the programme spends all."""
 
 
 @dataclass(frozen=True)
 class StepRule:
-    """When a comparison of at most ``n_max`` episodes of each policy stops (:class:`~worldrl.core.statistics.sequential.StoppingRule`).
-
-    Attributes:
-        n_max: most episodes of each, fixed beforehand.
-        alpha: probability of stopping where both have the same success rate, at most.
-        error: bound on it, over every success rate.
-        needed: int64 ``[n_max + 1, n_max + 1]``, fewest successes of one policy that stop, by episodes and by the successes of
-            the other; one more than the episodes where none do.
-    """
+    """When a comparison of at most ``n_max`` episodes of each policy stops (:class:`~worldrl.core.statistics.sequential.StoppingRule`)."""
 
     name: ClassVar[str] = "step"
     paired: ClassVar[bool] = False
-    n_max: int
-    alpha: float
-    error: float
+    n_max: int  # most episodes of each, fixed beforehand
+    alpha: float  # probability of stopping where both have the same success rate, at most
+    error: float  # bound on it, over every success rate
+    # Int64 `[n_max + 1, n_max + 1]`, fewest successes of one policy that stop, by episodes and by the successes of the
+    # other; one more than the episodes where none do.
     needed: NDArray[np.int64]
 
     def crossed(self, tally: Tally) -> bool:
@@ -81,26 +71,14 @@ class StepRule:
 
 @lru_cache(maxsize=8)
 def step_rule(n_max: int, alpha: float = 0.05) -> StepRule:
-    """Calibrate the rule.
-
-    Args:
-        n_max: most episodes of each policy.
-        alpha: probability of a false alarm in either direction, at most.
-
-    Raises:
-        SettingError: out of range.
-    """
+    """Calibrate the rule for ``n_max`` episodes of each and ``alpha`` false alarms either way; SettingError."""
     check_maximum(StepRule.name, n_max, LARGEST_STEP, alpha)
     needed, error = held_below(alpha, lambda budget: spend(n_max, BEFORE_THE_BOUND * budget))
     return StepRule(n_max, alpha, error, needed)
 
 
 def spend(n_max: int, budget: float) -> tuple[NDArray[np.int64], Floats]:
-    """Choose what stops, episode by episode.
-
-    Returns:
-        What :class:`StepRule` needs, and P(stopped by ``n_max`` | ``s``), float64 ``[2 n_max + 1]``.
-    """
+    """Choose what stops: :class:`StepRule`'s ``needed``, and P(stopped by ``n_max`` | ``s``), ``[2 n_max + 1]``."""
     rate = shares(GRID)[: GRID // 2 + 1]  # p and 1 - p are alike
     needed = np.tile(np.arange(n_max + 1)[:, None] + 1, (1, n_max + 1))
     alive, stopped, successes = np.ones((1, 1)), np.zeros(1), np.ones((len(rate), 1))
@@ -129,7 +107,6 @@ def _walked(alive: Floats, n: int) -> Floats:
 
 
 def _by_sum(table: Floats) -> Floats:
-    """Sum over the states of equal a + b."""
     sums = np.zeros(2 * len(table) - 1)
     np.add.at(sums, np.indices(table.shape).sum(0), table)
     return sums
@@ -139,17 +116,11 @@ def _by_sum(table: Floats) -> Floats:
 
 
 class _Class(NamedTuple):
-    """States that stop together or not at all.
+    """States that stop together or not at all."""
 
-    Attributes:
-        states: (a, b) with b > a, and (n-b, n-a) where that is another.
-        cost: P(there at n), both directions, float64 ``[P]`` by ``p``.
-        outer: which classes must stop with it.
-    """
-
-    states: frozenset[tuple[int, int]]
-    cost: Floats
-    outer: tuple[int, ...]
+    states: frozenset[tuple[int, int]]  # (a, b) with b > a, and (n-b, n-a) where that is another
+    cost: Floats  # P(there at n), both directions, float64 `[P]` by `p`
+    outer: tuple[int, ...]  # which classes must stop with it
 
 
 def _stops(alive: Floats, successes: Floats, slack: Floats) -> NDArray[np.bool_]:

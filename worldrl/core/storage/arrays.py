@@ -1,7 +1,5 @@
 """Named arrays in one ``.npz`` file."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Mapping

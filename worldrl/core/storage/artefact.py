@@ -1,11 +1,8 @@
 """One folder per artefact: ``config.json``, ``model.safetensors``, extra files, and ``manifest.json`` written last.
 
-The manifest holds the size and SHA-256 of every file, so a folder that is cut short, altered or foreign is told
-apart from a good one before anything in it is used. Nothing in an artefact is ever executed: no pickle is read or
-written, and a config that names an import path or an interpolation is refused.
+The manifest holds every file's size and SHA-256, so a damaged or other folder is recognised before it is used. Nothing
+in an artefact is executed: no pickle is read or written, import paths and interpolations in a config are refused.
 """
-
-from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -66,21 +63,13 @@ class _Manifest:
 
 @dataclass(frozen=True)
 class Artefact:
-    """A verified artefact in memory.
+    """A verified artefact in memory."""
 
-    Attributes:
-        folder: where it was read from.
-        kind: what it is, for example ``"policy"``.
-        config: its plain JSON config.
-        tensors: name to tensor; empty when the artefact has none.
-        manifest: the manifest.
-    """
-
-    folder: Path
-    kind: str
-    config: dict[str, Any]
-    tensors: dict[str, Tensor] = field(repr=False)
-    manifest: dict[str, Any] = field(repr=False)
+    folder: Path  # where it was read from
+    kind: str  # what it is, for example `"policy"`
+    config: dict[str, Any]  # its plain JSON config
+    tensors: dict[str, Tensor] = field(repr=False)  # name to tensor; empty when the artefact has none
+    manifest: dict[str, Any] = field(repr=False)  # the manifest
 
     @property
     def hash(self) -> str:
@@ -88,10 +77,7 @@ class Artefact:
         return digest(self.manifest["files"])
 
     def file(self, name: str) -> bytes:
-        """Return the content of an extra file.
-
-        Raises ArtefactError (the manifest does not list it, or it changed since it was verified).
-        """
+        """Return an extra file's content; ArtefactError where the manifest does not list it, or it changed."""
         return _listed_file(self.folder, name, self.manifest["files"])
 
 
@@ -105,19 +91,11 @@ def write_artefact(
     parents: Sequence[Mapping[str, str]] = (),
     store_dtype: torch.dtype | None = None,
 ) -> str:
-    """Write an artefact folder, replacing an older one only when the new one is complete on the disk.
+    """Write an artefact folder, replacing an older one only when the new one is complete; return its hash.
 
-    Args:
-        folder: the folder to make or replace.
-        kind: what it is, for example ``"policy"``.
-        config: JSON-ready; may not use the names ``schema`` and ``kind``.
-        tensors: stored on the CPU; tied tensors are stored once per name.
-        files: extra files by relative name.
-        parents: what it was made from: ``{"path": ..., "hash": ...}`` each, see :func:`parent`.
-        store_dtype: store float32 tensors in this smaller type; reading restores float32.
-
-    Raises:
-        ArtefactError: a name or value is not allowed, a tensor does not fit ``store_dtype``, or the disk refuses.
+    ``config`` has no keys ``schema`` and ``kind``; tied tensors are stored once per name, float32 ones as
+    ``store_dtype``, ``files`` by relative name; ``parents`` as :func:`parent` describes them. ArtefactError for a name
+    or value that is not allowed, a tensor that does not fit ``store_dtype``, or where the disk refuses.
     """
     folder, files = Path(folder), dict(files or {})
     files[CONFIG] = json_bytes(_checked_config(folder, kind, config))
@@ -131,23 +109,24 @@ def write_artefact(
             (temp / name).write_bytes(data)
         restore = None if tensors is None else save_tensors(temp / MODEL, tensors, store_dtype)
         listed = sorted([*files] if tensors is None else [*files, MODEL])
-        manifest = _manifest(kind, {name: _fingerprint(temp / name) for name in listed}, lineage, store_dtype, restore)
-        (temp / MANIFEST).write_bytes(json_bytes(manifest))
-    return digest(manifest["files"])
+        body = {
+            "schema": SCHEMA,
+            "kind": kind,
+            "worldrl": __version__,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "files": {name: _fingerprint(temp / name) for name in listed},
+            "parents": lineage,
+            "store_dtype": None if store_dtype is None else str(store_dtype).removeprefix("torch."),
+            "restore_float32": restore or [],
+        }
+        (temp / MANIFEST).write_bytes(json_bytes({**body, "digest": digest(body)}))
+    return digest(body["files"])
 
 
 def read_artefact(folder: Path, *, kind: str) -> Artefact:
-    """Verify every file of an artefact and load it.
+    """Verify every file of an artefact and load it: tensors on the CPU, half-stored ones as float32 again.
 
-    Args:
-        folder: the artefact.
-        kind: what it must be.
-
-    Returns:
-        Config, tensors on the CPU (half-stored ones as float32 again), and manifest.
-
-    Raises:
-        ArtefactError: missing, cut short, altered, foreign, of another kind or schema, or holding pickle files.
+    ArtefactError where it is missing, damaged, of another kind or schema, or holds pickle files.
     """
     folder = Path(folder)
     manifest = read_manifest(folder, kind=kind)
@@ -160,15 +139,7 @@ def read_artefact(folder: Path, *, kind: str) -> Artefact:
 
 
 def read_config(folder: Path, *, kind: str | None = None) -> dict[str, Any]:
-    """Read an artefact's config without its tensors; of its files, only the config is verified.
-
-    Args:
-        folder: the artefact.
-        kind: what it must be; None accepts any kind.
-
-    Raises:
-        ArtefactError: as :func:`read_artefact`, as far as manifest and config tell.
-    """
+    """Read a config without tensors, of a ``kind`` (None: any); it alone is verified. See :func:`read_artefact`."""
     folder = Path(folder)
     manifest = read_manifest(folder, kind=kind)
     if CONFIG not in manifest["files"]:
@@ -178,15 +149,9 @@ def read_config(folder: Path, *, kind: str | None = None) -> dict[str, Any]:
 
 
 def read_manifest(folder: Path, *, kind: str | None = None, wanted: str = "") -> dict[str, Any]:
-    """Read and check a manifest without reading the files it lists.
+    """Read and check a manifest without reading the files it lists; errors as of :func:`read_artefact`.
 
-    Args:
-        folder: the artefact.
-        kind: what it must be; None accepts any kind.
-        wanted: the usual kind where several are accepted; a missing folder's error says how to make one.
-
-    Raises:
-        ArtefactError: as :func:`read_artefact`, as far as the manifest and the folder's listing tell.
+    ``wanted`` is the usual kind where ``kind`` is None: a missing folder's error says how to make one.
     """
     folder = Path(folder)
     _check_folder(folder, kind or wanted)
@@ -214,11 +179,7 @@ def read_manifest(folder: Path, *, kind: str | None = None, wanted: str = "") ->
 
 
 def read_file(folder: Path, name: str) -> bytes:
-    """Return the content of one file of an artefact; of its files, only that one is verified.
-
-    Raises:
-        ArtefactError: as :func:`read_manifest`, or the manifest does not list it, or it is not what the manifest says.
-    """
+    """Return one verified file of an artefact; ArtefactError as :func:`read_manifest`, or where it is not listed."""
     return _listed_file(Path(folder), name, read_manifest(folder)["files"])
 
 
@@ -253,26 +214,6 @@ def _checked_parent(folder: Path, entry: Mapping[str, str]) -> dict[str, str]:
     if set(entry) != {"path", "hash"}:
         raise ArtefactError(f"{folder}: parent must have exactly 'path' and 'hash', got {sorted(entry)}")
     return {"path": str(entry["path"]), "hash": str(entry["hash"])}
-
-
-def _manifest(
-    kind: str,
-    files: dict[str, dict[str, Any]],
-    parents: list[dict[str, str]],
-    store_dtype: torch.dtype | None,
-    restore: list[str] | None,
-) -> dict[str, Any]:
-    body = {
-        "schema": SCHEMA,
-        "kind": kind,
-        "worldrl": __version__,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "files": files,
-        "parents": parents,
-        "store_dtype": None if store_dtype is None else str(store_dtype).removeprefix("torch."),
-        "restore_float32": restore or [],
-    }
-    return {**body, "digest": digest(body)}
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:

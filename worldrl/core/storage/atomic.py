@@ -9,8 +9,6 @@ Replacing a folder takes two renames::
     path.tmp-<uuid> -> path                killed here: :func:`recover` removes the old one
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
@@ -27,31 +25,13 @@ from worldrl.core.errors import ArtefactError, RunDirectoryError, WorldrlError
 
 LEFTOVER = re.compile(r"(?P<name>.+)\.(?P<role>tmp|old)-(?P<id>[0-9a-f]{32})")
 
-DISK_ERRORS = frozenset(
-    {
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EFBIG,
-        errno.EIO,
-        errno.EROFS,
-        errno.EACCES,
-        errno.EPERM,
-        errno.ENOTDIR,
-        errno.EEXIST,
-        errno.ENAMETOOLONG,
-        errno.ENOENT,
-        errno.ELOOP,
-    }
-)
 IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTDIR, errno.ELOOP})
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+REFUSED = frozenset({errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENOENT})
 
 
 def write_file(path: Path, data: bytes, *, error: type[WorldrlError] = RunDirectoryError) -> None:
-    """Write a file so that readers see the old content or the new, never a part.
-
-    Raises WorldrlError: full disk, read-only or forbidden place; what was there is untouched.
-    """
+    """Write a file so that readers see the old content or the new; ``error`` where the disk refuses."""
     with disk_errors(path, needed=len(data), error=error):
         path.parent.mkdir(parents=True, exist_ok=True)
         recover(path.parent, path.name)
@@ -69,10 +49,7 @@ def write_file(path: Path, data: bytes, *, error: type[WorldrlError] = RunDirect
 
 
 def open_regular(path: Path, flags: int) -> int:
-    """Open a file to write into it, and never what a link, a pipe or a device leads to.
-
-    Raises OSError: as ``os.open``; ELOOP for a link, EEXIST for what is no regular file.
-    """
+    """Open a regular file to write; OSError as ``os.open``, ELOOP for a link, EEXIST for a pipe or a device."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -87,18 +64,10 @@ def open_to_append(path: Path) -> IO[bytes]:
 
 @contextmanager
 def atomic_folder(path: Path, *, needed: int = 0, error: type[WorldrlError] = ArtefactError) -> Generator[Path]:
-    """Fill a temporary folder that takes the place of ``path`` when the block ends well.
+    """Fill a temporary folder that takes the place of ``path`` when the block ends well, else is removed.
 
-    Args:
-        path: the folder to make or replace.
-        needed: bytes about to be written, checked against the free space first (0: unknown).
-        error: class raised when the disk refuses.
-
-    Yields:
-        The temporary folder; after an exception it is removed and ``path`` is as before.
-
-    Raises:
-        WorldrlError: full disk, read-only or forbidden place, or ``path`` is a file.
+    ``needed`` bytes (0: unknown) are checked against the free space first. Raises ``error`` where the disk refuses, or
+    ``path`` is a file.
     """
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise error(f"{path}: is a file or a link, a folder must go here; move it away or choose another path")
@@ -129,12 +98,7 @@ def remove_folder(path: Path) -> None:
 
 
 def recover(parent: Path, name: str | None = None) -> None:
-    """Remove what dead writers left in ``parent``, and undo a replacement that was killed half-way.
-
-    Args:
-        parent: the folder to tidy; live writers' temporaries are left alone.
-        name: only leftovers of this file or folder; None for all.
-    """
+    """Remove what dead writers left in ``parent`` (of ``name`` alone, if given), and undo a half-done replacement."""
     for leftover in sorted(parent.iterdir()):  # "old" sorts before "tmp": roll back first
         match = LEFTOVER.fullmatch(leftover.name)
         if match is None or (name is not None and match["name"] != name):
@@ -159,17 +123,11 @@ def free_bytes(folder: Path) -> int:
 
 @contextmanager
 def disk_errors(path: Path, *, needed: int, error: type[WorldrlError]) -> Generator[None]:
-    """Turn an operating system refusal inside the block into ``error``.
-
-    Args:
-        path: what was being written.
-        needed: bytes it needs (0: unknown).
-        error: class raised.
-    """
+    """Turn an operating system refusal to write ``path`` (of ``needed`` bytes, 0: unknown) into ``error``."""
     try:
         yield
     except OSError as reason:
-        if reason.errno not in DISK_ERRORS:
+        if reason.errno not in REFUSED | FULL | IN_THE_WAY:
             raise
         why, fix = reason.strerror, "nothing was changed; choose a folder you may write to"
         if reason.errno in FULL:
@@ -181,7 +139,6 @@ def disk_errors(path: Path, *, needed: int, error: type[WorldrlError]) -> Genera
 
 
 def _room(path: Path, needed: int) -> str:
-    """Say how much space is needed and how much there is."""
     wanted = f"{needed} bytes needed" if needed else "size unknown"
     with suppress(OSError):
         return f"{wanted}, {free_bytes(path.parent)} bytes free"

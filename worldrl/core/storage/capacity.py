@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-TRAINED_BYTES = 16
-"""Per weight of a network in training: the weight, its gradient and Adam's two moments, in float32."""
+TRAINED_BYTES = 16  # Per weight of a network in training: the weight, its gradient and Adam's two moments, in float32
 
 
 def available_memory() -> int:
@@ -29,16 +28,7 @@ def available_memory() -> int:
 
 
 def require_disk(folder: Path, needed: int, asked: str) -> None:
-    """Refuse a request that is larger than the free disk.
-
-    Args:
-        folder: where it is written.
-        needed: bytes that it takes at least.
-        asked: the settings and what they come to, for the message.
-
-    Raises:
-        SettingError: there is less room.
-    """
+    """SettingError where ``folder`` has less than ``needed`` bytes free; ``asked`` names the settings and their sum."""
     if needed > (free := free_bytes(folder.absolute())):
         raise SettingError(
             f"{asked}, which takes at least {_size(needed)} of disk, {_size(free)} are free in {folder}; give less, or a "
@@ -47,16 +37,7 @@ def require_disk(folder: Path, needed: int, asked: str) -> None:
 
 
 def require_memory(needed: int, asked: str, *, free: int | None = None) -> None:
-    """Refuse a request that is larger than the available memory.
-
-    Args:
-        needed: bytes that it takes at least.
-        asked: as of :func:`require_disk`.
-        free: bytes that there are; None asks the system.
-
-    Raises:
-        SettingError: there is less memory.
-    """
+    """SettingError where less than ``needed`` bytes are ``free`` (None: asks the system); ``asked`` as of the disk."""
     free = available_memory() if free is None else free
     if needed > free:
         raise SettingError(
@@ -70,16 +51,7 @@ def require_frames_memory(count: int, side: int, asked: str) -> None:
 
 
 def require_model_memory(make: Callable[[], nn.Module], device: torch.device, group: str) -> None:
-    """Refuse a network that cannot be trained in the memory of its device; it is made without any memory first.
-
-    Args:
-        make: makes it.
-        device: where it is to be trained.
-        group: of the settings that decide its size, for example ``"model"``.
-
-    Raises:
-        SettingError: there is less memory.
-    """
+    """SettingError where the network of settings ``group`` cannot be trained in the device's memory; made on "meta"."""
     import torch  # a second, and datasets ask for memory without it
 
     with torch.device("meta"):

@@ -1,10 +1,7 @@
 """Training checkpoints: ``<folder>/step-00000020/`` artefacts of which the newest two are kept.
 
-The newest that verifies is loaded, so a kill at any moment, even while a checkpoint is written, costs at most the
-steps since the last one. Modules, optimizers and extra state come back bit for bit.
+The newest that verifies is loaded bit for bit, so a kill at any moment costs at most the steps since the last one.
 """
-
-from __future__ import annotations
 
 import logging
 import re
@@ -31,19 +28,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was loaded.
+    """What was loaded."""
 
-    Attributes:
-        step: how many steps had been taken.
-        extra: the extra state that was saved.
-        folder: the checkpoint's folder.
-        skipped: why newer checkpoints were passed over, one sentence each.
-    """
-
-    step: int
-    extra: dict[str, Any]
-    folder: Path
-    skipped: tuple[str, ...] = field(default=())
+    step: int  # how many steps had been taken
+    extra: dict[str, Any]  # the extra state that was saved
+    folder: Path  # the checkpoint's folder
+    skipped: tuple[str, ...] = field(default=())  # why newer checkpoints were passed over, one sentence each
 
 
 def save_checkpoint(
@@ -54,20 +44,10 @@ def save_checkpoint(
     optimizers: Mapping[str, Optimizer],
     extra: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Save the state after ``step`` steps, then drop all but the newest two.
+    """Save the state after ``step`` steps, then drop all but the newest two; return the new folder.
 
-    Args:
-        folder: holds the checkpoints of one training.
-        step: steps taken.
-        modules: by name; any device.
-        optimizers: by name.
-        extra: numbers, text, lists, tuples, dicts and tensors; comes back equal.
-
-    Returns:
-        The new checkpoint's folder.
-
-    Raises:
-        ArtefactError: a value cannot be stored, or the disk refuses (older checkpoints stay).
+    ``extra`` (numbers, text, lists, tuples, dicts, tensors) comes back equal. ArtefactError where a value cannot be
+    stored, or the disk refuses; older checkpoints stay.
     """
     tensors: dict[str, Tensor] = {}
     state = {
@@ -85,19 +65,9 @@ def save_checkpoint(
 def load_checkpoint(
     folder: Path, *, modules: Mapping[str, Stateful], optimizers: Mapping[str, Optimizer]
 ) -> Checkpoint | None:
-    """Load the newest checkpoint that verifies into modules and optimizers.
+    """Load the newest checkpoint that verifies, or None without any; tensors go to each module's device.
 
-    Args:
-        folder: as given to :func:`save_checkpoint`.
-        modules: by the same names; tensors go to each module's device.
-        optimizers: by the same names.
-
-    Returns:
-        What was loaded, or None when there is no checkpoint yet.
-
-    Raises:
-        ArtefactError: every checkpoint is damaged, or the newest good one belongs to other modules or
-            optimizers; nothing was loaded then.
+    ArtefactError, with nothing loaded, where all are damaged or the newest good one belongs to other modules.
     """
     if not folder.is_dir():
         return None
@@ -119,10 +89,7 @@ def load_checkpoint(
 
 
 def _restore(
-    artefact: Artefact,
-    modules: Mapping[str, Stateful],
-    optimizers: Mapping[str, Optimizer],
-    skipped: tuple[str, ...],
+    artefact: Artefact, modules: Mapping[str, Stateful], optimizers: Mapping[str, Optimizer], skipped: tuple[str, ...]
 ) -> Checkpoint:
     state = unflatten(artefact.config["state"], artefact.tensors)
     _check_names(artefact.folder, "modules", state["modules"], modules)

@@ -1,7 +1,5 @@
 """Configs of artefacts are data: keys and texts by which a library would call or read something are refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from worldrl.core.errors import ArtefactError
@@ -11,10 +9,7 @@ CODE_KEYS = frozenset({"_target_", "_partial_", "_args_", "_recursive_", "_conve
 
 
 def refuse_code(config: Any, *, where: str) -> None:
-    """Refuse a config that could call or read something when it is composed: it is data only.
-
-    Raises ArtefactError (a Hydra call key such as ``_target_``, or an interpolation ``${...}``).
-    """
+    """ArtefactError for a key such as ``_target_`` or an interpolation ``${...}``: a config is data only."""
     if isinstance(config, dict):
         for key, value in config.items():  # pyright: ignore[reportUnknownVariableType]
             if key in CODE_KEYS:

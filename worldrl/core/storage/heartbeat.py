@@ -1,21 +1,13 @@
 """A thread that notes a run's wall time and memory while the main thread works or waits for workers."""
 
-from __future__ import annotations
-
 import threading
-from types import TracebackType
 from typing import Self
 
 from worldrl.core.storage.run import TICK_EVERY_S, RunDirectory
 
 
 class Heartbeat:
-    """Calls ``run.tick`` every few seconds inside a ``with`` block, so that a kill loses no more than that.
-
-    Args:
-        run: the run directory.
-        every_s: seconds between ticks; also how often worker processes are counted towards the peak memory.
-    """
+    """Calls ``run.tick`` inside a ``with`` block; workers count towards the peak memory as often."""
 
     def __init__(self, run: RunDirectory, every_s: float = TICK_EVERY_S) -> None:
         self._run, self._every_s = run, every_s
@@ -26,9 +18,7 @@ class Heartbeat:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
 

@@ -1,7 +1,5 @@
 """Ctrl-C between two steps of a training, never within one."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Callable, Generator
@@ -13,10 +11,7 @@ from worldrl.core.storage.log import console
 
 @contextmanager
 def interrupts(unit: str = "step") -> Generator[Callable[[], bool]]:
-    """Hold Ctrl-C back until a step (or other ``unit``) is complete, since half of one cannot be saved.
-
-    A second Ctrl-C interrupts at once. Outside the main thread Python delivers no signals: nothing to hold back.
-    """
+    """Hold Ctrl-C back until a ``unit`` is complete, since half of one cannot be saved; a second one interrupts."""
     asked = threading.Event()
 
     def handler(number: int, frame: FrameType | None) -> None:

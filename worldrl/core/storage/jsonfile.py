@@ -1,9 +1,4 @@
-"""Strict JSON files: what is written reads back equal, and what is read holds no NaN and no repeated key.
-
-Floats are written by ``repr``, so every finite float64 (and so every float32) survives the round trip exactly.
-"""
-
-from __future__ import annotations
+"""Strict JSON files: what is written reads back equal (floats by ``repr``); no NaN, no repeated key."""
 
 import hashlib
 import json
@@ -19,31 +14,18 @@ from worldrl.core.storage.typed import from_plain
 
 T = TypeVar("T")
 
-MAX_BYTES = 256 * 2**20
-"""A JSON file larger than this is refused before it is read: ours are kilobytes."""
+MAX_BYTES = 256 * 2**20  # A JSON file larger than this is refused before it is read: ours are kilobytes
 
-MAX_DIGITS = 400
-"""Digits of a whole number: more than the largest float has."""
+MAX_DIGITS = 400  # Digits of a whole number: more than the largest float has
 
 NonFinite = Literal["refuse", "null"]
 
 
 def plain(value: Any, *, where: str, nonfinite: NonFinite = "refuse", error: type[WorldrlError] = SettingError) -> Any:
-    """Turn a value into plain JSON values.
+    """Turn a value into plain JSON values; mappings become dicts, sequences lists, 0-d arrays numbers.
 
-    Mappings become dicts, sequences lists, numpy and torch scalars Python numbers.
-
-    Args:
-        value: the value.
-        where: its name in error messages, for example ``"config"``.
-        nonfinite: ``"refuse"`` NaN and infinity, or write them as ``"null"`` (no number).
-        error: class of the error raised.
-
-    Returns:
-        Dicts with text keys, lists, text, bools, ints, finite floats and None.
-
-    Raises:
-        WorldrlError: the value holds something JSON cannot; the message names the key.
+    ``where`` names it in messages; NaN and infinity are refused, or become None by ``nonfinite="null"``. Raises
+    ``error``, with the key, for what JSON cannot hold.
     """
     if value is None or isinstance(value, str | bool | int):
         return value
@@ -90,13 +72,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 def write_json(path: Path, value: Any, *, error: type[WorldrlError] = RunDirectoryError) -> None:
-    """Write a plain JSON value atomically.
-
-    Args:
-        path: the file.
-        value: see :func:`plain`.
-        error: class raised when the file cannot be written.
-    """
+    """Write a plain JSON value (:func:`plain`) atomically; ``error`` where it cannot be written."""
     write_file(path, json_bytes(plain(value, where=path.name, error=error)), error=error)
 
 
@@ -116,10 +92,7 @@ def parse_json(data: bytes, *, path: Path, error: type[WorldrlError]) -> Any:
 
 
 def read_json(path: Path, *, error: type[WorldrlError] = RunDirectoryError) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises WorldrlError (the file is missing, unreadable, too large, not JSON or not an object).
-    """
+    """Read a JSON object; ``error`` where it is missing, unreadable, too large, or something else."""
     try:
         there = path.stat()
         if not stat.S_ISREG(there.st_mode):
@@ -138,33 +111,16 @@ def read_json(path: Path, *, error: type[WorldrlError] = RunDirectoryError) -> d
 
 
 def read_record(path: Path, hint: type[T], *, error: type[WorldrlError], mend: str) -> T:
-    """Read a JSON object as a dataclass, or as another typed value; keys that the dataclass does not know are left out.
+    """Read a JSON object as ``hint``, without keys that a dataclass does not know.
 
-    Args:
-        path: the file.
-        hint: its type.
-        error: class of the error raised.
-        mend: what to do with a damaged file, for the message.
-
-    Raises:
-        WorldrlError: as :func:`read_json`, or a field is missing or of another type; the message names file and field.
+    Raises ``error`` as :func:`read_json`, or naming a field of another type; ``mend`` says what to do with a damaged
+    file.
     """
     return from_plain(hint, read_json(path, error=error), where=f"{path}: damaged; {mend}", error=error, others=True)
 
 
 def check_digest(path: Path, record: Mapping[str, Any], name: str, *, error: type[WorldrlError], mend: str) -> Any:
-    """Return ``record[name]``, a value of any layout, after a look at ``record["digest"]``, where the file has one.
-
-    Args:
-        path: of the file, for messages.
-        record: its content.
-        name: of the field, which must be an object.
-        error: class of the error raised.
-        mend: what to do with a damaged file, for the message.
-
-    Raises:
-        WorldrlError: the field is missing or no object, or is not what was written.
-    """
+    """Return the object ``record[name]``, checked against ``record["digest"]`` where there is one; else ``error``."""
     value = record.get(name)
     if not isinstance(value, dict):
         raise error(f"{path}: holds no {name}; {mend}")
@@ -174,16 +130,7 @@ def check_digest(path: Path, record: Mapping[str, Any], name: str, *, error: typ
 
 
 def difference(before: Any, now: Any, *, most: int = 8) -> str:
-    """Say in words where two plain JSON values differ.
-
-    Args:
-        before: the older one.
-        now: the newer one.
-        most: name at most this many keys.
-
-    Returns:
-        ``"policy.width: 64 -> 128, seed: 0 -> 1"``, or an empty text when they are the same.
-    """
+    """Say where two plain values differ, by ``most`` keys: ``"policy.width: 64 -> 128"``; empty where they do not."""
     old, new = _leaves(before), _leaves(now)
     changed = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
     shown = [f"{key}: {old.get(key, '(absent)')} -> {new.get(key, '(absent)')}" for key in changed[:most]]

@@ -1,10 +1,4 @@
-"""What a model has learned from, itself and through the weights that it began with; kept in its artefact folder.
-
-Whether episodes are unseen can only be asked of a model that remembers all it saw: its manifest names direct parents, and
-those a user may move or delete. Models from before this file was written say so, and count as unknown, not as clean.
-"""
-
-from __future__ import annotations
+"""What a model has learned from, itself and through the weights that it began with; kept in its artefact folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +8,7 @@ from worldrl.core.storage.artefact import read_file, read_manifest
 from worldrl.core.storage.jsonfile import json_bytes, parse_json
 from worldrl.core.storage.typed import from_plain
 
-LEARNED = "learned.json"
-"""Its file in an artefact folder."""
+LEARNED = "learned.json"  # Its file in an artefact folder
 
 
 @dataclass(frozen=True)
@@ -29,19 +22,13 @@ class _Stored:
 
 @dataclass(frozen=True)
 class Learned:
-    """Everything that was learned from.
+    """Everything that was learned from."""
 
-    Attributes:
-        datasets: fingerprints of whole datasets.
-        episodes: digests of their episodes, the same for one motion in several looks.
-        complete: whether that is all; False where weights took part that do not say what they learned from.
-    """
+    datasets: frozenset[str] = frozenset()  # fingerprints of whole datasets
+    episodes: frozenset[str] = frozenset()  # digests of their episodes, the same for one motion in several looks
+    complete: bool = True  # whether that is all; False where weights took part that do not say what they learned from
 
-    datasets: frozenset[str] = frozenset()
-    episodes: frozenset[str] = frozenset()
-    complete: bool = True
-
-    def __or__(self, other: Learned) -> Learned:
+    def __or__(self, other: "Learned") -> "Learned":
         """Join what two have learned from."""
         return Learned(self.datasets | other.datasets, self.episodes | other.episodes, self.complete and other.complete)
 
@@ -54,13 +41,8 @@ class Learned:
         }
 
     @classmethod
-    def read(cls, folder: Path) -> Learned:
-        """Read what the model in ``folder`` has learned from.
-
-        Where its folder does not say, the hashes of its direct parents are all that is known.
-
-        Raises ArtefactError (no artefact there, or a damaged one).
-        """
+    def read(cls, folder: Path) -> "Learned":
+        """Read what the model in ``folder`` learned from, at least its parents' hashes; ArtefactError for none."""
         manifest = read_manifest(folder)
         if LEARNED not in manifest["files"]:
             return cls(frozenset(parent["hash"] for parent in manifest["parents"]), complete=False)

@@ -1,9 +1,4 @@
-"""One owner at a time for a folder, by an OS lock that dies with its owner.
-
-What the lock file says is for people only: after a kill its stale content is no obstacle.
-"""
-
-from __future__ import annotations
+"""One owner at a time for a folder, by an OS lock that dies with its owner; the file's content is for people only."""
 
 import fcntl
 import json
@@ -17,17 +12,9 @@ from worldrl.core.storage.atomic import FULL, disk_errors, open_regular
 
 
 def take_lock(file: Path, command: str) -> int:
-    """Lock a file for this process and write into it who has it.
+    """Lock a file, made if missing and never deleted, and write the owner's ``command`` into it; closing lets go.
 
-    Args:
-        file: the lock file, made if missing and never deleted.
-        command: what its owner is doing.
-
-    Returns:
-        The descriptor that holds the lock; closing it lets go.
-
-    Raises:
-        RunDirectoryError: another process has it (the message names it), or the file system has no locks.
+    RunDirectoryError where another process has it (the message names it), or the file system has no locks.
     """
     with disk_errors(file, needed=0, error=RunDirectoryError):
         lock = open_regular(file, os.O_RDWR | os.O_CREAT)

@@ -1,11 +1,4 @@
-"""What a run tells: scalars to ``metrics.jsonl`` and TensorBoard, and progress to the person who waits.
-
-``metrics.jsonl`` has exactly one line per (series, step), also after a kill and a resume::
-
-    {"series": "policy", "step": 12, "values": {"loss": 0.5}}
-"""
-
-from __future__ import annotations
+"""What a run reports: scalars to ``metrics.jsonl`` (one line per series and step) and TensorBoard, and progress."""
 
 import io
 import json
@@ -16,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -30,8 +22,7 @@ from worldrl.core.storage.atomic import disk_errors, open_to_append, write_file
 from worldrl.core.storage.jsonfile import parse_json
 from worldrl.core.visible import visible
 
-WORKER_VARIABLE = "WORLDRL_WORKER"
-"""Set (to anything) in processes that must not draw progress."""
+WORKER_VARIABLE = "WORLDRL_WORKER"  # Set (to anything) in processes that must not draw progress
 QUIET_S = 2.0
 LINE_EVERY_S = 60.0
 
@@ -52,15 +43,7 @@ def console() -> Console:
 
 
 class MetricLog:
-    """Scalars of a run, to ``metrics.jsonl`` and ``tensorboard/<series>/``.
-
-    Args:
-        run_folder: the run directory.
-        tensorboard: also write TensorBoard events (torch is then imported at the first value).
-
-    Raises:
-        RunDirectoryError: the folder cannot be written.
-    """
+    """Scalars of a run, to ``metrics.jsonl`` and, with torch, ``tensorboard/<series>/``; RunDirectoryError."""
 
     def __init__(self, run_folder: Path, *, tensorboard: bool = True) -> None:
         self.path = run_folder / "metrics.jsonl"
@@ -72,13 +55,7 @@ class MetricLog:
         self._stream = self._open()
 
     def write(self, series: str, step: int, values: Mapping[str, Any]) -> None:
-        """Record the scalars of one step.
-
-        Args:
-            series: what is being done, for example ``"policy"``.
-            step: counts up within the series.
-            values: numbers or 0-dimensional tensors; NaN and infinity become null.
-        """
+        """Record a step's scalars (numbers or 0-d tensors; NaN and infinity become null); steps count up."""
         numbers = {name: _number(value) for name, value in values.items()}
         line = json.dumps({"series": series, "step": step, "values": numbers}, allow_nan=False)
         with disk_errors(self.path, needed=len(line), error=RunDirectoryError):
@@ -89,12 +66,7 @@ class MetricLog:
                 writer.add_scalar(name, number, step)
 
     def truncate(self, series: str, step: int) -> None:
-        """Forget the steps from ``step`` on of a series and of its sub-series (``series/...``).
-
-        Args:
-            series: as in :meth:`write`.
-            step: the first step that will be written again.
-        """
+        """Forget the steps from ``step`` on of a series and of its sub-series (``series/...``)."""
         self._stream.close()
         self._drop(lambda line: _belongs(line["series"], series) and line["step"] >= step)
         self._stream = self._open()
@@ -151,10 +123,7 @@ class MetricLog:
 
 
 def read_metrics(run_folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of ``metrics.jsonl`` in file order; an empty list when there is no file.
-
-    Raises RunDirectoryError (a line is damaged).
-    """
+    """Return the lines of ``metrics.jsonl`` in order, none without a file; RunDirectoryError for a damaged one."""
     path = run_folder / "metrics.jsonl"
     if not path.exists():
         return []
@@ -163,22 +132,10 @@ def read_metrics(run_folder: Path) -> list[dict[str, Any]]:
 
 
 class Progress:
-    """Shows how far something is, how fast it goes and how long it will take.
+    """Shows how far something is, how fast it goes and how long it will take; ``start`` units were done before.
 
-    On a terminal a bar; otherwise a plain line after two seconds, then one a minute, and one at the end. Nothing
-    for what ends within two seconds without a terminal, and nothing in worker processes.
-
-    Args:
-        description: what is being done.
-        total: number of units.
-        start: units already done before, not counted in the rate.
-        unit: what is counted, plural.
-        clock: seconds that only go forward.
-
-    Example:
-        >>> with Progress("collect", total=40, unit="episodes") as progress:
-        ...     for _ in range(40):
-        ...         progress.advance()
+    On a terminal a bar; otherwise a plain line after two seconds, then one a minute, and one at the end. Nothing for
+    what ends within two seconds without a terminal, and nothing in worker processes.
     """
 
     def __init__(
@@ -211,9 +168,7 @@ class Progress:
         elif not self._silent:
             self._maybe_speak(note)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._bar is not None:
             _remove_bar(self._bar)
         if not self._silent and self._clock() - self._began >= QUIET_S:

@@ -1,7 +1,5 @@
 """Where a number came from: the code's version and commit, and the versions of the packages it rests on."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 from importlib import metadata
@@ -9,7 +7,7 @@ from pathlib import Path
 
 from worldrl import __version__
 
-PACKAGES = (
+PACKAGES = [
     "torch",
     "numpy",
     "scipy",
@@ -25,7 +23,7 @@ PACKAGES = (
     "diffusers",
     "stable-baselines3",
     "minari",
-)
+]
 
 
 def package_versions() -> dict[str, str]:

@@ -9,8 +9,6 @@ Layout::
 A stage is finished when its ``stage.json`` exists; it is written last, so a rerun skips exactly what is whole.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time
@@ -18,7 +16,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, cast
 
 import yaml
@@ -41,17 +38,11 @@ CLAIM = (CONFIG, "run_clock.json")
 
 @dataclass(frozen=True)
 class Stage:
-    """One step of a run, with a folder of its own.
+    """One step of a run, with a folder of its own."""
 
-    Attributes:
-        name: for example ``"02-train-policy"``.
-        folder: where its artefacts go; exists.
-        config_hash: of the run's config, stored with the summary.
-    """
-
-    name: str
-    folder: Path
-    config_hash: str
+    name: str  # for example `"02-train-policy"`
+    folder: Path  # where its artefacts go; exists
+    config_hash: str  # of the run's config, stored with the summary
 
     @property
     def finished(self) -> bool:
@@ -60,10 +51,7 @@ class Stage:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What :meth:`finish` was given.
-
-        Raises RunDirectoryError (the stage is not finished, or its file is damaged).
-        """
+        """What :meth:`finish` was given; RunDirectoryError where the stage is not finished, or its file is damaged."""
         if not self.finished:
             raise RunDirectoryError(f"stage {self.name!r} in {self.folder} is not finished; run it first")
         file, mend = self.folder / "stage.json", "delete it to run the stage again"
@@ -71,14 +59,7 @@ class Stage:
         return current_results(found)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Mark the stage as finished; call it after everything in the folder is on the disk.
-
-        Args:
-            summary: JSON-ready; non-finite numbers become null.
-
-        Raises:
-            RunDirectoryError: the stage was finished before, or the disk refuses.
-        """
+        """Mark the stage as finished, once all is on the disk; RunDirectoryError where it was, or the disk refuses."""
         if self.finished:
             raise RunDirectoryError(f"stage {self.name!r} in {self.folder} is already finished; skip it")
         body = plain(summary, where=f"stage {self.name}", nonfinite="null", error=RunDirectoryError)
@@ -94,15 +75,7 @@ class Stage:
 
 
 class RunDirectory:
-    """A locked run directory; make one with :meth:`open`, and close it or use it in a ``with`` block.
-
-    Attributes:
-        path: the directory.
-        command: the worldrl command, for example ``"train-vla"``.
-        config: plain JSON config.
-        config_hash: its hash, without what may change.
-        resume_command: what to type to go on after a stop.
-    """
+    """A locked run directory of one ``command``; made by :meth:`open`. ``config_hash`` leaves out what may change."""
 
     def __init__(
         self,
@@ -134,20 +107,12 @@ class RunDirectory:
         resume_command: str,
         free: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
-    ) -> RunDirectory:
+    ) -> "RunDirectory":
         """Create or reopen a run directory and lock it for this process.
 
-        Args:
-            path: the directory; parents are made.
-            command: the worldrl command.
-            config: JSON-ready; on a later open it must be the same.
-            resume_command: what to type to go on after a stop.
-            free: keys of the config that a later open may give other values, since nothing that is computed depends on them.
-            clock: seconds that only go forward, for the wall time.
-
-        Raises:
-            RunDirectoryError: it cannot be written, another process has it, or it belongs to another command
-                or config (the message shows what differs and what to do).
+        The config must be the same on a later open, except for ``free`` keys, on which no result depends.
+        RunDirectoryError where it cannot be written, another process has it, or it belongs to another command or
+        config.
         """
         path = Path(path)
         body = plain(config, where="config", error=RunDirectoryError)
@@ -165,14 +130,7 @@ class RunDirectory:
         return run
 
     def stage(self, name: str) -> Stage:
-        """Return a stage, making its folder.
-
-        Args:
-            name: lower-case letters, digits, dots and dashes, numbered in order: ``"02-train-policy"``.
-
-        Raises:
-            RunDirectoryError: the name is not one, or the folder cannot be made.
-        """
+        """Return a stage such as ``"02-train-policy"``, making its folder; RunDirectoryError for another form."""
         if STAGE_NAME.fullmatch(name) is None:
             raise RunDirectoryError(f"stage: name {name!r} must match {STAGE_NAME.pattern}, like '02-train-policy'")
         folder = self.path / "stages" / name
@@ -187,10 +145,7 @@ class RunDirectory:
         return self._earlier + self._clock() - self._began
 
     def tick(self, *, force: bool = False) -> None:
-        """Note wall time and memory on the disk, at most every ten seconds; cheap enough for every training step.
-
-        Workers count towards the peak memory only if they are alive at a tick.
-        """
+        """Note wall time and the memory of living workers too, at most every ten seconds; cheap in every step."""
         now = self._clock()
         if not force and now - self._ticked < TICK_EVERY_S:
             return
@@ -214,17 +169,9 @@ class RunDirectory:
         wall_s: float | None = None,
         protocol_hash: str | None = None,
     ) -> dict[str, Any]:
-        """Write ``result.json``, the stable record that machines read.
+        """Write ``result.json``, the stable record that machines read; non-finite metrics become null.
 
-        Args:
-            metrics: JSON-ready; non-finite numbers become null.
-            seed: the run's seed.
-            device: where it ran.
-            wall_s: None takes :attr:`wall_s`.
-            protocol_hash: of the evaluation protocol, where one was used.
-
-        Raises:
-            RunDirectoryError: a value is not JSON-ready, or the disk refuses.
+        RunDirectoryError where a value is not JSON-ready, or the disk refuses.
         """
         self.tick(force=True)
         result = {
@@ -256,9 +203,7 @@ class RunDirectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         """Close it; begun here and failed before anything was made, it is free for the corrected settings."""
         if self._begun and self._lock is not None and isinstance(error, Exception) and not _holds_work(self.path):
             for name in CLAIM:
@@ -274,7 +219,6 @@ def config_hash(config: Mapping[str, Any]) -> str:
 
 
 def _bound(config: Mapping[str, Any], free: Collection[str]) -> dict[str, Any]:
-    """The config without the keys that may change."""
     return {key: value for key, value in config.items() if key not in free}
 
 
@@ -303,10 +247,7 @@ def _claim_config(path: Path, command: str, config: dict[str, Any], free: Collec
 
 
 def stored_config(file: Path) -> dict[str, Any]:
-    """Read ``config.yaml``.
-
-    Raises RunDirectoryError (it is missing, unreadable or no mapping).
-    """
+    """Read ``config.yaml``; RunDirectoryError where it is missing, unreadable or no mapping."""
     try:
         text = file.read_text(encoding="utf-8")
         tokens: Any = cast("Any", yaml).scan(text, Loader=yaml.SafeLoader)
@@ -336,7 +277,6 @@ class _Clock:
 
 
 def _clock(path: Path) -> _Clock:
-    """Read a run's clock; an empty one where there is none yet."""
     file = path / "run_clock.json"
     if not file.exists():
         return _Clock()

@@ -1,7 +1,5 @@
 """Seconds of work that may be killed and go on."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,19 +7,11 @@ from pathlib import Path
 from worldrl.core.errors import RunDirectoryError
 from worldrl.core.storage.jsonfile import read_record, write_json
 
-EVERY_S = 1.0
-"""Least seconds between two marks that are written."""
+EVERY_S = 1.0  # Least seconds between two marks that are written
 
 
 class Stopwatch:
-    """Seconds on the wall (``seconds``) and of this process's processors (``cpu_seconds``), kept in a file at every mark.
-
-    Who begins again after a kill adds to what the file holds. What was lost with the kill and is made again counts as often as it
-    was made, up to the last mark: it was paid for as often.
-
-    Args:
-        file: JSON; read where it exists.
-    """
+    """Wall and processor seconds, kept in a JSON file at every mark, and added to after a kill, repeats included."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

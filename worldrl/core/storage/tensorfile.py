@@ -1,7 +1,5 @@
 """Named tensors to and from one safetensors file, with an optional smaller type on the disk."""
 
-from __future__ import annotations
-
 import errno
 import json
 import re
@@ -16,26 +14,12 @@ from torch import Tensor
 
 from worldrl.core.errors import ArtefactError
 
-_safetensors: Any = typeless
-"""Its paths are typed ``PathLike`` without an argument, which strict checking refuses."""
+_safetensors: Any = typeless  # Its paths are typed `PathLike` without an argument, which strict checking refuses
 _FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], store_dtype: torch.dtype | None = None) -> list[str]:
-    """Write tensors to a new file.
-
-    Args:
-        path: the file.
-        tensors: any device; tied tensors are stored once per name.
-        store_dtype: float32 tensors are cast to this type; others keep theirs.
-
-    Returns:
-        Names of the tensors that were cast.
-
-    Raises:
-        ArtefactError: a value overflows ``store_dtype``.
-        OSError: the disk refuses.
-    """
+    """Write tensors, float32 ones as ``store_dtype`` (ArtefactError on overflow); return the names of those cast."""
     stored = _apart({name: _cast(name, tensor, store_dtype) for name, tensor in tensors.items()})
     try:
         _safetensors.save_file(stored, str(path))
@@ -45,15 +29,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], store_dtype: torch.d
 
 
 def load_tensors(path: Path, restore_float32: Collection[str] = ()) -> dict[str, Tensor]:
-    """Read tensors to the CPU.
-
-    Args:
-        path: the file.
-        restore_float32: names to cast back to float32.
-
-    Raises:
-        ArtefactError: the file is not safetensors.
-    """
+    """Read tensors to the CPU, some cast back to float32; ArtefactError where the file is not safetensors."""
     try:
         tensors: dict[str, Tensor] = _safetensors.load_file(str(path))
     except (SafetensorError, OSError) as reason:

@@ -5,8 +5,6 @@ Tensors, tuples, non-text keys and non-finite floats, which JSON lacks, become o
     {"$tensor": name}   {"$tuple": [...]}   {"$dict": [[key, value], ...]}   {"$float": "inf"}
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -17,19 +15,7 @@ from worldrl.core.errors import ArtefactError
 
 
 def flatten(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Turn nested state into plain JSON, moving its tensors into ``tensors``.
-
-    Args:
-        value: tensors, numbers, text, None, and dicts, lists and tuples of them.
-        name: where it hangs, the prefix of its tensors' names.
-        tensors: receives each tensor under its path, for example ``"optimizer/state/0/exp_avg"``.
-
-    Returns:
-        Plain JSON; :func:`unflatten` gives an equal value back, with the same types.
-
-    Raises:
-        ArtefactError: a value of any other type.
-    """
+    """Turn nested state into plain JSON, moving tensors into ``tensors`` by path from ``name`` (ArtefactError)."""
     if isinstance(value, Tensor):
         tensors[name] = value
         return {"$tensor": name}
@@ -53,10 +39,7 @@ def _flatten_mapping(value: Mapping[Any, Any], name: str, tensors: dict[str, Ten
 
 
 def unflatten(spec: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Rebuild what :func:`flatten` took apart.
-
-    Raises ArtefactError (a named tensor is missing).
-    """
+    """Rebuild what :func:`flatten` took apart; ArtefactError where a named tensor is missing."""
     if isinstance(spec, list):
         return [unflatten(item, tensors) for item in cast("list[Any]", spec)]
     if not isinstance(spec, dict):

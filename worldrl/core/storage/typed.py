@@ -1,7 +1,5 @@
 """Typed values from JSON that somebody else may have written: pydantic checks types, the dataclasses their own ranges."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -12,8 +10,7 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 from worldrl.core.errors import SettingError, WorldrlError, nearest
 
 T = TypeVar("T")
-LARGEST = 2**64
-"""Seeds are below 2^63; nothing else is near."""
+LARGEST = 2**64  # Seeds are below 2^63; nothing else is near
 _DIGITS = str.maketrans("123456789", "0" * 9)
 
 
@@ -22,15 +19,8 @@ def from_plain(
 ) -> T:
     """Make a dataclass, or another typed value, from plain JSON values; nothing is converted but lists to tuples.
 
-    Args:
-        hint: the type; fields that are missing take their defaults.
-        value: plain JSON.
-        where: file or field, for the message.
-        error: class of the error raised.
-        others: leave fields out that a dataclass does not know, instead of refusing them.
-
-    Raises:
-        WorldrlError: an unknown field, a missing one, a value of another type, or a check of the dataclass failed.
+    Raises ``error`` with ``where`` for a field that is missing, of another type or range, or unknown (unless
+    ``others``).
     """
     from pydantic import ValidationError  # a tenth of a second, only where a file is read
 

@@ -1,7 +1,5 @@
 """Weights into a module: by name, of its shapes and number types, and finite."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
@@ -14,7 +12,7 @@ from worldrl.core.storage.artefact import Artefact
 COUNTS = frozenset({"blocks", "depth", "levels", "layers", "members", "critics", "ensemble_size", "jury"})
 """Settings that say how many modules of a kind there are."""
 SIZES = frozenset(
-    {
+    [
         "width",
         "hidden",
         "channels",
@@ -25,7 +23,7 @@ SIZES = frozenset(
         "bins",
         "heads",
         "image_size",
-    }
+    ]
 )
 """Settings that some tensor's shape shows, up to a small factor."""
 MOST_MODULES, LARGEST_FACTOR = 1000, 64
@@ -34,11 +32,7 @@ MOST_MODULES, LARGEST_FACTOR = 1000, 64
 
 @contextmanager
 def fitting(artefact: Artefact) -> Generator[None]:
-    """Make a module from an artefact within: what goes wrong becomes an ArtefactError that names the folder.
-
-    Raises:
-        ArtefactError: the config asks for far more than the weights fill, or the two make no module of this version.
-    """
+    """Make a module within; ArtefactError for sizes beyond the weights, or what is no module of this version."""
     check_sizes(artefact)
     try:
         yield
@@ -49,31 +43,25 @@ def fitting(artefact: Artefact) -> Generator[None]:
 
 
 def load_weights(module: nn.Module, artefact: Artefact, tensors: Mapping[str, Tensor] | None = None) -> None:
-    """Fill a module with an artefact's weights.
-
-    Args:
-        module: made from the artefact's config.
-        artefact: where they come from.
-        tensors: they, where names were changed; None takes all of the artefact.
-
-    Raises:
-        ArtefactError: a tensor is missing, unknown, of another shape or number type, or not finite.
-    """
+    """Fill a module with an artefact's weights, or with ``tensors`` of changed names; ArtefactError for others."""
     given = artefact.tensors if tensors is None else tensors
     own = module.state_dict()
     if lost := sorted(set(own) ^ set(given)):
         kind = "is missing" if lost[0] in own else "is unknown"
         raise ArtefactError(f"{artefact.folder}: tensor {lost[0]!r} {kind}; config and weights do not fit this version")
     for name, tensor in given.items():
-        _check_tensor(f"{artefact.folder}: tensor {name!r}", tensor, own[name])
+        where, made = f"{artefact.folder}: tensor {name!r}", own[name]
+        if tensor.shape != made.shape or tensor.dtype != made.dtype:
+            raise ArtefactError(
+                f"{where}: is {tensor.dtype} {list(tensor.shape)}, the config makes it {made.dtype} {list(made.shape)}; "
+                "config and weights do not fit this version"
+            )
+        check_finite(where, tensor)
     module.load_state_dict(given)
 
 
 def check_finite(where: str, tensor: Tensor) -> None:
-    """Refuse NaN and infinity in weights: an argmax over them is an action all the same.
-
-    Raises ArtefactError (naming how many there are).
-    """
+    """ArtefactError for NaN and infinity in weights: an argmax over them is an action all the same."""
     if tensor.is_floating_point() and (bad := int((~tensor.isfinite()).sum())):
         raise ArtefactError(
             f"{where}: {bad} of {tensor.numel()} values are not finite; train it again, or copy it again"
@@ -81,10 +69,7 @@ def check_finite(where: str, tensor: Tensor) -> None:
 
 
 def check_sizes(artefact: Artefact) -> None:
-    """Refuse a config that asks for far larger modules than its weights fill, before any is made.
-
-    Raises ArtefactError (naming the field).
-    """
+    """ArtefactError, before any is made, for a config of far larger modules than its weights fill."""
     if not artefact.tensors:
         return
     largest = max((max(t.shape, default=1) for t in artefact.tensors.values()), default=1)
@@ -97,15 +82,6 @@ def check_sizes(artefact: Artefact) -> None:
                 f"{artefact.folder}: {name} is {value}, but its weights are of {len(artefact.tensors)} tensors with at "
                 f"most {largest} in a dimension; config and weights do not belong together"
             )
-
-
-def _check_tensor(where: str, tensor: Tensor, own: Tensor) -> None:
-    if tensor.shape != own.shape or tensor.dtype != own.dtype:
-        raise ArtefactError(
-            f"{where}: is {tensor.dtype} {list(tensor.shape)}, the config makes it {own.dtype} {list(own.shape)}; "
-            "config and weights do not fit this version"
-        )
-    check_finite(where, tensor)
 
 
 def _integers(value: Any, name: str = "") -> Iterator[tuple[str, int]]:

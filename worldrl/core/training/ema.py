@@ -1,7 +1,5 @@
 """An exponential moving average of a module's weights."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -14,18 +12,8 @@ from worldrl.core.errors import SettingError
 class Ema(nn.Module):
     """Averages a module's parameters: after update t, θ' ← d θ' + (1 - d) θ with d = min(decay, (1 + t) / (10 + t)).
 
-    The ramp forgets the random initial weights. Buffers are copied. The state, with the number of updates, is part
-    of ``state_dict``, so checkpoints carry it.
-
-    Args:
-        source: the module that is trained; it is referred to, not registered.
-        decay: in [0, 1).
-
-    Attributes:
-        module: the averaged copy, in evaluation mode and without gradients.
-
-    Raises:
-        SettingError: decay out of range.
+    The ramp forgets the random initial weights; buffers are copied. ``module`` is the averaged copy; the number of
+    updates is part of ``state_dict``. SettingError for a decay outside [0, 1).
     """
 
     def __init__(self, source: nn.Module, decay: float) -> None:
@@ -48,7 +36,7 @@ class Ema(nn.Module):
         for average, buffer in zip(self.module.buffers(), source.buffers(), strict=True):
             average.copy_(buffer)
 
-    def train(self, mode: bool = True) -> Ema:
+    def train(self, mode: bool = True) -> "Ema":
         """Stay in evaluation mode whatever is asked."""
         return super().train(False)
 

@@ -1,11 +1,8 @@
 """Training by gradient steps: codec, world model and policy all learn through :func:`fit`.
 
-Step ``k`` uses nothing but the weights, the optimizer's state and ``k``: the loss draws its batch and noise from
-``rng.stream(seed, name, k)``. A run that is killed and started again therefore continues bit for bit, with the
-same logged losses, from its newest checkpoint. (Same machine, same number of threads.)
+Step ``k`` uses the weights, the optimizer's state and ``k`` alone: the loss draws from ``rng.stream(seed, name, k)``.
+So a killed run continues bit for bit from its newest checkpoint (same machine, same number of threads).
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
@@ -23,29 +20,20 @@ from worldrl.core.training.ema import Ema
 from worldrl.core.training.loop import Training, every, repeat
 from worldrl.core.training.optimizer import Schedule, constant, warmup_cosine
 
-Loss = Callable[[int], tuple[Tensor, Logs]]
-"""Maps the step to a scalar loss with gradient, and detached scalars to log."""
+Loss = Callable[[int], tuple[Tensor, Logs]]  # Maps the step to a scalar loss with gradient, and detached scalars to log
 
 
 @dataclass(frozen=True)
 class FitReport:
-    """What :func:`fit` did.
+    """What :func:`fit` did."""
 
-    Attributes:
-        name: as given.
-        steps: steps taken in all.
-        resumed_from: the step this session began with; 0 for a fresh start.
-        wall_s: seconds of this session.
-        logs: the last step's logged scalars; empty when nothing was left to do.
-        skipped: why damaged checkpoints were passed over.
-    """
-
-    name: str
-    steps: int
-    resumed_from: int
-    wall_s: float
+    name: str  # as given
+    steps: int  # steps taken in all
+    resumed_from: int  # the step this session began with; 0 for a fresh start
+    wall_s: float  # seconds of this session
+    # The last step's logged scalars; empty when nothing was left to do.
     logs: dict[str, float] = field(default_factory=dict[str, float])
-    skipped: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()  # why damaged checkpoints were passed over
 
 
 def fit(
@@ -63,33 +51,21 @@ def fit(
     every_log: int = 1,
     ema: Ema | None = None,
     on_step: Callable[[int], None] | None = None,
-    processes: OneProcess | None = None,
+    processes: "OneProcess | None" = None,
 ) -> FitReport:
-    """Train until ``steps`` steps have been taken, resuming from the newest checkpoint in ``folder``.
+    """Train until ``steps`` steps in all have been taken, resuming from the newest checkpoint in ``folder``, if any.
 
-    Args:
-        name: of the training, used as series in the log and in messages.
-        modules: everything the checkpoint must hold, by name; the optimizer's parameters lie in them.
-        optimizer: its groups' learning rates are the base the schedule scales.
-        loss: called once per step with the step's index.
-        steps: in all, counting those taken before a resume.
-        folder: of the checkpoints; None trains without.
-        every_checkpoint: steps between checkpoints; one more is saved at the end.
-        schedule: factor on the learning rate by step.
-        clip_norm: largest gradient norm; None measures it only.
-        log: receives ``loss``, ``grad_norm``, ``lr`` and the loss's own scalars.
-        every_log: steps between log lines; the last step is always logged.
-        ema: updated after each step and kept in the checkpoint.
-        on_step: called with the step's index after it is complete.
-        processes: computes gradients and stores the state where several processes train together.
+    ``modules`` are what a checkpoint must hold; the ``schedule`` scales the optimizer's rates; without ``clip_norm``
+    the gradients' norm is only measured. The log gets ``loss``, ``grad_norm``, ``lr`` and the loss's own scalars.
+    ``processes`` computes gradients and stores the state where several processes train together.
 
-    Raises:
-        NonFiniteError: the loss or the gradient norm is not finite; the weights are those before that step.
-        ArtefactError: the checkpoints are damaged or belong to other modules, or the disk refuses.
-        SettingError: a number out of range.
-        KeyboardInterrupt: after Ctrl-C, once the step in flight is complete and saved.
+    NonFiniteError leaves the weights before the step. ArtefactError for damaged or other checkpoints, SettingError for
+    a number out of range, KeyboardInterrupt after Ctrl-C, once the running step is complete and saved.
     """
-    _check_counts(name, steps=steps, every_checkpoint=every_checkpoint, every_log=every_log)
+    counts = {"steps": steps, "every_checkpoint": every_checkpoint, "every_log": every_log}
+    for count, value in counts.items():
+        if value < 1:
+            raise SettingError(f"{name}: {count} must be at least 1, got {value}")
     saved = {**modules} if ema is None else {**modules, "ema": ema}
     spread = processes or OneProcess()
     training = spread.training(name, folder, log, saved, optimizer)
@@ -127,26 +103,10 @@ def fit_module(
     log: MetricLog | None,
     on_step: Callable[[int], None] | None = None,
 ) -> FitReport:
-    """Train one module as most are: a short rise and half a cosine of the learning rate, clipped gradients.
+    """Train one module as most are: warm-up (cut to ``steps``), half a cosine to ``final``, clipped gradients.
 
-    It is in training mode meanwhile, and in evaluation mode afterwards. Errors and resuming are those of :func:`fit`.
-
-    Args:
-        name: of the training.
-        module: what learns, all of it.
-        loss: called once per step with the step's index.
-        part: the module's name in checkpoints and messages.
-        optimizer: of its parameters, with the learning rate after the rise.
-        steps: in all.
-        warmup: steps of the rise; cut to fewer than ``steps``.
-        final: factor on the learning rate at the end.
-        clip_norm: largest gradient norm.
-        ema_decay: of the averaged weights that the module ends with; 0 leaves it the last ones.
-        every_checkpoint: steps between checkpoints.
-        every_log: steps between log lines.
-        folder: of the checkpoints; None trains without.
-        log: receives what :func:`fit` logs.
-        on_step: called with the step's index after it is complete.
+    The module is in evaluation mode afterwards, with averaged weights where ``ema_decay`` is not 0; ``part`` is its
+    name in checkpoints. The rest is as of :func:`fit`.
     """
     module.train()
     ema = Ema(module, ema_decay) if ema_decay else None
@@ -169,12 +129,6 @@ def fit_module(
         module.load_state_dict(ema.module.state_dict())
     module.eval()
     return report
-
-
-def _check_counts(name: str, **counts: int) -> None:
-    for field_name, value in counts.items():
-        if value < 1:
-            raise SettingError(f"{name}: {field_name} must be at least 1, got {value}")
 
 
 class OneProcess:
@@ -220,28 +174,25 @@ class _Scalars:
         return own | {key: float(value) for key, value in self.logs.items()}
 
 
+@dataclass
 class _Stepper:
     """Takes gradient steps; the optimizer's learning rates are the base that the schedule scales."""
 
-    def __init__(
-        self,
-        name: str,
-        modules: Mapping[str, nn.Module],
-        optimizer: Optimizer,
-        loss: Loss,
-        schedule: Schedule,
-        clip_norm: float | None,
-        ema: Ema | None,
-        processes: OneProcess,
-        log: MetricLog | None,
-        every_log: int,
-        steps: int,
-    ) -> None:
-        self.name, self.modules, self.optimizer, self.loss = name, modules, optimizer, loss
-        self.schedule, self.clip_norm, self.ema, self.processes = schedule, clip_norm, ema, processes
-        self.log, self.every_log, self.steps = log, every_log, steps
+    name: str
+    modules: Mapping[str, nn.Module]
+    optimizer: Optimizer
+    loss: Loss
+    schedule: Schedule
+    clip_norm: float | None
+    ema: Ema | None
+    processes: OneProcess
+    log: MetricLog | None
+    every_log: int
+    steps: int
+
+    def __post_init__(self) -> None:
         self.logs: dict[str, float] = {}
-        self.rates = [group["lr"] for group in optimizer.param_groups]  # before a checkpoint brings scaled ones
+        self.rates = [group["lr"] for group in self.optimizer.param_groups]  # before a checkpoint brings scaled ones
 
     def scale_rates(self, factor: float) -> None:
         """Set each group's learning rate to ``factor`` of its base."""

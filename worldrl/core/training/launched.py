@@ -1,10 +1,4 @@
-"""Training in the processes of ``accelerate launch`` or ``torchrun``, sharded or not; the first process alone writes.
-
-Checkpoints hold the trained tensors and the optimizer's state by parameter name, whole, as safetensors: a training may
-resume with another number of processes.
-"""
-
-from __future__ import annotations
+"""Training in the processes of ``accelerate launch`` or ``torchrun``; the first one writes whole tensors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,19 +18,12 @@ from worldrl.core.training.loop import Training
 
 @dataclass(frozen=True)
 class LaunchedProcesses(OneProcess):
-    """The processes that an Accelerator knows.
+    """The processes that an Accelerator knows."""
 
-    Attributes:
-        accelerator: prepared ``wrapped`` and the optimizer.
-        wrapped: the trained parts as Accelerate wrapped them.
-        passes: losses per step; the loss of step ``k`` is called with ``k passes``, ``k passes + 1``, ...
-        beside: what the first process alone has, and checkpoints hold.
-    """
-
-    accelerator: Any
-    wrapped: Any
-    passes: int = 1
-    beside: Mapping[str, Stateful] | None = None
+    accelerator: Any  # prepared `wrapped` and the optimizer
+    wrapped: Any  # the trained parts as Accelerate wrapped them
+    passes: int = 1  # losses per step; the loss of step `k` is called with `k passes`, `k passes + 1`, ...
+    beside: Mapping[str, Stateful] | None = None  # what the first process alone has, and checkpoints hold
 
     def training(
         self,

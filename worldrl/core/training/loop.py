@@ -1,10 +1,7 @@
 """The loop under every training: it resumes, saves checkpoints, holds Ctrl-C back and shows progress.
 
-A training counts positions: steps, epochs, iterations or updates. What it does at a position depends on its state and
-on the position alone, so a killed training resumes bit for bit from its newest checkpoint.
+What happens at a position (step, epoch, iteration) depends on it and the state alone, so a kill changes no number.
 """
-
-from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
@@ -31,23 +28,15 @@ def every(count: int) -> Due:
 
 @dataclass(frozen=True)
 class Training:
-    """All that a training changes, and where it is stored.
+    """All that a training changes, and where it is stored."""
 
-    Attributes:
-        name: series in the log.
-        folder: of the checkpoints; None trains without.
-        log: lines from the position of a resume on are forgotten.
-        extra: further state, stored beside modules and optimizers.
-        first_line: the log's first line after position ``p`` is ``p + first_line``.
-    """
-
-    name: str
-    folder: Path | None
-    log: MetricLog | None = None
+    name: str  # series in the log
+    folder: Path | None  # of the checkpoints; None trains without
+    log: MetricLog | None = None  # lines from the position of a resume on are forgotten
     modules: Mapping[str, Stateful] = field(default_factory=dict[str, Stateful])
     optimizers: Mapping[str, Optimizer] = field(default_factory=dict[str, Optimizer])
-    extra: Stateful | None = None
-    first_line: int = 0
+    extra: Stateful | None = None  # further state, stored beside modules and optimizers
+    first_line: int = 0  # the log's first line after position `p` is `p + first_line`
 
     def resume(self) -> tuple[int, tuple[str, ...]]:
         """Load the newest checkpoint; return its position and why newer ones were skipped."""
@@ -97,10 +86,9 @@ def repeat(
 ) -> Session:
     """Train until position ``total``, counted in ``unit``, resuming from the newest checkpoint.
 
-    ``over`` replaces the end at ``total``. Where ``may_stop`` is false, no checkpoint may be saved, and Ctrl-C waits.
-
-    Raises ArtefactError (the checkpoints are damaged or belong to another training, or the disk refuses). Raises
-    KeyboardInterrupt: after Ctrl-C, once the running ``uncut`` (by default the ``unit``) is complete and saved.
+    ``over`` replaces the end at ``total``; while ``may_stop`` is false nothing is saved and Ctrl-C waits. ArtefactError
+    for damaged or other checkpoints; KeyboardInterrupt once the running ``uncut`` (default: ``unit``) is complete and
+    saved.
     """
     ended: Callable[[int], bool] = over or total.__le__
     first, skipped = training.resume()

@@ -1,7 +1,5 @@
 """The optimiser of every training, and how its learning rate changes with the step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
@@ -11,24 +9,11 @@ from torch.optim import Optimizer
 
 from worldrl.core.errors import SettingError
 
-Schedule = Callable[[int], float]
-"""Maps the step to a factor on the learning rate."""
+Schedule = Callable[[int], float]  # Maps the step to a factor on the learning rate
 
 
 def warmup_cosine(steps: int, warmup: int, *, final: float = 0.0) -> Schedule:
-    """Return a schedule: a linear rise over ``warmup`` steps, then half a cosine down to ``final``.
-
-    Args:
-        steps: length of the training.
-        warmup: steps of the rise, fewer than ``steps``; step 0 already has 1 / warmup.
-        final: factor at the end, in [0, 1].
-
-    Returns:
-        step -> factor in [0, 1].
-
-    Raises:
-        SettingError: a value out of range.
-    """
+    """Return a schedule: a linear rise over ``warmup`` < ``steps`` steps, then half a cosine down to ``final``."""
     if not 0 <= warmup < steps:
         raise SettingError(f"warmup: must be in [0, steps={steps}), got {warmup}")
     if not 0 <= final <= 1:

@@ -32,10 +32,7 @@ def rank_device(device: torch.device) -> torch.device:
 
 
 def refuse_many(what: str) -> None:
-    """Refuse to run in several processes.
-
-    Raises SettingError (there are several).
-    """
+    """SettingError where several processes were launched."""
     if world_size() > 1:
         raise SettingError(
             f"{what} runs in one process, {world_size()} were launched; start it without accelerate launch or torchrun"

@@ -1,8 +1,4 @@
-"""Verify a dataset on disk, and copy its verified prefix into a new folder.
-
-``check_dataset`` decodes everything and compares it with the journal: file hashes, contiguous numbers, finite
-values, timestamps, decoded frames against rows, content digests, statistics, and lerobot's derived files.
-"""
+"""Verify a dataset on disk against its journal, and copy its verified prefix to a new folder; all is decoded."""
 
 from __future__ import annotations
 
@@ -23,30 +19,18 @@ from worldrl.data.lerobot.rows import episode_columns, episode_stats
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong with a dataset.
+    """One thing that is wrong with a dataset."""
 
-    Attributes:
-        file: relative to the dataset.
-        problem: what is wrong, and what to do.
-        episode: which episode it concerns, if one.
-    """
-
-    file: str
-    problem: str
-    episode: int | None = None
+    file: str  # relative to the dataset
+    problem: str  # what is wrong, and what to do
+    episode: int | None = None  # which episode it concerns, if one
 
 
 def check_dataset(folder: Path | str) -> list[Finding]:
-    """Look for everything that could be wrong with a dataset; read-only.
+    """Look for everything that could be wrong with a dataset, damaged episodes first; read-only.
 
-    Args:
-        folder: a dataset written by worldrl.
-
-    Returns:
-        Findings, damaged episodes first; an empty list means that every byte is what was recorded.
-
-    Raises:
-        ArtefactError: there is no dataset of worldrl, or its header cannot be read.
+    No findings mean that every byte is what was recorded. ArtefactError without a dataset of worldrl or a readable
+    header.
     """
     folder = Path(folder)
     journal, problem = read_journal_prefix(folder)
@@ -72,17 +56,9 @@ def episode_problem(folder: Path, header: DatasetHeader, record: EpisodeRecord) 
 
 
 def repair_dataset(folder: Path | str, target: Path | str) -> int:
-    """Copy the longest verified prefix into a new folder; the damaged one is never touched.
+    """Copy the longest verified prefix into a new folder, and return its length; the damaged one is never touched.
 
-    Args:
-        folder: the damaged dataset.
-        target: where the copy goes; must be new or empty.
-
-    Returns:
-        How many episodes were kept.
-
-    Raises:
-        ArtefactError: the header cannot be read, or ``target`` is not empty.
+    ArtefactError where the header cannot be read, or ``target`` is not empty.
     """
     folder, target = Path(folder), Path(target)
     if target.exists() and any(target.iterdir()):

@@ -1,7 +1,7 @@
 """A recorded dataset as a sequence of episodes.
 
-Opening reads the journal only, or the metadata of a LeRobotDataset that others made; an episode is decoded when it is asked
-for, or all at once by :meth:`load`. Subsets and concatenations share the files of what they were made from.
+Opening reads the journal or the metadata only; episodes are decoded on demand, or all by :meth:`load`. Subsets and
+concatenations share files.
 """
 
 from __future__ import annotations
@@ -62,14 +62,7 @@ def _fitted_content(record: EpisodeRecord, images: ImageFit) -> str:
 
 
 class EpisodeDataset(Sequence[Episode]):
-    """Episodes that share fps, cameras, image size and embodiment.
-
-    Make one with :meth:`open`, :meth:`from_episodes`, :meth:`subset` or :meth:`concatenate`.
-
-    Attributes:
-        header: what all episodes share.
-        source: its folder, for messages.
-    """
+    """Episodes that share fps, cameras, image size and embodiment (``header``); messages name its ``source``."""
 
     def __init__(self, header: DatasetHeader, entries: Iterable[_Entry], source: str = "a dataset in memory") -> None:
         self.header, self.source = header, source
@@ -77,20 +70,12 @@ class EpisodeDataset(Sequence[Episode]):
 
     @classmethod
     def open(cls, folder: Path | str, *, fps: float | None = None, images: ImageFit | None = None) -> Self:
-        """Open a dataset on disk; also one whose writer was killed or is still at work.
+        """Open a dataset on disk, also one whose writer is still at work; no episode is decoded yet.
 
-        Args:
-            folder: a folder written by :class:`~worldrl.data.lerobot.writer.LeRobotWriter`, or a LeRobotDataset v3.0 of
-                others, whose ``worldrl.json`` says what cannot be recognised (:mod:`worldrl.data.lerobot.external.meaning`).
-            fps: refuse a dataset of another rate; None accepts any.
-            images: bring images of another size to this one while episodes are decoded; None leaves them.
-
-        Returns:
-            The dataset; no episode is decoded yet.
-
-        Raises:
-            ArtefactError: missing, of another version or rate, damaged, or a shortened journal.
-            SettingError: what the numbers of a foreign dataset mean cannot be told.
+        A folder of worldrl, or a LeRobotDataset v3.0 of others, whose ``worldrl.json`` says what cannot be recognised
+        (:mod:`worldrl.data.lerobot.external.meaning`). ``fps`` refuses another rate; ``images`` brings images to a size
+        while they are decoded. ArtefactError where it is missing, damaged, or of another version or rate; SettingError
+        where the meaning of external numbers is unknown.
         """
         from worldrl.data.lerobot.external.folder import is_external
 
@@ -140,16 +125,9 @@ class EpisodeDataset(Sequence[Episode]):
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[Episode], *, fps: float, embodiment: AnyEmbodiment) -> Self:
-        """Make a dataset in memory.
+        """Make a dataset in memory; the first episode decides cameras and image size.
 
-        Args:
-            episodes: at least one; the first decides cameras and image size.
-            fps: frames per second.
-            embodiment: constants of the robot.
-
-        Raises:
-            SettingError: there is no episode.
-            ArtefactError: an episode breaks its contract or differs from the first in cameras or size.
+        SettingError without an episode; ArtefactError for one that breaks its contract or differs from the first.
         """
         if not episodes:
             raise SettingError("from_episodes needs at least one episode, got none")
@@ -208,10 +186,7 @@ class EpisodeDataset(Sequence[Episode]):
 
     @property
     def fingerprint(self) -> str:
-        """A hash of all content in order; the same on disk and in memory, and however the images are encoded.
-
-        Of a foreign dataset, whose files have no digests, it covers metadata, file sizes and what was said of their meaning.
-        """
+        """A hash of all content in order, however images are encoded; of external data, of metadata and file sizes."""
         digest = hashlib.sha256(json.dumps(self.header.to_json(), sort_keys=True).encode())
         for record in self.records:
             digest.update(record.content.encode())
@@ -227,17 +202,7 @@ class EpisodeDataset(Sequence[Episode]):
         return {**_count(self.records), "fps": self.fps, "cameras": list(self.cameras), "tasks": tasks}
 
     def load(self, workers: int | None = None) -> Self:
-        """Decode everything into memory, several threads at once (OpenCV releases the interpreter lock).
-
-        Args:
-            workers: threads; None takes the number of processors.
-
-        Returns:
-            The same dataset, in memory.
-
-        Raises:
-            SettingError: its images take more than the available memory.
-        """
+        """Decode everything into memory in threads (None: as many as processors); SettingError without the memory."""
         frames, (rows, columns) = sum(record.rows for record in self.records), self.image_size
         require_memory(
             frames * len(self.cameras) * rows * columns * 3,
@@ -247,14 +212,7 @@ class EpisodeDataset(Sequence[Episode]):
             return type(self)(self.header, pool.map(_Entry.loaded, self._entries), self.source)
 
     def subset(self, choice: Callable[[EpisodeRecord], bool] | Iterable[int]) -> Self:
-        """Keep some episodes.
-
-        Args:
-            choice: a predicate on the record (nothing is decoded), or positions in the wanted order.
-
-        Raises:
-            SettingError: a position is outside the dataset.
-        """
+        """Keep episodes by a predicate on the record, or by positions in order; SettingError outside the dataset."""
         if callable(choice):
             return type(self)(self.header, (entry for entry in self._entries if choice(entry.record)), self.source)
         positions = [int(position) for position in choice]
@@ -264,11 +222,7 @@ class EpisodeDataset(Sequence[Episode]):
         return type(self)(self.header, (self._entries[position] for position in positions), self.source)
 
     def concatenate(self, *others: EpisodeDataset) -> Self:
-        """Put datasets one after the other; the suite is named where all name the same one.
-
-        Raises:
-            ArtefactError: fps, cameras, image size or embodiment differ.
-        """
+        """Put datasets one after the other; ArtefactError where fps, cameras, image size or embodiment differ."""
         every = (self, *others)
         require_alike(every, "fps", "cameras", "image_size", "embodiment")
         suite = self.header.suite if len({dataset.header.suite for dataset in every}) == 1 else ""
@@ -287,11 +241,7 @@ ALIKE = {
 
 
 def require_alike(datasets: Sequence[EpisodeDataset], *names: str) -> None:
-    """Require that datasets agree in fields of :data:`ALIKE`.
-
-    Raises:
-        ArtefactError: two differ; names both folders and every field that differs.
-    """
+    """ArtefactError, with folders and fields, where datasets differ in fields of :data:`ALIKE`."""
     first, *others = datasets
     mine = first.header.to_json()
     for other in others:
@@ -305,11 +255,7 @@ def require_alike(datasets: Sequence[EpisodeDataset], *names: str) -> None:
 
 
 def open_recorded(folder: Path | str, images: ImageFit | None = None) -> EpisodeDataset:
-    """Open a dataset as :meth:`EpisodeDataset.open` does, which must hold an episode.
-
-    Raises:
-        ArtefactError: it holds none, or cannot be opened.
-    """
+    """Open a dataset as :meth:`EpisodeDataset.open` does; ArtefactError where it holds no episode."""
     dataset = EpisodeDataset.open(folder, images=images)
     if not len(dataset):
         raise ArtefactError(f"{folder}: holds no episode; record some with `worldrl collect`, or give another dataset")

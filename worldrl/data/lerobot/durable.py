@@ -1,7 +1,7 @@
 """Writing so that a kill at any instant leaves either the old file or the new one, never half of one.
 
-``kill -9`` alone would be survived by the rename; ``fsync`` before it and on the directory after it also survives
-a power cut. Names under way end in ``.partial``, which no reader's pattern matches.
+``fsync`` before the rename and on the directory after it survives a power cut, too. Names under way end in
+``.partial``.
 """
 
 from __future__ import annotations
@@ -28,15 +28,7 @@ def fsync_folder(folder: Path) -> None:
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Write ``content`` beside ``path``, flush it to the disk, rename it into place.
-
-    Args:
-        path: the final name; its folder is created when missing.
-        content: the whole file.
-
-    Raises:
-        OSError: the disk is full or the folder cannot be written; ``path`` is then unchanged.
-    """
+    """Write a whole file beside ``path`` and rename it into place; OSError where the disk refuses, nothing changed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + PARTIAL_SUFFIX)
     with os.fdopen(open_regular(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
@@ -48,15 +40,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def append_durably(path: Path, content: bytes) -> None:
-    """Append ``content`` with one write and flush it to the disk.
-
-    Args:
-        path: an existing file.
-        content: what to append; a kill may leave a prefix of it, so the caller's format must show a torn tail.
-
-    Raises:
-        OSError: the write failed; the file is cut back to its former length.
-    """
+    """Append with one write; OSError cuts the file back. A kill may leave a prefix, so a torn tail must show."""
     length = path.stat().st_size
     try:
         with open_to_append(path) as file:
@@ -70,15 +54,7 @@ def append_durably(path: Path, content: bytes) -> None:
 
 @contextmanager
 def writer_lock(path: Path, purpose: str) -> Iterator[None]:
-    """Hold an exclusive lock; the kernel lets go of it when the process dies, however it dies.
-
-    Args:
-        path: the lock file, created when missing and left in place.
-        purpose: what is locked, for the message.
-
-    Raises:
-        ArtefactError: another process (or another writer in this one) holds the lock.
-    """
+    """Hold an exclusive lock, which ends with the process; ArtefactError where another writer holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open_to_append(path) as file:
         try:

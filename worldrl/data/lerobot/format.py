@@ -7,13 +7,9 @@ Layout of a folder::
     meta/info.json, tasks.parquet,          what lerobot reads; derived from the journal by ``finalize``
          stats.json, episodes/chunk-000/file-000.parquet
 
-One episode is one data file. It exists once its journal line is complete; a data file without a line is the
-episode that was in flight when a writer died, and the next writer removes it.
-
-Rows of an episode: ``T`` actions make ``T + 1`` frames, and every frame is a row. The last row has no action; it
-stores the *hold* action (no motion, gripper as commanded: under it the commanded pose stays where it is, whereas
-the null action would open a closed gripper), reward 0, and ``is_last`` true, as RLDS does. lerobot sees an
-ordinary dataset; worldrl's reader drops the hold action and returns exactly the episode that was written.
+One episode is one data file, which exists once its journal line is complete; the next writer removes one without a
+line. ``T`` actions make ``T + 1`` rows. The last one stores the *hold* action (the commanded pose and gripper stay),
+reward 0 and ``is_last``, as RLDS does; worldrl's reader drops it and returns exactly the episode that was written.
 """
 
 from __future__ import annotations
@@ -77,12 +73,7 @@ WRISTS = ("wrist", "hand")
 
 
 def camera_role(feature: str, cameras: int) -> str | None:
-    """What a camera of a foreign dataset or policy unmistakably is, ``scene`` or ``wrist``; None where nothing is sure.
-
-    Args:
-        feature: its name, for example ``"observation.images.image"``.
-        cameras: how many there are beside it, itself included.
-    """
+    """What a camera among so many unmistakably is, ``scene`` or ``wrist``; None where nothing is sure."""
     last = feature.rpartition(".")[2]
     if any(word in last for word in WRISTS) or (cameras == 2 and last == "image2"):
         return "wrist"
@@ -91,28 +82,17 @@ def camera_role(feature: str, cameras: int) -> str | None:
 
 @dataclass(frozen=True)
 class DatasetHeader:
-    """What all episodes of a dataset share.
+    """What all episodes of a dataset share."""
 
-    Attributes:
-        fps: frames per second, equal to the embodiment's control rate: one frame per control step.
-        cameras: names, in the order of the episode's camera axis.
-        image_size: rows and columns of every camera, in pixels.
-        embodiment: constants of the robot that was recorded.
-        suite: benchmark whose tasks and initial states these are, as a protocol names it; empty where nobody said.
-    """
-
-    fps: int
-    cameras: tuple[str, ...]
-    image_size: tuple[int, int]
-    embodiment: AnyEmbodiment
+    fps: int  # frames per second, equal to the embodiment's control rate: one frame per control step
+    cameras: tuple[str, ...]  # names, in the order of the episode's camera axis
+    image_size: tuple[int, int]  # rows and columns of every camera, in pixels
+    embodiment: AnyEmbodiment  # constants of the robot that was recorded
+    # Benchmark whose tasks and initial states these are, as a protocol names it; empty where nobody said.
     suite: str = ""
 
     def __post_init__(self) -> None:
-        """Check what the types do not say.
-
-        Raises:
-            SettingError: another rate than the embodiment's, no camera, one twice, or an image without pixels.
-        """
+        """SettingError for another rate than the embodiment's, no camera, one twice, or an image without pixels."""
         rate = self.embodiment.control_hz
         if self.fps != round(rate):
             raise SettingError(
@@ -166,37 +146,21 @@ class _StoredHeader:
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """What the journal says of one episode: everything but its arrays.
+    """What the journal says of one episode: everything but its arrays."""
 
-    Attributes:
-        index: its number in the dataset, contiguous from 0.
-        length: how many actions ``T``; its data file has ``T + 1`` rows.
-        first_row: how many rows come before it in the dataset.
-        task: name of the task.
-        instruction: what the robot was told.
-        task_index: number of the instruction, in order of first appearance (lerobot's ``task_index``).
-        terminated: the task ended the episode.
-        truncated: the time limit ended it.
-        success: the task was fulfilled at some frame.
-        meta: provenance as given by the recorder.
-        sha256: of the data file.
-        content: digest of the episode's arrays and metadata, independent of how they are encoded.
-        stats: per column, in lerobot's layout.
-    """
-
-    index: int
-    length: int
-    first_row: int
-    task: str
-    instruction: str
-    task_index: int
-    terminated: bool
-    truncated: bool
-    success: bool
-    meta: Mapping[str, Any]
-    sha256: str
-    content: str
-    stats: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    index: int  # its number in the dataset, contiguous from 0
+    length: int  # how many actions `T`; its data file has `T + 1` rows
+    first_row: int  # how many rows come before it in the dataset
+    task: str  # name of the task
+    instruction: str  # what the robot was told
+    task_index: int  # number of the instruction, in order of first appearance (lerobot's `task_index`)
+    terminated: bool  # the task ended the episode
+    truncated: bool  # the time limit ended it
+    success: bool  # the task was fulfilled at some frame
+    meta: Mapping[str, Any]  # provenance as given by the recorder
+    sha256: str  # of the data file
+    content: str  # digest of the episode's arrays and metadata, independent of how they are encoded
+    stats: Mapping[str, Any] = field(default_factory=dict, repr=False)  # per column, in lerobot's layout
 
     @property
     def rows(self) -> int:
@@ -214,10 +178,7 @@ class EpisodeRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> EpisodeRecord:
-        """Rebuild from :meth:`to_json`; SettingError for an unknown field or another type.
-
-        The statistics are most of it and only merged: :func:`~worldrl.data.lerobot.stats.merge_stats` checks them.
-        """
+        """Rebuild from :meth:`to_json`; SettingError for an unknown field or type. ``merge_stats`` checks the stats."""
         rest = dict(data)
         stats = rest.pop("stats", {})
         if not isinstance(stats, dict):
@@ -301,14 +262,7 @@ def _rules(episode: Episode, header: DatasetHeader) -> Sequence[tuple[str, np.nd
 def check_episode(episode: Episode, header: DatasetHeader, where: str) -> None:
     """Refuse an episode that is not what :class:`~worldrl.core.types.Episode` promises.
 
-    Args:
-        episode: what is to be written, or was read.
-        header: the dataset's cameras, image size and robot.
-        where: dataset or file, for the message.
-
-    Raises:
-        ArtefactError: a wrong shape or dtype, a value that is not finite, an action outside its robot's range, other
-            cameras.
+    ArtefactError, from ``where``, for a shape, dtype, camera, not finite value or action outside the robot's range.
     """
     if len(episode) < 1:
         raise ArtefactError(f"{where}: the episode has no action; drop episodes that end before their first step")

@@ -1,7 +1,6 @@
 """The journal of a dataset: one JSON object per line, each with its own checksum.
 
-A line without its newline is the torn tail of a killed writer and does not count. A whole line with a wrong
-checksum was damaged later, which is an error.
+A line without its newline is the torn tail of a killed writer and does not count; a wrong checksum is damage.
 """
 
 from __future__ import annotations
@@ -30,19 +29,12 @@ REPAIR = "repair_dataset(folder, new_folder) keeps the longest verified prefix"
 
 @dataclass(frozen=True)
 class Journal:
-    """A journal as read.
+    """A journal as read."""
 
-    Attributes:
-        header: what all episodes share.
-        records: one per episode, numbered from 0 without gaps.
-        size: bytes up to the end of the last whole line; anything after it is a torn tail.
-        promised: episode count of ``info.json``; 0 when it was never written.
-    """
-
-    header: DatasetHeader
-    records: tuple[EpisodeRecord, ...]
-    size: int
-    promised: int
+    header: DatasetHeader  # what all episodes share
+    records: tuple[EpisodeRecord, ...]  # one per episode, numbered from 0 without gaps
+    size: int  # bytes up to the end of the last whole line; anything after it is a torn tail
+    promised: int  # episode count of ``info.json``; 0 when it was never written
 
 
 def seal(entry: Mapping[str, Any]) -> bytes:
@@ -52,11 +44,7 @@ def seal(entry: Mapping[str, Any]) -> bytes:
 
 
 def unseal(line: bytes) -> dict[str, Any]:
-    """Return the entry of a line written by :func:`seal`.
-
-    Raises:
-        ValueError: the line is not such a line, or its checksum does not match.
-    """
+    """Return the entry of a line of :func:`seal`; ValueError for another line or checksum."""
     match = _LINE.fullmatch(line)
     if match is None or match["check"] != _checksum(match["body"]):
         raise ValueError("the line does not match its checksum")
@@ -71,17 +59,7 @@ def _checksum(body: bytes) -> bytes:
 
 
 def read_journal(folder: Path) -> Journal:
-    """Read a dataset's journal.
-
-    Args:
-        folder: the dataset.
-
-    Returns:
-        The header and every listed episode.
-
-    Raises:
-        ArtefactError: no dataset there, a foreign or newer one, or a damaged line (with its number).
-    """
+    """Read a journal; ArtefactError for no dataset, another's or newer one, or a damaged line (with its number)."""
     journal, problem = read_journal_prefix(folder)
     if problem is not None:
         raise problem

@@ -1,7 +1,4 @@
-"""The files that lerobot reads beside the data: derived from the journal, never a source of truth.
-
-Order of writing: ``info.json`` last, because its episode count decides how much lerobot looks at.
-"""
+"""The files that lerobot reads beside the data, derived from the journal; ``info.json`` is written last."""
 
 from __future__ import annotations
 
@@ -32,16 +29,7 @@ from worldrl.data.lerobot.stats import merge_stats
 
 
 def write_metadata(folder: Path, header: DatasetHeader, records: Sequence[EpisodeRecord]) -> None:
-    """Derive ``meta/`` from the journal; files that are out of date are replaced atomically.
-
-    Args:
-        folder: the dataset.
-        header: what its episodes share.
-        records: its episodes.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+    """Derive ``meta/`` from the journal, replacing outdated files atomically; OSError where it cannot be written."""
     for path, content in derived_files(header, records).items():
         if not is_current(folder / path, content):
             encoded = _parquet_bytes(content) if isinstance(content, pa.Table) else _json_bytes(content)

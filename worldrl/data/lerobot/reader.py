@@ -1,8 +1,4 @@
-"""Reading one episode back, exactly as it was written.
-
-Every read verifies the data file's SHA-256 against the journal before anything is decoded, so a truncated or
-flipped file is an error with its name, never a wrong frame.
-"""
+"""Reading one episode back, exactly as it was written; a data file's SHA-256 is verified before it is decoded."""
 
 from __future__ import annotations
 
@@ -30,19 +26,7 @@ from worldrl.data.lerobot.journal import REPAIR
 
 
 def read_episode(folder: Path, header: DatasetHeader, record: EpisodeRecord) -> Episode:
-    """Read one episode.
-
-    Args:
-        folder: the dataset.
-        header: the dataset's header.
-        record: the episode's journal entry.
-
-    Returns:
-        The episode, bit for bit.
-
-    Raises:
-        ArtefactError: the data file is missing, damaged, or disagrees with the journal.
-    """
+    """Read one episode, bit for bit; ArtefactError where its file is missing, damaged, or contradicts the journal."""
     path = folder / data_path(record.index)
     table = _verified_table(path, record, data_schema(header))
     columns = {name: _numpy(table.column(name)) for name in table.schema.names if not name.startswith(IMAGE_PREFIX)}
@@ -67,11 +51,7 @@ def read_episode(folder: Path, header: DatasetHeader, record: EpisodeRecord) -> 
 
 
 def read_verified_bytes(path: Path, record: EpisodeRecord) -> bytes:
-    """Return a data file's bytes after comparing them with the journal.
-
-    Raises:
-        ArtefactError: the file is missing, or is not the one that was written.
-    """
+    """Return a data file's bytes; ArtefactError where it is missing, or not the one that was written."""
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:

@@ -30,16 +30,7 @@ def encode_png(frame: NDArray[np.uint8]) -> bytes:
 
 
 def episode_columns(episode: Episode, record: EpisodeRecord, header: DatasetHeader) -> dict[str, NDArray[Any]]:
-    """Lay an episode out as ``T + 1`` rows (see :mod:`worldrl.data.lerobot.format`), images left out.
-
-    Args:
-        episode: the episode.
-        record: gives its numbers in the dataset.
-        header: the dataset's frame rate and robot.
-
-    Returns:
-        Column name to array ``[T+1]`` or ``[T+1, size]``.
-    """
+    """Lay an episode out as ``T + 1`` rows ``[T+1]`` or ``[T+1, size]`` by column name, images left out."""
     frame_index = np.arange(record.rows)
     reward = np.append(episode.reward, np.float32(0))
     return {
@@ -92,11 +83,7 @@ def table_bytes(table: pa.Table) -> bytes:
 
 
 def new_record(episode: Episode, last: EpisodeRecord | None, task_index: int, where: str) -> EpisodeRecord:
-    """Describe an episode that follows ``last``; file hash and statistics are still empty.
-
-    Raises:
-        ArtefactError: its ``meta`` is not JSON-ready.
-    """
+    """Describe an episode after ``last``, without hash and statistics; ArtefactError where ``meta`` is no JSON."""
     return EpisodeRecord(
         index=last.index + 1 if last else 0,
         length=len(episode),

@@ -1,7 +1,7 @@
 """Column statistics in lerobot's layout, per episode, and how they merge.
 
-Minimum, maximum, mean and deviation merge exactly (parallel variance); quantiles merge as lerobot's own
-``aggregate_stats`` does, as the count-weighted mean of the episodes' quantiles, which is an approximation.
+Minimum, maximum, mean and deviation merge exactly; quantiles as lerobot's own ``aggregate_stats`` does, as the
+count-weighted mean of the episodes', which is an approximation.
 """
 
 from __future__ import annotations
@@ -21,14 +21,7 @@ MAX_IMAGES = 16
 
 
 def column_stats(values: NDArray[Any]) -> Stats:
-    """Describe a column.
-
-    Args:
-        values: ``[rows, size]``.
-
-    Returns:
-        Lists of ``size`` numbers for min, max, mean, std and quantiles, and ``count`` as ``[rows]``.
-    """
+    """Describe a column ``[rows, size]``: min, max, mean, std and quantiles ``[size]``, ``count`` as ``[rows]``."""
     values = values.astype(np.float64)
     stats = {"min": values.min(0), "max": values.max(0), "mean": values.mean(0), "std": values.std(0)}
     stats |= dict(zip(QUANTILES, np.quantile(values, list(QUANTILES.values()), axis=0), strict=True))
@@ -36,14 +29,7 @@ def column_stats(values: NDArray[Any]) -> Stats:
 
 
 def image_stats(frames: NDArray[np.uint8]) -> Stats:
-    """Describe one camera, per colour channel and in [0, 1].
-
-    Args:
-        frames: ``[rows, Y, X, 3]``; at most :data:`MAX_IMAGES` of them, evenly spaced, are looked at.
-
-    Returns:
-        As :func:`column_stats`, each of shape ``[3][1][1]``.
-    """
+    """Describe at most :data:`MAX_IMAGES` of ``[rows, Y, X, 3]`` per channel in [0, 1], as ``[3][1][1]``."""
     chosen = np.unique(np.linspace(0, len(frames) - 1, MAX_IMAGES).round().astype(int))
     channels = [_channel_stats(frames[chosen, ..., channel].ravel()) for channel in range(3)]
     stats: Stats = {name: [[[channel[name]]] for channel in channels] for name in channels[0]}

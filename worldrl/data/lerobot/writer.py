@@ -1,8 +1,7 @@
 """A crash-safe writer of LeRobotDataset v3.0: one episode is one durable unit.
 
-``add_episode`` writes the data file under a temporary name, flushes it, renames it, and only then appends the
-episode's line to the journal. A ``kill -9`` at any instant loses at most the episode in flight. ``finalize``
-derives what lerobot reads; it costs milliseconds, runs on ``close``, and again whenever the folder is re-opened.
+``add_episode`` writes and renames the data file, then appends its line to the journal: a kill loses at most the episode
+in flight. ``finalize`` derives what lerobot reads, on ``close`` and whenever the folder is re-opened.
 """
 
 from __future__ import annotations
@@ -42,18 +41,9 @@ LEAST_FILE, LEAST_SHARE = 5_000, 0.02
 class LeRobotWriter:
     """Writes episodes into a new folder, or appends to one with the same header.
 
-    Args:
-        folder: the dataset; created when missing or empty.
-        fps: frames per second; must equal ``embodiment.control_hz``, because every control step is a frame.
-        cameras: names, in the order of the episodes' camera axis.
-        image_size: rows and columns of every camera (pixels).
-        embodiment: constants of the robot, stored with the data.
-        suite: see :class:`~worldrl.data.lerobot.format.DatasetHeader`.
-
-    Raises:
-        SettingError: ``fps`` is not a positive whole number, or differs from the control rate.
-        ArtefactError: the folder holds something else, a dataset with another header, a damaged journal, or is
-            being written by another writer.
+    ``fps`` must equal ``embodiment.control_hz``, because every control step is a frame, else SettingError.
+    ArtefactError where the folder holds something else, another header or a damaged journal, or another writer is at
+    work.
     """
 
     def __init__(
@@ -95,18 +85,10 @@ class LeRobotWriter:
         return len(self._records)
 
     def add_episode(self, episode: Episode) -> int:
-        """Write one episode; when this returns, it survives a crash.
+        """Write one episode, with a JSON-ready ``meta``, and return its index; it then survives a crash.
 
-        Args:
-            episode: the episode; its ``meta`` must be JSON-ready (tuples come back as lists).
-
-        Returns:
-            Its index in the dataset.
-
-        Raises:
-            ArtefactError: the episode breaks the contract of :class:`~worldrl.core.types.Episode`, its task is no text or
-                its instruction one that no encoder reads, or the writer is closed; nothing was written. Or the disk
-                refused; the dataset still holds the earlier episodes.
+        ArtefactError, with nothing written, for an episode that breaks its contract or has no text that an encoder
+        reads, from a closed writer, or where the disk refuses.
         """
         if self._closed:
             raise ArtefactError(f"{self.folder}: this writer is closed; open a new LeRobotWriter to append")
@@ -154,26 +136,12 @@ class LeRobotWriter:
 
 
 def least_bytes(episodes: int, frames: int, cameras: int, image_size: int) -> int:
-    """Bytes that episodes take at least, however much their images can be compressed.
-
-    Args:
-        episodes: how many.
-        frames: of each episode.
-        cameras: images per frame.
-        image_size: pixels per side.
-    """
+    """Bytes that so many episodes of so many frames take at least, however much their images can be compressed."""
     return episodes * (LEAST_FILE + int(LEAST_SHARE * frames * cameras * 3 * image_size**2))
 
 
 def finalize_dataset(folder: Path | str) -> None:
-    """Bring lerobot's files up to date after a writer was killed.
-
-    Args:
-        folder: a dataset written by :class:`LeRobotWriter`.
-
-    Raises:
-        ArtefactError: as for :class:`LeRobotWriter`.
-    """
+    """Bring lerobot's files up to date after a writer was killed; ArtefactError as :class:`LeRobotWriter`."""
     header = read_journal(Path(folder)).header
     LeRobotWriter(
         folder,
@@ -186,11 +154,7 @@ def finalize_dataset(folder: Path | str) -> None:
 
 
 def open_journal(folder: Path, header: DatasetHeader) -> Journal:
-    """Create the journal, or read an existing one and clear away what a killed writer left.
-
-    Raises:
-        ArtefactError: the existing dataset has another header, or has data files that its journal lost.
-    """
+    """Create or read the journal and clear away what a killed writer left; ArtefactError for another header."""
     path = folder / JOURNAL_PATH
     if not path.exists():
         write_durably(path, seal(header.to_json()))

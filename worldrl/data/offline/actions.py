@@ -1,7 +1,5 @@
 """The range of a dataset's actions: the file's own, or what the user gives; what lies beyond is refused or clipped."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,25 +15,16 @@ BOUND_SLACK = 1e-4
 
 @dataclass(frozen=True)
 class ActionRange:
-    """What the user says of a dataset's actions.
+    """What the user says of a dataset's actions."""
 
-    Attributes:
-        low: lower bounds, one for all numbers or one each; none leaves the dataset's own.
-        high: upper bounds, likewise.
-        clip: move actions that lie beyond to their bound, instead of refusing the dataset.
-    """
-
-    low: Sequence[float] = ()
-    high: Sequence[float] = ()
-    clip: bool = False
+    low: Sequence[float] = ()  # lower bounds, one for all numbers or one each; none leaves the dataset's own
+    high: Sequence[float] = ()  # upper bounds, likewise
+    clip: bool = False  # move actions that lie beyond to their bound, instead of refusing the dataset
 
     def bounds(
         self, size: int, low: Sequence[float], high: Sequence[float]
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return the bounds of ``size`` numbers: the user's where given, else ``low`` and ``high``.
-
-        Raises SettingError (a number of bounds that is neither one nor ``size``, or one alone).
-        """
+        """Return the bounds of ``size`` numbers: the user's (else SettingError), or ``low`` and ``high``."""
         if not self.low and not self.high:
             return tuple(map(float, low)), tuple(map(float, high))
         found = {"action_low": tuple(self.low), "action_high": tuple(self.high)}
@@ -61,10 +50,7 @@ class ActionRange:
 def check_actions(
     action: NDArray[np.float32], low: Sequence[float], high: Sequence[float], *, source: str, episode: NDArray[np.int64]
 ) -> None:
-    """Require finite bounds, low below high, and every action within them.
-
-    Raises ArtefactError (naming the number, or the first action that lies beyond).
-    """
+    """Require finite bounds, low below high, and every action within them; ArtefactError names the first beyond."""
     below, above = np.asarray(low, np.float32), np.asarray(high, np.float32)
     bad = ~(np.isfinite(below) & np.isfinite(above) & (below < above))
     if bad.any():

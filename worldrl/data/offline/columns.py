@@ -1,7 +1,5 @@
 """Columns read from dataset files: their shape and values, and the error that every damaged one gives."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -20,16 +18,8 @@ def column(
 ) -> NDArray[np.float32]:
     """Return numbers read from a file as float32 ``[rows, width]``, or ``[rows]`` where ``width`` is None.
 
-    Args:
-        value: what the file holds.
-        rows: how many rows there must be.
-        width: numbers per row; 0 takes what is there.
-        source: the file, for the message.
-        episode: which episode this is, or the episode of each row.
-        name: of the field.
-
-    Raises:
-        ArtefactError: another shape, no numbers, or a value that is NaN, infinite or too large for float32.
+    Width 0 takes what is there; ``episode`` is one number, or that of each row. ArtefactError for another shape, no
+    numbers, or a value that is NaN, infinite or too large for float32.
     """
     array = np.asarray(value)
     first = int(episode[0]) if isinstance(episode, np.ndarray) else episode
@@ -57,23 +47,12 @@ def truth(
 
 
 def check_finite(array: NDArray[Any], source: object, episode: int | NDArray[np.int64], name: str) -> None:
-    """Require finite numbers.
-
-    Args:
-        array: ``[rows, ...]``.
-        source: the file, for the message.
-        episode: which episode this is, or the episode of each row.
-        name: of the field.
-
-    Raises:
-        ArtefactError: naming the first value that is not.
-    """
+    """Require finite numbers ``[rows, ...]``; ArtefactError names the first value that is not."""
     finite = np.isfinite(array)
     if not finite.all():
         wrong = ~finite.all(axis=tuple(range(1, array.ndim)))
         row = int(np.flatnonzero(wrong)[0])
         number = int(episode[row]) if isinstance(episode, np.ndarray) else episode
         step = row - int(np.searchsorted(episode, number)) if isinstance(episode, np.ndarray) else row
-        raise fault(
-            source, number, name, f"is NaN, infinite or too large for float32 at step {step}; repair or leave it out"
-        )
+        what = f"is NaN, infinite or too large for float32 at step {step}; repair or leave it out"
+        raise fault(source, number, name, what)

@@ -6,8 +6,6 @@ row is left out, and that of a terminated row, which nothing bootstraps from, is
 How many of either kind there were stands in the provenance.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +22,7 @@ from worldrl.data.offline.resets import check_limit, time_limit
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories
 
 SUFFIXES = (".hdf5", ".h5")
-BOUND = 1.0
-"""Actions lie in [-1, 1] in all of D4RL's tasks."""
+BOUND = 1.0  # Actions lie in [-1, 1] in all of D4RL's tasks
 NAMES = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations", "infos/qpos", "infos/qvel")
 
 
@@ -37,19 +34,12 @@ def read_d4rl(
     actions: ActionRange | None = None,
     obs_keys: tuple[str, ...] = (),
 ) -> Trajectories:
-    """Read a D4RL file.
+    """Read a D4RL file, whose whole name (``hopper-medium-v2.hdf5``) says which of D4RL's reference scores hold.
 
-    Args:
-        file: the HDF5 file, for example ``hopper-medium-v2.hdf5``; its whole name tells D4RL's reference scores.
-        env_id: registered Gymnasium id to evaluate in; the file names none that still exists.
-        max_episode_steps: episodes' length in files without ``timeouts``; in others, ``timeouts`` are held against it.
-        actions: bounds and treatment of actions; None takes [-1, 1], as in all of D4RL's tasks.
-        obs_keys: keys of the environment's parts in the order of the columns.
-
-    Raises:
-        ArtefactError: not an HDF5 file or cut short, a missing field, a wrong shape, a value that is not finite, an
-            episode beyond the limit.
-        MissingExtraError: h5py is not installed.
+    ``env_id`` is a registered Gymnasium id, as the file names none that still exists. ``max_episode_steps`` is the
+    episodes' length in files without ``timeouts``; in others these are checked against it. ``actions`` None takes [-1,
+    1], as in all of D4RL's tasks. ArtefactError for damage, a wrong shape, a value that is not finite, an episode
+    beyond the limit; MissingExtraError without h5py.
     """
     raw = _read(file)
     ends, terminated, early = _ends(raw, file, max_episode_steps)
@@ -85,7 +75,6 @@ def read_d4rl(
 
 
 def _read(file: Path) -> dict[str, NDArray[Any]]:
-    """Return the file's columns by D4RL's names."""
     with Hdf5(file, field=NAMES[0]) as content:
         found = {name: content.numbers(content.content, name, "all") for name in NAMES}
     raw = {name: array for name, array in found.items() if array is not None}

@@ -1,10 +1,8 @@
 """The environment that an offline dataset names: data, and never code.
 
-``gymnasium.make`` imports the module before a colon in an id, and hands every keyword argument to a constructor, which
-may open files. So an id from data is a registered one without a module, and keyword arguments are numbers under known names.
+``gymnasium.make`` imports the module before a colon in an id, and hands keyword arguments to a constructor. So an id
+from data is a registered one without a module, and arguments are numbers under known names.
 """
-
-from __future__ import annotations
 
 import copy
 import json
@@ -40,19 +38,11 @@ KEYWORDS = frozenset(
 
 
 def stored_environment(metadata: Mapping[str, Any], where: Path, env_id: str | None) -> dict[str, Any]:
-    """Return the environment's fields of ``DatasetInfo`` from a Minari dataset's metadata.
+    """Return ``env_id``, ``env_kwargs``, ``max_episode_steps`` and ``env_wrappers`` from a Minari dataset's metadata.
 
-    Args:
-        metadata: of the dataset.
-        where: its file, for messages.
-        env_id: what the user named instead: it is made as registered, with the stored arguments where the stored
-            id is the same one and they are allowed.
-
-    Returns:
-        ``env_id``, ``env_kwargs``, ``max_episode_steps`` and ``env_wrappers``.
-
-    Raises:
-        ArtefactError: the specification is no object, its id names a module, or an argument is not allowed.
+    ``env_id``, named by the user, is made as registered, with the stored arguments where the stored id is the same one
+    and they are allowed. ArtefactError where the specification is no object, its id names a module, or an argument is
+    not allowed.
     """
     spec = _specification(metadata, where)
     name, kwargs, limit = spec.get("id"), spec.get("kwargs") or {}, spec.get("max_episode_steps")
@@ -81,11 +71,10 @@ def stored_environment(metadata: Mapping[str, Any], where: Path, env_id: str | N
 
 
 def registered_spec(info: DatasetInfo) -> Any:
-    """Return the specification to write beside recordings: the registered one, with the arguments and limit of ``info``.
+    """Return the specification to write beside recordings: the registered one, with arguments and limit of ``info``.
 
     A class that was registered as an object is written as ``module:name``; nothing here ever imports it from there.
-
-    Raises SettingError (the environment is not registered, or an argument is no JSON value).
+    SettingError where the environment is not registered, or an argument is no JSON value.
     """
     if info.env_id is None:
         return None
@@ -110,7 +99,6 @@ def registered_spec(info: DatasetInfo) -> Any:
 
 
 def _wrappers(spec: Mapping[str, Any], where: Path) -> tuple[str, ...]:
-    """Return the names of the wrappers."""
     found = spec.get("additional_wrappers") or ()
     if not isinstance(found, list | tuple):
         raise ArtefactError(
@@ -149,8 +137,6 @@ def _harmless(value: Any) -> bool:
     """Whether a value is a number, a known word, or a list of such."""
     if isinstance(value, list):
         return all(map(_harmless, cast("list[Any]", value)))
-    return (
-        value is None
-        or isinstance(value, bool | int | float)
-        or (isinstance(value, str) and WORD.fullmatch(value) is not None)
-    )
+    if isinstance(value, str):
+        return WORD.fullmatch(value) is not None
+    return value is None or isinstance(value, bool | int | float)

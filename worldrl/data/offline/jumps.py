@@ -7,8 +7,6 @@ changes that else stays) whose usual step is larger than almost all others. A ju
 Shapes legend: ``N`` rows, ``S`` observation.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -17,8 +15,7 @@ from numpy.typing import NDArray
 from worldrl.core.rng import numpy_stream
 from worldrl.data.offline.trajectories import Trajectories
 
-SAMPLED, LEAST = 4096, 8
-"""Rows whose steps give a number's usual size, and how many of them must move it."""
+SAMPLED, LEAST = 4096, 8  # Rows whose steps give a number's usual size, and how many of them must move it
 OVER_MEDIAN, OVER_NINTH, FAR_OVER_MEDIAN = 20.0, 15.0, 200.0
 """A jump is this many times the median and the ninth decile, or far over the median, of the steps that move a number.
 
@@ -27,8 +24,7 @@ Pusher); resets lie at 20 times the decile and above. Where episodes last under 
 """
 OVER_OTHERS, FEWEST = 2.0, 3
 """Rows of one kind jump where their median step is so many times the 99th percentile of all others; how many there must be."""
-SELDOM = 0.2
-"""A number that moves in a smaller share of rows is like a goal."""
+SELDOM = 0.2  # A number that moves in a smaller share of rows is like a goal
 CHUNK = 65_536
 WHERE = {
     "late": "they lie one row before a marked end, so the time-outs lie one row late",
@@ -57,17 +53,10 @@ def find_jumps(
 ) -> dict[str, Any] | None:
     """Count the rows that bootstrap and whose step is far larger than steps within episodes are.
 
-    Args:
-        obs: ``[N, S]``.
-        next_obs: ``[N, S]``, as learning takes it.
-        learned: ``[N]``, rows that are kept.
-        terminated: ``[N]``, rows that nothing bootstraps from.
-        ends: ``[N]``, rows that are marked as the last of their episode.
-        episode: ``[N]``, the episode of each row.
-
-    Returns:
-        JSON-ready: ``rows``, the ``largest`` step with the ``median`` of its number and where it lies, ``where`` most lie,
-        and ``unmarked``, rows without a marked end after which the next row begins elsewhere. None where there is neither.
+    ``obs`` and ``next_obs`` ``[N, S]`` as learning takes them; ``learned`` (rows kept), ``terminated``, ``ends``
+    (marked last rows) and ``episode`` ``[N]``. JSON-ready: ``rows``, the ``largest`` step with the ``median`` of its
+    number and where it lies, ``where`` most lie, and ``unmarked``, rows without a marked end after which the next row
+    begins elsewhere. None where there is neither.
     """
     if len(obs) < 2 or not obs.shape[1]:
         return None
@@ -165,7 +154,6 @@ def _largest(
     episode: NDArray[np.int64],
     median: NDArray[np.float64],
 ) -> dict[str, Any]:
-    """Describe the jump that is largest against its number's median."""
     rows = np.flatnonzero(jumps)
     steps = np.abs(next_obs[rows].astype(np.float64) - obs[rows])
     ratio = np.divide(steps, median, out=np.zeros_like(steps), where=median > 0)

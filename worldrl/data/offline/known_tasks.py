@@ -4,8 +4,6 @@
 with other observations, rewards and ends.
 """
 
-from __future__ import annotations
-
 import re
 
 import gymnasium
@@ -27,17 +25,11 @@ MINARI = re.compile(
     r"/(?:simple|medium|expert)-v\d+"
 )
 """Minari's published datasets of Gymnasium's MuJoCo environments."""
-OWN = "gymnasium.envs."
-"""Where the classes of Gymnasium's own environments lie."""
+OWN = "gymnasium.envs."  # Where the classes of Gymnasium's own environments lie
 
 
 def task_of(name: str | None) -> str | None:
-    """Return the task of a whole id in small letters, such as ``hopper``; None of any other.
-
-    Args:
-        name: of an environment (``Hopper-v5``, ``module:Hopper-v5``) or a dataset (``hopper-medium-v2``,
-            ``mujoco/hopper/medium-v0``).
-    """
+    """Return the task (``hopper``) of a whole id (``module:Hopper-v5``, ``mujoco/hopper/medium-v0``), else None."""
     text = name or ""
     env_id = text.rpartition(":")[2]
     if found := GYMNASIUM.fullmatch(env_id):

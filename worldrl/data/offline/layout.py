@@ -4,8 +4,6 @@ A part is matched by its key, never by its position: Minari writes a Dict space 
 environment may keep an order of its own (``OrderedDict``, a sequence of pairs, ``sort_keys=False``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -22,7 +20,7 @@ Layout = tuple[tuple[tuple[str, ...], int], ...]
 def layout_of(space: spaces.Space[Any]) -> Layout | None:
     """Return the parts of a Dict or Tuple space in its own order; None of any other space.
 
-    Raises ValueError (a part has no fixed number of values).
+    ValueError where a part has no fixed number of values.
     """
     return tuple(_parts(space, ())) if isinstance(space, spaces.Dict | spaces.Tuple) else None
 
@@ -48,10 +46,7 @@ def name(path: Sequence[str]) -> str:
 
 
 def ordered_by(layout: Layout, keys: Sequence[str], source: str) -> Layout:
-    """Return an environment's parts in the order that the user names.
-
-    Raises SettingError (other keys than the environment's).
-    """
+    """Return an environment's parts in the order that the user names (SettingError for other keys)."""
     known = {name(path): (path, size) for path, size in layout}
     if sorted(keys) != sorted(known):
         raise SettingError(
@@ -85,10 +80,7 @@ def to_json(layout: Layout) -> list[list[Any]]:
 
 
 def from_json(value: object) -> Layout | None:
-    """Read what :func:`to_json` wrote.
-
-    Raises ValueError (it is no layout).
-    """
+    """Read what :func:`to_json` wrote; ValueError where it is no layout."""
     if value is None:
         return None
     try:

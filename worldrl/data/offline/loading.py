@@ -1,7 +1,5 @@
 """Open an offline dataset by whatever names it: a Minari id, a Minari folder or a D4RL file."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,21 +22,12 @@ def open_trajectories(
     obs_keys: Sequence[str] = (),
     store: Path | None = None,
 ) -> Trajectories:
-    """Read a dataset.
+    """Read a dataset: path of a D4RL ``.hdf5`` file, folder of a Minari dataset, or a Minari id in the store.
 
-    Args:
-        name: path of a D4RL ``.hdf5`` file, folder of a Minari dataset, or a Minari id in the store.
-        env_id: registered environment to evaluate in, where the dataset names none or another is wanted.
-        max_episode_steps: its time limit, likewise; also the length of episodes in D4RL files without ``timeouts``.
-        action_low: lower bounds of actions, one for all numbers or one each; none takes the dataset's, of D4RL files -1.
-        action_high: upper bounds, likewise.
-        clip_actions: move actions beyond their bounds to them, and count the rows in the provenance.
-        obs_keys: keys of the environment's parts in the order of the columns, where the dataset names none.
-        store: root of the Minari store; None takes the user's own.
-
-    Raises:
-        ArtefactError: damaged data; the message names file, episode and field.
-        SettingError: no such dataset; the message names the nearest.
+    ``env_id``, ``max_episode_steps`` (also the length of episodes in D4RL files without ``timeouts``) and the bounds
+    (one or one each) replace the dataset's; ``clip_actions`` counts the clipped rows in the provenance. ``obs_keys``
+    order the environment's parts where the dataset names none. ``store`` None is the user's own. ArtefactError names
+    damaged file, episode and field; SettingError, for no such dataset, the nearest.
     """
     path, root = Path(name), store or minari_store()
     given: dict[str, Any] = {

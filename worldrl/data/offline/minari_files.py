@@ -4,8 +4,6 @@ Minari's own reader gives an episode per record batch of an Arrow file, of which
 decodes every recorded info. Here a folder is an episode, and of the infos only the simulator's states are read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,15 +25,10 @@ FORMATS = ("hdf5", "arrow", "parquet")
 
 
 def episodes(data: Path, metadata: Mapping[str, Any], spaces_of: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Give each episode as arrays by Minari's names, with ``seed`` and, where they were recorded, ``qpos`` and ``qvel``.
+    """Give each episode as arrays by Minari's names, with ``seed`` and, where recorded, ``qpos`` and ``qvel``.
 
-    Args:
-        data: folder of the files.
-        metadata: with ``data_format``, ``total_episodes`` and ``total_steps``.
-        spaces_of: ``observations`` and ``actions``, whose parts are read by key.
-
-    Raises:
-        ArtefactError: a file, episode or field is missing or damaged.
+    ``metadata`` has ``data_format``, ``total_episodes`` and ``total_steps``; ``spaces_of`` the spaces of
+    ``observations`` and ``actions``. ArtefactError where a file, episode or field is missing or damaged.
     """
     total = int(metadata["total_episodes"])
     if metadata["data_format"] == "hdf5":
@@ -76,9 +69,8 @@ def _parts(file: Hdf5, group: Any, space: spaces.Space[Any], path: str, number: 
 
 def _needed(file: Hdf5, group: Any, name: str, number: int, path: str | None = None) -> NDArray[Any]:
     if (array := file.numbers(group, name, number, field=path)) is None:
-        raise fault(
-            file.source, number, path or name, "cannot be read (it is missing); the file is damaged or cut short"
-        )
+        what = "cannot be read (it is missing); the file is damaged or cut short"
+        raise fault(file.source, number, path or name, what)
     return array
 
 
@@ -95,9 +87,8 @@ def _seed(value: Any, source: Path, number: int) -> int | None:
         return None
     if np.ndim(value) == 0 and isinstance(value, int | np.integer) and 0 <= int(value) < 2**63:
         return int(value)
-    raise fault(
-        source, number, "seed", f"cannot be read ({str(value)[:100]!r} is no whole number); copy the dataset again"
-    )
+    what = f"cannot be read ({str(value)[:100]!r} is no whole number); copy the dataset again"
+    raise fault(source, number, "seed", what)
 
 
 def _arrow_episode(data: Path, number: int, form: str, most: int, spaces_of: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,7 +119,6 @@ def _arrow_episode(data: Path, number: int, form: str, most: int, spaces_of: Map
 
 
 def _whole(table: Any, name: str) -> Any:
-    """Return a column as one array."""
     arrow = require("pyarrow", extra="offline")
     column = table.column(name).combine_chunks()
     if isinstance(column, arrow.ChunkedArray):  # where it has no or several chunks

@@ -8,8 +8,6 @@ A dataset's environment specification names Python entry points. They are never 
 worldrl knows of the making lies under ``worldrl``.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re
@@ -74,21 +72,11 @@ def read_minari(
     actions: ActionRange | None = None,
     obs_keys: tuple[str, ...] = (),
 ) -> Trajectories:
-    """Read a Minari dataset.
+    """Read a Minari dataset from its folder, or the ``data`` folder in it.
 
-    Args:
-        folder: the dataset's folder, or the ``data`` folder in it.
-        env_id: environment to evaluate in, instead of the stored one.
-        max_episode_steps: its time limit, instead of the stored one.
-        actions: bounds and treatment of actions; None takes those of the stored space.
-        obs_keys: keys of the environment's parts in the order of the columns, where the dataset names none.
-
-    Raises:
-        ArtefactError: no dataset, a damaged or shortened file, spaces that are not vectors or do not match the
-            arrays, a value that is not finite, missing next observations, an episode beyond the limit; the message
-            names file, episode and field.
-        SettingError: ``obs_keys`` for a dataset that names its parts itself.
-        MissingExtraError: Minari is not installed.
+    ``env_id`` and ``max_episode_steps`` replace the stored ones; ``actions`` None takes the bounds of the stored space;
+    ``obs_keys`` order the environment's parts where the dataset names none (SettingError where it does). ArtefactError
+    names file, episode and field that are missing, damaged, not finite or too long; MissingExtraError without Minari.
     """
     data = data_folder(folder)
     if data is None:
@@ -162,34 +150,23 @@ def _vectors(
     """Return ``[rows, S]``: a dictionary's or tuple's parts side by side, in the order of ``layout_of``."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        pieces = [
-            _vectors(part, value[key], rows, source=source, episode=episode, name=f"{name}/{key}")
-            for key, part in parts
-        ]
-        return np.concatenate(pieces, axis=1)
+        at: dict[str, Any] = {"source": source, "episode": episode}
+        return np.concatenate([_vectors(p, value[key], rows, name=f"{name}/{key}", **at) for key, p in parts], axis=1)
     array = np.asarray(value)
     if array.ndim == 0 or array.ndim > 2:
         raise fault(source, episode, name, f"has shape {list(array.shape)}, expected rows of vectors; write it again")
     if len(array) == rows - 1 and name.startswith("observations"):
-        raise fault(
-            source, episode, name, f"has {rows - 1} rows for {rows - 1} steps: the last next observation is missing"
-        )
-    return column(
-        array.reshape(len(array), int(np.prod(array.shape[1:]))),
-        rows=rows,
-        width=int(np.prod(space.shape or ())),
-        source=source,
-        episode=episode,
-        name=name,
-    )
+        what = f"has {rows - 1} rows for {rows - 1} steps: the last next observation is missing"
+        raise fault(source, episode, name, what)
+    flat, width = array.reshape(len(array), int(np.prod(array.shape[1:]))), int(np.prod(space.shape or ()))
+    return column(flat, rows=rows, width=width, source=source, episode=episode, name=name)
 
 
 def _flag(value: Any, steps: int, *, source: Path, episode: int, name: str) -> bool:
     flags = truth(value, rows=steps, source=source, episode=episode, name=name)
     if flags[:-1].any():
-        raise fault(
-            source, episode, name, f"is true at step {int(np.argmax(flags))} of {steps}; split the episode there"
-        )
+        what = f"is true at step {int(np.argmax(flags))} of {steps}; split the episode there"
+        raise fault(source, episode, name, what)
     return bool(flags[-1:].any())
 
 
@@ -218,19 +195,9 @@ def write_minari(
 ) -> Path:
     """Write a dataset into a store, in the place its ``info.dataset_id`` names; a kill leaves it whole or absent.
 
-    Args:
-        store: the root folder, such as :func:`minari_store`.
-        data: what to write; ``info`` gives id, environment, reference scores and provenance.
-        observation_space: bounds of the observations; None writes unbounded ones.
-        algorithm: what chose the actions.
-        author: who made it.
-        description: one sentence.
-        score_episodes: over how many episodes the reference scores were averaged.
-
-    Raises:
-        SettingError: the id is not one, or the environment cannot be written down.
-        ArtefactError: an episode has a gap, or the disk refuses.
-        MissingExtraError: Minari is not installed.
+    ``observation_space`` None writes unbounded observations; ``algorithm`` chose the actions; the reference scores are
+    means over ``score_episodes``. SettingError where the id is not one, or the environment cannot be written down;
+    ArtefactError where an episode has a gap, or the disk refuses; MissingExtraError without Minari.
     """
     info = data.info
     if info.dataset_id is None or ID.fullmatch(info.dataset_id) is None:

@@ -1,7 +1,5 @@
 """The metadata of a Minari dataset: types and sizes are checked before Minari makes spaces of them or a file is opened."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -20,14 +18,10 @@ from worldrl.data.offline.layout import Layout, from_json
 from worldrl.data.offline.minari_files import FORMATS
 
 METADATA = "metadata.json"
-OWN = "worldrl"
-"""Key of the metadata under which provenance of our own lies."""
-PARTS = "worldrl_observation_parts"
-"""Key under which the parts of flattened observations lie, in their order."""
-MOST = 2**48
-"""Episodes or steps of one dataset."""
-LARGEST = 10**6
-"""Numbers that one space may have: Gymnasium keeps bounds of each in memory."""
+OWN = "worldrl"  # Key of the metadata under which provenance of our own lies
+PARTS = "worldrl_observation_parts"  # Key under which the parts of flattened observations lie, in their order
+MOST = 2**48  # Episodes or steps of one dataset
+LARGEST = 10**6  # Numbers that one space may have: Gymnasium keeps bounds of each in memory
 
 
 @dataclass(frozen=True)
@@ -55,14 +49,9 @@ class _Metadata:
 
 
 def read_metadata(data: Path) -> tuple[dict[str, Any], dict[str, spaces.Space[Any]]]:
-    """Read and check the metadata.
+    """Read and check the metadata, and the spaces of ``observations`` and ``actions``.
 
-    Returns:
-        The metadata, and the spaces of ``observations`` and ``actions``.
-
-    Raises:
-        ArtefactError: a field is missing, or of another type or size than Minari writes.
-        MissingExtraError: Minari is not installed.
+    ArtefactError where a field is missing, or of another type or size than Minari writes; MissingExtraError without it.
     """
     storage = require("minari.dataset.minari_storage", extra="offline")
     file = data / METADATA
@@ -87,10 +76,7 @@ def read_metadata(data: Path) -> tuple[dict[str, Any], dict[str, spaces.Space[An
 
 
 def stored_parts(metadata: Mapping[str, Any], file: Path, width: int) -> Layout | None:
-    """Return the parts that flattened observations of ``width`` numbers were written with; None where none are named.
-
-    Raises ArtefactError (no parts, or not of that many numbers).
-    """
+    """Return the parts that flattened observations of ``width`` numbers were written with; None where none are."""
     try:
         found = from_json(metadata.get(PARTS))
     except ValueError as reason:
@@ -122,10 +108,7 @@ def _leaves(space: Any) -> Iterator[dict[str, Any]]:
 
 
 def check_vectors(space: spaces.Space[Any], source: Path, name: str) -> None:
-    """Require vectors of numbers: observations may be a Dict or Tuple of them, actions are fractions.
-
-    Raises ArtefactError (naming the part).
-    """
+    """Require vectors of numbers: observations may be a Dict or Tuple of them, actions are fractions."""
     if name.startswith("observations") and isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         for key, part in parts:
@@ -135,9 +118,8 @@ def check_vectors(space: spaces.Space[Any], source: Path, name: str) -> None:
     if not isinstance(space, spaces.Box) or len(space.shape) not in rank:
         raise fault(source, "all", name, f"lies in {_short(space)}; only vectors of numbers are read")
     if name == "actions" and space.dtype.kind != "f":
-        raise fault(
-            source, "all", name, f"are whole numbers, in {_short(space)}; agents here choose fractions of a range"
-        )
+        what = f"are whole numbers, in {_short(space)}; agents here choose fractions of a range"
+        raise fault(source, "all", name, what)
 
 
 def _short(space: spaces.Space[Any]) -> str:

@@ -7,8 +7,6 @@ and 2 of its datasets reuse those of version 0. Gymnasium's ``-v5`` environments
 dataset carries its own pair, and both scales are reported. A return without a reference is labelled raw.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypedDict
@@ -44,35 +42,19 @@ D4RL: Mapping[str, Reference] = {
 
 
 def d4rl_reference(name: str | None) -> Reference | None:
-    """Return D4RL's constants for the whole id of an environment or dataset, such as ``Hopper-v5`` or ``hopper-medium-v2``.
-
-    Returns:
-        None where D4RL has none for it.
-    """
+    """Return D4RL's constants for the whole id of an environment or dataset, None where it has none."""
     return D4RL.get(task_of(name) or "")
 
 
 def normalised_score(value: float, reference: Reference) -> float:
-    """Return ``100 (value - min) / (max - min)``.
-
-    Raises SettingError (the reference is not finite, or its maximum is not above its minimum).
-    """
+    """Return ``100 (value - min) / (max - min)``; SettingError unless the reference is finite and max above min."""
     if not (math.isfinite(reference.min) and math.isfinite(reference.max) and reference.max > reference.min):
         raise SettingError(f"reference: needs finite min < max, got {reference.min} and {reference.max}")
     return 100 * (value - reference.min) / (reference.max - reference.min)
 
 
 def scores(value: float, *, d4rl: Reference | None, dataset: Reference | None) -> dict[str, Score]:
-    """Put a return on every scale there is; without a reference it stays as it is, and says so.
-
-    Args:
-        value: a return, or a mean of returns.
-        d4rl: see :func:`d4rl_reference`.
-        dataset: the dataset's own pair.
-
-    Returns:
-        ``{"d4rl": ..., "dataset": ...}`` as far as known, or ``{"raw": ...}``.
-    """
+    """Put a return, or a mean of them, on the scales ``d4rl`` and ``dataset`` if known, else ``{"raw": ...}``."""
     pairs: dict[Scale, Reference | None] = {"d4rl": d4rl, "dataset": dataset}
     known: dict[str, Score] = {
         scale: {"value": normalised_score(value, pair), "scale": scale, "min": pair.min, "max": pair.max}

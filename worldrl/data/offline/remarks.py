@@ -1,7 +1,5 @@
 """What a person should know of a dataset before learning from it, besides what makes it unusable."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from worldrl.data.offline.jumps import WHERE
@@ -14,7 +12,8 @@ CHECKS = ("jumps", "early_timeouts", "actions_clipped")
 def checks_of(data: Trajectories) -> dict[str, Any]:
     """Return what the checks of reading found, JSON-ready; empty for a clean dataset."""
     found = {name: data.info.provenance[name] for name in CHECKS if data.info.provenance.get(name)}
-    return found | ({"equal_rewards": float(data.reward[0])} if len(data) > 1 and _equal(data) else {})
+    equal = len(data) > 1 and (data.reward == data.reward[0]).all()
+    return found | ({"equal_rewards": float(data.reward[0])} if equal else {})
 
 
 def remarks(data: Trajectories) -> list[str]:
@@ -53,7 +52,3 @@ def _jumps(found: dict[str, Any], source: str) -> list[str]:
             "observation says; ends of episodes are missing"
         )
     return lines
-
-
-def _equal(data: Trajectories) -> bool:
-    return bool((data.reward == data.reward[0]).all())

@@ -1,7 +1,5 @@
 """Time limits of episodes, held against the episodes that are there."""
 
-from __future__ import annotations
-
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +17,7 @@ def time_limit(info: DatasetInfo) -> int | None:
 
 
 def check_limit(lengths: NDArray[np.int64], limit: int | None, source: str) -> None:
-    """Require that no episode is longer than the time limit.
-
-    Args:
-        lengths: ``[E]`` steps as recorded.
-        limit: of the user, the dataset or the registered environment; None checks nothing.
-        source: file or folder, for the message.
-
-    Raises:
-        ArtefactError: with episode, length and limit.
-    """
+    """Require that no episode of ``lengths [E]`` is longer than the time limit; None checks nothing."""
     if limit is None or not (lengths > limit).any():
         return
     first, longest = int(np.argmax(lengths > limit)), int(lengths.max())

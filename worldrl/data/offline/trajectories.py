@@ -15,8 +15,6 @@ limit or the end of the recording: more would have followed).
 Shapes legend: ``N`` rows, ``E`` episodes, ``T`` steps of one, ``S`` observation, ``A`` action.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,62 +35,37 @@ UNKNOWN_SEED = -1
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What is known of a dataset besides its rows.
+    """What is known of a dataset besides its rows."""
 
-    Attributes:
-        source: file or folder it was read from, or what made it; stands in every error message.
-        action_low: lower bounds of the ``A`` action numbers, in the environment's units.
-        action_high: upper bounds.
-        dataset_id: Minari id, ``namespace/env/name-vN``.
-        env_id: registered Gymnasium id of the environment to evaluate in.
-        env_kwargs: its keyword arguments.
-        max_episode_steps: its time limit; None takes the registered one.
-        env_wrappers: names of wrappers it had, which cannot be made again from their names.
-        ref_min: return that scores 0, by the dataset's own account.
-        ref_max: return that scores 100.
-        provenance: JSON-ready: how it was made, as far as the file says, and what reading it found (:mod:`remarks`).
-        obs_parts: keys and sizes of the parts of an observation, in the order of its columns; None where no key is known.
-        obs_keys: keys of the environment's parts in the order of the columns, by the user's account.
-    """
-
-    source: str
-    action_low: tuple[float, ...]
-    action_high: tuple[float, ...]
-    dataset_id: str | None = None
-    env_id: str | None = None
-    env_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    max_episode_steps: int | None = None
-    env_wrappers: tuple[str, ...] = ()
-    ref_min: float | None = None
-    ref_max: float | None = None
+    source: str  # file or folder it was read from, or what made it; stands in every error message
+    action_low: tuple[float, ...]  # lower bounds of the `A` action numbers, in the environment's units
+    action_high: tuple[float, ...]  # upper bounds
+    dataset_id: str | None = None  # Minari id, `namespace/env/name-vN`
+    env_id: str | None = None  # registered Gymnasium id of the environment to evaluate in
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])  # its keyword arguments
+    max_episode_steps: int | None = None  # its time limit; None takes the registered one
+    env_wrappers: tuple[str, ...] = ()  # names of wrappers it had, which cannot be made again from their names
+    ref_min: float | None = None  # return that scores 0, by the dataset's own account
+    ref_max: float | None = None  # return that scores 100
+    # JSON-ready: how it was made, as far as the file says, and what reading it found (remarks).
     provenance: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    # Keys and sizes of the parts of an observation, in the order of its columns; None where no key is known.
     obs_parts: Layout | None = None
-    obs_keys: tuple[str, ...] = ()
+    obs_keys: tuple[str, ...] = ()  # keys of the environment's parts in the order of the columns, by the user's account
 
 
 @dataclass(frozen=True, eq=False)
 class VectorEpisode:
-    """One episode of vectors.
+    """One episode of vectors."""
 
-    Attributes:
-        obs: float32 ``[T+1, S]``.
-        action: float32 ``[T, A]`` in the environment's units.
-        reward: float32 ``[T]``.
-        terminated: the task ended it.
-        truncated: a limit ended it.
-        qpos: float64 ``[T, Q]``, the simulator's positions before each step, or None.
-        qvel: float64 ``[T, V]``, its velocities, or None.
-        seed: what the environment was reset with; None if unknown.
-    """
-
-    obs: NDArray[np.float32]
-    action: NDArray[np.float32]
-    reward: NDArray[np.float32]
-    terminated: bool
-    truncated: bool
-    qpos: NDArray[np.float64] | None = None
-    qvel: NDArray[np.float64] | None = None
-    seed: int | None = None
+    obs: NDArray[np.float32]  # float32 `[T+1, S]`
+    action: NDArray[np.float32]  # float32 `[T, A]` in the environment's units
+    reward: NDArray[np.float32]  # float32 `[T]`
+    terminated: bool  # the task ended it
+    truncated: bool  # a limit ended it
+    qpos: NDArray[np.float64] | None = None  # float64 `[T, Q]`, the simulator's positions before each step, or None
+    qvel: NDArray[np.float64] | None = None  # float64 `[T, V]`, its velocities, or None
+    seed: int | None = None  # what the environment was reset with; None if unknown
 
     def __len__(self) -> int:
         """Return the number of steps ``T``."""
@@ -103,34 +76,21 @@ class VectorEpisode:
 class Trajectories:
     """An offline dataset; making one checks it.
 
-    Attributes:
-        obs: float32 ``[N, S]``.
-        action: float32 ``[N, A]`` in the environment's units.
-        reward: float32 ``[N]``.
-        next_obs: float32 ``[N, S]``.
-        terminated: bool ``[N]``.
-        truncated: bool ``[N]``.
-        episode: int64 ``[N]``, counting up from 0.
-        info: what is known of it.
-        qpos: float64 ``[N, Q]`` simulator positions before each step, or None.
-        qvel: float64 ``[N, V]`` simulator velocities before each step, or None.
-        seed: int64 ``[E]``, what each episode's environment was reset with, -1 where unknown, or None.
-
-    Raises:
-        ArtefactError: a wrong shape or type, a value that is not finite, an action out of bounds, or an episode that
-            ends in its middle or not at all; the message names file, episode and field.
+    ArtefactError, with file, episode and field, for a wrong shape or type, a value that is not finite, an action out of
+    bounds, or an episode that ends in its middle or not at all.
     """
 
-    obs: NDArray[np.float32]
-    action: NDArray[np.float32]
-    reward: NDArray[np.float32]
-    next_obs: NDArray[np.float32]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    episode: NDArray[np.int64]
-    info: DatasetInfo
-    qpos: NDArray[np.float64] | None = None
-    qvel: NDArray[np.float64] | None = None
+    obs: NDArray[np.float32]  # float32 `[N, S]`
+    action: NDArray[np.float32]  # float32 `[N, A]` in the environment's units
+    reward: NDArray[np.float32]  # float32 `[N]`
+    next_obs: NDArray[np.float32]  # float32 `[N, S]`
+    terminated: NDArray[np.bool_]  # bool `[N]`
+    truncated: NDArray[np.bool_]  # bool `[N]`
+    episode: NDArray[np.int64]  # int64 `[N]`, counting up from 0
+    info: DatasetInfo  # what is known of it
+    qpos: NDArray[np.float64] | None = None  # float64 `[N, Q]` simulator positions before each step, or None
+    qvel: NDArray[np.float64] | None = None  # float64 `[N, V]` simulator velocities before each step, or None
+    # Int64 `[E]`, what each episode's environment was reset with, -1 where unknown, or None.
     seed: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
@@ -160,11 +120,8 @@ class Trajectories:
         columns = (self.obs, action, self.reward, self.next_obs, self.terminated, self.truncated)
         return Transitions(*(torch.from_numpy(np.ascontiguousarray(column)) for column in columns))
 
-    def head(self, rows: int) -> Trajectories:
-        """Return the first rows; an episode that is cut in two ends truncated.
-
-        Raises SettingError (fewer than one row, or more than there are).
-        """
+    def head(self, rows: int) -> "Trajectories":
+        """Return the first rows (SettingError unless 1 to all); an episode that is cut in two ends truncated."""
         if not 1 <= rows <= len(self):
             raise SettingError(f"rows: {self.info.source} has {len(self)} rows, got {rows}; ask for 1 to {len(self)}")
         columns = {name: getattr(self, name)[:rows] for name in ROW_FIELDS if getattr(self, name) is not None}
@@ -174,11 +131,7 @@ class Trajectories:
         return replace(self, **columns, truncated=truncated, seed=seed)
 
     def split(self) -> Iterator[VectorEpisode]:
-        """Give the episodes one after the other.
-
-        Raises ArtefactError (a next observation is not the next row's observation, so ``T + 1`` observations cannot
-        hold the episode).
-        """
+        """Give the episodes one after the other; ArtefactError if a next observation is not the next row's."""
         bounds = self.bounds()
         for number, (begin, end) in enumerate(itertools.pairwise(bounds)):
             rows = slice(int(begin), int(end))
@@ -198,8 +151,7 @@ class Trajectories:
 
 
 ROW_FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "episode", "qpos", "qvel")
-RANKS = {"obs": 2, "action": 2, "next_obs": 2, "qpos": 2, "qvel": 2}
-"""Number of axes of a column; 1 for the others."""
+RANKS = {"obs": 2, "action": 2, "next_obs": 2, "qpos": 2, "qvel": 2}  # Number of axes of a column; 1 for the others
 TYPES: dict[str, type[Any]] = {
     **dict.fromkeys(("obs", "action", "reward", "next_obs"), np.float32),
     **dict.fromkeys(("terminated", "truncated"), np.bool_),
@@ -209,15 +161,7 @@ TYPES: dict[str, type[Any]] = {
 
 
 def from_episodes(info: DatasetInfo, episodes: Sequence[VectorEpisode]) -> Trajectories:
-    """Lay episodes back to back.
-
-    Args:
-        info: what is known of them.
-        episodes: one or more; their simulator states are kept if all have them.
-
-    Raises:
-        ArtefactError: as :class:`Trajectories`, or no episode, or one without steps.
-    """
+    """Lay one or more episodes back to back; simulator states are kept if all have them. ArtefactError as above."""
     if not episodes:
         raise ArtefactError(f"{info.source}: holds no episode; record or download it again")
     if empty := [number for number, episode in enumerate(episodes) if not len(episode)]:
@@ -275,25 +219,20 @@ def check(data: Trajectories) -> None:
 
 
 def _check_layout(data: Trajectories) -> None:
+    source = data.info.source
     for name in ROW_FIELDS:
         array = getattr(data, name)
         if array is None:
             continue
         if array.ndim != RANKS.get(name, 1) or len(array) != len(data) or array.dtype != TYPES[name]:
             shape = [len(data), "..."] if RANKS.get(name, 1) == 2 else [len(data)]
-            raise fault(
-                data.info.source,
-                "all",
-                name,
-                f"is {array.dtype} {list(array.shape)}, expected {np.dtype(TYPES[name])} {shape}",
-            )
+            what = f"is {array.dtype} {list(array.shape)}, expected {np.dtype(TYPES[name])} {shape}"
+            raise fault(source, "all", name, what)
     if data.next_obs.shape != data.obs.shape:
-        raise fault(
-            data.info.source, "all", "next_obs", f"has shape {list(data.next_obs.shape)}, obs {list(data.obs.shape)}"
-        )
+        raise fault(source, "all", "next_obs", f"has shape {list(data.next_obs.shape)}, obs {list(data.obs.shape)}")
     size = data.action.shape[1]
     if (len(data.info.action_low), len(data.info.action_high)) != (size, size):
-        raise fault(data.info.source, "all", "action", f"has {size} numbers, its bounds {len(data.info.action_low)}")
+        raise fault(source, "all", "action", f"has {size} numbers, its bounds {len(data.info.action_low)}")
 
 
 def _check_episodes(data: Trajectories) -> None:
@@ -306,9 +245,8 @@ def _check_episodes(data: Trajectories) -> None:
         name = "terminated" if data.terminated[wrong[0]] else "truncated"
         raise fault(source, int(data.episode[wrong[0]]), name, "ends the episode before its last row; split it there")
     if (wrong := np.flatnonzero(last & ~ended)).size:
-        raise fault(
-            source, int(data.episode[wrong[0]]), "truncated", "must be true in a last row that did not terminate"
-        )
+        what = "must be true in a last row that did not terminate"
+        raise fault(source, int(data.episode[wrong[0]]), "truncated", what)
     if data.seed is not None and data.seed.shape != (data.episodes,):
         raise fault(source, "all", "seed", f"has shape {list(data.seed.shape)}, expected one per episode")
 

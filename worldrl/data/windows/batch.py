@@ -1,7 +1,5 @@
 """The shape of a window, a batch of them, and how they are cut out of a store (timeline in ``windows.py``)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -17,19 +15,12 @@ Index = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class WindowLayout:
-    """Shape of a window.
+    """Shape of a window."""
 
-    Attributes:
-        chunk_length: actions per chunk ``L``.
-        memory_frames: frames of memory ``K``.
-        frame_stride: control steps between model frames ``s``; divides ``chunk_length``.
-        unroll: chunks per window ``U``.
-    """
-
-    chunk_length: int = 8
-    memory_frames: int = 4
-    frame_stride: int = 2
-    unroll: int = 1
+    chunk_length: int = 8  # actions per chunk `L`
+    memory_frames: int = 4  # frames of memory `K`
+    frame_stride: int = 2  # control steps between model frames `s`; divides `chunk_length`
+    unroll: int = 1  # chunks per window `U`
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -51,50 +42,30 @@ class WindowLayout:
 
 @dataclass(frozen=True)
 class WindowBatch:
-    """A batch of windows; ``W = U·F`` future frames, ``S = U·L`` actions.
+    """A batch of windows; ``W = U·F`` future frames, ``S = U·L`` actions."""
 
-    Attributes:
-        reference: uint8 ``[B, Y, X, 3]``, the episode's first frame.
-        memory: uint8 ``[B, K, Y, X, 3]``, oldest first; the last one is frame ``t``.
-        frames: uint8 ``[B, W, Y, X, 3]``, to be predicted. Where the store holds latents ``[R, c, h, w]`` instead of
-            frames, these three are latents in the same layout, on the latents' device.
-        null_action: float32 ``[B, A]``, the null action at the episode's beginning.
-        memory_action: float32 ``[B, K·s, A]``, what led to the memory; null before the episode began.
-        action: float32 ``[B, S, A]``, from frame ``t`` on.
-        command: float32 ``[B, A]`` at frame ``t``.
-        commands: float32 ``[B, S, A]`` after each action.
-        success: bool ``[B, W]``, that future frame fulfils the task.
-        opening: float32 ``[B, W, G]``, measured opening of each gripper in that future frame.
-        state: float32 ``[B, W, S]``, measured in that future frame.
-        valid: bool ``[B, W]``, that future frame was recorded.
-        static: bool ``[B]``, the row is a static clip.
-        fulfilled: bool ``[B]``, the episode that it is cut out of fulfils the task somewhere.
-        episode: int64 ``[B]``, position of the episode in what was given.
-        start: int64 ``[B]``, the frame ``t``.
-        instruction: ``B`` sentences.
-        task: ``B`` task names.
-    """
-
-    reference: Tensor
-    memory: Tensor
+    reference: Tensor  # uint8 `[B, Y, X, 3]`, the episode's first frame
+    memory: Tensor  # uint8 `[B, K, Y, X, 3]`, oldest first; the last one is frame `t`
+    # Uint8 `[B, W, Y, X, 3]`, to be predicted. Where the store holds latents `[R, c, h, w]` instead of frames, these
+    # three are latents in the same layout, on the latents' device.
     frames: Tensor
-    null_action: Tensor
-    memory_action: Tensor
-    action: Tensor
-    command: Tensor
-    commands: Tensor
-    success: Tensor
-    opening: Tensor
-    state: Tensor
-    valid: Tensor
-    static: Tensor
-    fulfilled: Tensor
-    episode: Tensor
-    start: Tensor
-    instruction: list[str]
-    task: list[str]
+    null_action: Tensor  # float32 `[B, A]`, the null action at the episode's beginning
+    memory_action: Tensor  # float32 `[B, K·s, A]`, what led to the memory; null before the episode began
+    action: Tensor  # float32 `[B, S, A]`, from frame `t` on
+    command: Tensor  # float32 `[B, A]` at frame `t`
+    commands: Tensor  # float32 `[B, S, A]` after each action
+    success: Tensor  # bool `[B, W]`, that future frame fulfils the task
+    opening: Tensor  # float32 `[B, W, G]`, measured opening of each gripper in that future frame
+    state: Tensor  # float32 `[B, W, S]`, measured in that future frame
+    valid: Tensor  # bool `[B, W]`, that future frame was recorded
+    static: Tensor  # bool `[B]`, the row is a static clip
+    fulfilled: Tensor  # bool `[B]`, the episode that it is cut out of fulfils the task somewhere
+    episode: Tensor  # int64 `[B]`, position of the episode in what was given
+    start: Tensor  # int64 `[B]`, the frame `t`
+    instruction: list[str]  # `B` sentences
+    task: list[str]  # `B` task names
 
-    def to(self, device: torch.device | str) -> WindowBatch:
+    def to(self, device: torch.device | str) -> "WindowBatch":
         """Move the tensors."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: v.to(device) for name, v in values.items() if isinstance(v, Tensor)})
@@ -103,18 +74,7 @@ class WindowBatch:
 def gather_windows(
     store: FrameStore, layout: WindowLayout, episode: Index, start: Index, static: NDArray[np.bool_]
 ) -> WindowBatch:
-    """Cut windows out of a store.
-
-    Args:
-        store: the episodes.
-        layout: shape of a window.
-        episode: int64 ``[B]``, which episode.
-        start: int64 ``[B]``, frame ``t`` in it.
-        static: bool ``[B]``, make a static clip of frame ``t`` instead.
-
-    Returns:
-        The windows, on the CPU.
-    """
+    """Cut windows out of a store: frame ``start`` of ``episode`` (int64 ``[B]``), or where ``static`` a still clip."""
     first, last = store.first[episode][:, None], store.length[episode][:, None]
     now = start[:, None]
     moving = np.where(static, 0, 1)[:, None]  # a static clip is a window in which time stands still

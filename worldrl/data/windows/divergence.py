@@ -1,13 +1,10 @@
-"""Where success and failure part: the moment, counted from the closing of the gripper, that first tells the outcome.
+"""Where success and failure part: the moment, counted from the closing of the gripper, that first shows the outcome.
 
-WoVR starts imagined rollouts at one hand-picked frame per task. Here it is found: episodes of one task are laid on each
-other at their first closing of the gripper, and at every moment before and after it their courses are asked how far
-apart successes and failures are.
+WoVR starts imagined rollouts at one hand-picked frame per task. Here episodes of a task are aligned at their first
+closing of the gripper, and at every moment the distance of successes and failures is measured.
 
-Shapes legend: ``N`` episodes, ``O`` moments, ``d`` features.
+Shapes: ``N`` episodes, ``O`` moments, ``d`` features.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
@@ -17,18 +14,15 @@ from scipy.stats import f
 
 from worldrl.core.types import Episode
 
-SPAN = 24
-"""Control steps looked at before and after the closing."""
+SPAN = 24  # Control steps looked at before and after the closing
 
 FINGER, REACH, TURN = 0.5, 0.02, 0.1
 """What counts as much: fingers apart by half the unit of their opening (1 cm), the hand higher by 2 cm, a joint turned by
 0.1 rad, a contact more."""
 
-HEIGHT = 2
-"""Where a commanded tool pose has its height (m)."""
+HEIGHT = 2  # Where a commanded tool pose has its height (m)
 
-NOISE = 0.05
-"""Added to every feature's variance: two identical courses and one that differs by a hair are not apart."""
+NOISE = 0.05  # Added to every feature's variance: two identical courses and one that differs by a hair are not apart
 
 SIGNIFICANCE = 0.05
 """Chance that outcomes which nothing tells apart are taken to part, over all moments together (Bonferroni)."""
@@ -71,15 +65,11 @@ def hotelling_p(distance: float, n: int, m: int, features: int) -> float:
 
 
 def divergence_step(episodes: Sequence[Episode], span: int = SPAN) -> int | None:
-    """Find where the outcomes of one task's episodes part.
+    """Find where the outcomes of one task's episodes part, within ``span`` control steps of the closing.
 
-    Args:
-        episodes: successes and failures.
-        span: control steps looked at before and after the closing.
-
-    Returns:
-        Control steps after the first closing of the gripper, possibly negative, at which the distance first reaches
-        half of its largest; None where fewer than two of either outcome closed the gripper, or nothing tells them apart for certain.
+    Control steps after the first closing of the gripper, possibly negative, at which the distance first reaches half of
+    its largest; None where fewer than two of either outcome closed the gripper, or nothing distinguishes them for
+    certain.
     """
     courses: dict[bool, list[NDArray[np.float64]]] = {True: [], False: []}
     for episode in episodes:

@@ -6,13 +6,12 @@ which has no action, carries the null action that holds the last command.
 Shapes legend: ``R`` rows, ``E`` episodes, ``A`` numbers of an action and of a command, ``G`` grippers.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,96 +26,68 @@ from worldrl.data.windows.keyframes import keyframes
 
 @dataclass(frozen=True)
 class FrameStore:
-    """Concatenated episodes of one robot.
+    """Concatenated episodes of one robot."""
 
-    Attributes:
-        actions: what the numbers of ``action`` and ``command`` are.
-        frames: uint8 ``[R, Y, X, 3]`` of one camera, or a sheet of several, or what a codec made of them: a tensor
-            ``[R, c, h, w]``.
-        action: float32 ``[R, A]``, taken at this frame.
-        command: float32 ``[R, A]`` at this frame.
-        success: bool ``[R]``, this frame fulfils the task.
-        opening: float32 ``[R, G]``, measured opening of each gripper.
-        state: float32 ``[R, S]``, measured.
-        first: int64 ``[E]``, the row of each episode's frame 0.
-        length: int64 ``[E]``, each episode's number of actions ``T``.
-        event_episode: int64 ``[events]``, the episode of each keyframe.
-        event_step: int64 ``[events]``, its frame in that episode.
-        fulfilled: bool ``[E]``, some frame of the episode fulfils the task.
-        instruction: ``E`` sentences.
-        task: ``E`` task names.
-    """
-
-    actions: ActionSpec
+    actions: ActionSpec  # what the numbers of `action` and `command` are
+    # Uint8 `[R, Y, X, 3]` of one camera, or a sheet of several, or what a codec made of them: a tensor `[R, c, h, w]`.
     frames: NDArray[np.uint8] | Tensor
-    action: NDArray[np.float32]
-    command: NDArray[np.float32]
-    success: NDArray[np.bool_]
-    opening: NDArray[np.float32]
-    state: NDArray[np.float32]
-    first: NDArray[np.int64]
-    length: NDArray[np.int64]
-    event_episode: NDArray[np.int64]
-    event_step: NDArray[np.int64]
-    fulfilled: NDArray[np.bool_]
-    instruction: tuple[str, ...]
-    task: tuple[str, ...]
+    action: NDArray[np.float32]  # float32 `[R, A]`, taken at this frame
+    command: NDArray[np.float32]  # float32 `[R, A]` at this frame
+    success: NDArray[np.bool_]  # bool `[R]`, this frame fulfils the task
+    opening: NDArray[np.float32]  # float32 `[R, G]`, measured opening of each gripper
+    state: NDArray[np.float32]  # float32 `[R, S]`, measured
+    first: NDArray[np.int64]  # int64 `[E]`, the row of each episode's frame 0
+    length: NDArray[np.int64]  # int64 `[E]`, each episode's number of actions `T`
+    event_episode: NDArray[np.int64]  # int64 `[events]`, the episode of each keyframe
+    event_step: NDArray[np.int64]  # int64 `[events]`, its frame in that episode
+    fulfilled: NDArray[np.bool_]  # bool `[E]`, some frame of the episode fulfils the task
+    instruction: tuple[str, ...]  # `E` sentences
+    task: tuple[str, ...]  # `E` task names
 
 
 def build_store(episodes: Sequence[Episode], camera: str | None = None, images: Sequence[str] = (IMAGE,)) -> FrameStore:
-    """Copy episodes into one store.
+    """Copy episodes into one store; those that are not loaded are decoded here, and the store is the only copy.
 
-    Args:
-        episodes: a list, or a dataset; one that is not loaded is decoded here, and the store is the only copy.
-        camera: which camera to keep; None keeps ``images``.
-        images: names of the views of a frame, the main one by default.
-
-    Returns:
-        The store.
-
-    Raises:
-        SettingError: there is no episode.
-        ArtefactError: an episode lacks the camera, is of another robot, or its frames have another size than the first's.
+    ``camera`` None keeps ``images``, the names of a frame's views (the main one by default). SettingError without
+    episodes; ArtefactError where one lacks the camera, is of another robot, or its frames have another size.
     """
     if not len(episodes):
         raise SettingError("windows need at least one episode, got none")
     length = np.array(_lengths(episodes), dtype=np.int64)
     first = np.concatenate([[0], np.cumsum(length + 1)[:-1]]).astype(np.int64)
-    rows, one = int((length + 1).sum()), episodes[0]
-    arrays = _empty_arrays(rows, _camera_view(one, camera, images).shape[1:], one.actions, one.state.shape[1])
+    one, kinds = episodes[0], {"frames": np.uint8, "success": np.bool_}
+    shapes: dict[str, tuple[int, ...]] = {
+        "frames": _camera_view(one, camera, images).shape[1:],
+        "action": (one.actions.size,),
+        "command": (one.actions.size,),
+        "success": (),
+        "opening": (len(one.actions.grippers),),
+        "state": (one.state.shape[1],),
+    }
+    arrays: dict[str, NDArray[Any]] = {
+        name: np.zeros((int((length + 1).sum()), *shape), kinds.get(name, np.float32)) for name, shape in shapes.items()
+    }
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         fill = partial(_fill, arrays, camera=camera, images=images, actions=one.actions)
         filled = list(pool.map(lambda e: fill(int(first[e]), episodes[e], number=e), range(len(episodes))))
     events = [(number, step) for number, (_, _, steps) in enumerate(filled) for step in steps]
     event = np.array(events, dtype=np.int64).reshape(-1, 2)
     instruction, task, _ = zip(*filled, strict=True)
-    fulfilled = np.logical_or.reduceat(arrays[3], first)
-    return FrameStore(one.actions, *arrays, first, length, event[:, 0], event[:, 1], fulfilled, instruction, task)
-
-
-_Arrays = tuple[
-    NDArray[np.uint8],
-    NDArray[np.float32],
-    NDArray[np.float32],
-    NDArray[np.bool_],
-    NDArray[np.float32],
-    NDArray[np.float32],
-]
-
-
-def _empty_arrays(rows: int, shape: tuple[int, ...], actions: ActionSpec, measured: int) -> _Arrays:
-    return (
-        np.empty((rows, *shape), dtype=np.uint8),
-        np.empty((rows, actions.size), dtype=np.float32),
-        np.empty((rows, actions.size), dtype=np.float32),
-        np.zeros(rows, dtype=np.bool_),
-        np.empty((rows, len(actions.grippers)), dtype=np.float32),
-        np.empty((rows, measured), dtype=np.float32),
+    return FrameStore(
+        one.actions,
+        **arrays,
+        first=first,
+        length=length,
+        event_episode=event[:, 0],
+        event_step=event[:, 1],
+        fulfilled=np.logical_or.reduceat(arrays["success"], first),
+        instruction=instruction,
+        task=task,
     )
 
 
 def _fill(
-    arrays: _Arrays,
+    arrays: dict[str, NDArray[Any]],
     first: int,
     episode: Episode,
     *,
@@ -126,25 +97,21 @@ def _fill(
     number: int,
 ) -> tuple[str, str, list[int]]:
     """Copy one episode to its rows; return its instruction, task and keyframe steps."""
-    frames, action, command, success, opening, state = (array[first : first + len(episode) + 1] for array in arrays)
+    rows = {name: array[first : first + len(episode) + 1] for name, array in arrays.items()}
     view = _camera_view(episode, camera, images)
-    if view.shape != frames.shape:
-        raise ArtefactError(f"episode {number}: frames {view.shape}, the first episode's size is {frames.shape[1:]}")
+    if view.shape != rows["frames"].shape:
+        size = rows["frames"].shape[1:]
+        raise ArtefactError(f"episode {number}: frames {view.shape}, the first episode's size is {size}")
     require_robot(episode, number, actions)
-    frames[:] = view
-    action[:-1], action[-1] = episode.action, actions.hold(episode.command[-1])
-    command[:] = episode.command
-    success[1:] = episode.reward > 0
-    opening[:], state[:] = episode.opening, episode.state
+    rows["frames"][:], rows["command"][:] = view, episode.command
+    rows["action"][:-1], rows["action"][-1] = episode.action, actions.hold(episode.command[-1])
+    rows["success"][1:] = episode.reward > 0
+    rows["opening"][:], rows["state"][:] = episode.opening, episode.state
     return episode.instruction, episode.task, sorted({key.step for key in keyframes(episode)})
 
 
 def require_robot(episode: Episode, number: int, actions: ActionSpec) -> None:
-    """Refuse an episode of another robot than the first one's.
-
-    Raises:
-        ArtefactError: its actions are others than ``actions``.
-    """
+    """Refuse an episode of another robot than the first one's (ArtefactError)."""
     if episode.actions != actions:
         raise ArtefactError(
             f"episode {number} ({episode.task}): actions are {', '.join(episode.actions.names)}, the first episode's "

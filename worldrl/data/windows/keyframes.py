@@ -1,11 +1,7 @@
-"""Keyframes: the moments of an episode that decide it, found without labels.
+"""Keyframes: where a commanded gripper opens or closes, and where fingers come to touch a task object; without labels.
 
-Two kinds, both read off the recording: the commanded gripper opens or closes, and the fingers come to touch a
-task object. They are where world models fail first, so training windows and imagined rollouts start near them. A third
-kind, where success and failure part, takes several episodes to see (``divergence_step``).
+World models fail there first, so training windows and imagined rollouts start near them.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
@@ -21,37 +17,20 @@ Kind = Literal["gripper", "contact", "parting"]
 
 @dataclass(frozen=True, order=True)
 class Keyframe:
-    """One keyframe.
+    """One keyframe."""
 
-    Attributes:
-        step: the first frame (1..T) that shows the change; action ``step - 1`` produced it.
-        kind: ``"gripper"`` (the commanded gripper changed sides), ``"contact"`` (contact began) or ``"parting"``.
-    """
-
-    step: int
-    kind: Kind
+    step: int  # the first frame (1..T) that shows the change; action `step - 1` produced it
+    kind: Kind  # `"gripper"` (the commanded gripper changed sides), `"contact"` (contact began) or `"parting"`
 
 
 def gripper_changes(command: NDArray[np.float32], actions: ActionSpec) -> NDArray[np.int64]:
-    """Return the frames at which a commanded gripper changed sides.
-
-    Args:
-        command: ``[T+1, A]``.
-        actions: says which of its numbers are grippers, and when they are closed.
-
-    Returns:
-        Frame indices in 1..T, ascending.
-    """
+    """Return the frames (1..T, ascending) at which a gripper of ``command [T+1, A]`` changed sides."""
     closed = actions.closed(command)
     return np.flatnonzero((closed[1:] != closed[:-1]).any(axis=1)) + 1
 
 
 def contact_onsets(contact: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the frames at which contact began, ascending; contact at frame 0 did not begin.
-
-    Args:
-        contact: bool ``[T+1]``.
-    """
+    """Return the frames at which ``contact [T+1]`` began, ascending; contact at frame 0 did not begin."""
     return np.flatnonzero(contact[1:] & ~contact[:-1]) + 1
 
 

@@ -8,8 +8,6 @@ Saturated segments keep their colour: instructions name it.
 Colours are CIE L*a*b* (lightness 0 to 100). Shapes legend: ``T`` frames, ``V`` cameras, ``Y X`` pixels, ``k`` segments.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,8 +20,7 @@ from worldrl.core.types import Episode
 
 Image = NDArray[np.floating[Any]]
 
-SOFTNESS = 6.0
-"""Colour distance over which a pixel passes from one segment to the next."""
+SOFTNESS = 6.0  # Colour distance over which a pixel passes from one segment to the next
 
 
 @dataclass(frozen=True)
@@ -60,16 +57,7 @@ def recolour_episode(episode: Episode, config: Recolouring, *, generator: np.ran
 
 
 def recolour(frames: NDArray[np.uint8], config: Recolouring, *, generator: np.random.Generator) -> NDArray[np.uint8]:
-    """Give one camera's frames ``[T, Y, X, 3]`` another look.
-
-    Args:
-        frames: of one episode.
-        config: how far.
-        generator: of the clusters' first guess and of the look.
-
-    Returns:
-        uint8 ``[T, Y, X, 3]``.
-    """
+    """Give one camera's frames, uint8 ``[T, Y, X, 3]``, other colours; ``generator`` chooses clusters and colours."""
     lab = to_lab(frames)
     pixels = lab.reshape(-1, 3)
     centres = cluster_colours(

@@ -18,8 +18,6 @@ with a closed gripper it is not "do nothing" but "let go", and a still clip woul
 effect. Frames within ``L`` steps after a gripper change are not used: there the fingers still move by themselves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -39,23 +37,12 @@ Draw = NDArray[np.float64]
 
 
 class WindowSampler:
-    """Samples windows over episodes held in memory.
+    """Samples windows over episodes held in memory, copied into one array.
 
-    Args:
-        episodes: a dataset or a list; copied into one array.
-        chunk_length: actions per chunk ``L``.
-        memory_frames: frames of memory ``K``.
-        frame_stride: control steps between model frames.
-        unroll: chunks per window ``U``.
-        first_chunk_share: share of windows that start an episode.
-        static_share: share of static clips (see the module).
-        event_share: share of windows around a keyframe, 0 where there is none; what is left starts at any frame.
-        camera: which camera the model sees; None takes ``images``.
-        images: names of the views that it sees, the main one by default.
-
-    Raises:
-        SettingError: a share outside [0, 1], shares above 1 together, no episode long enough, or a share of
-            something that the episodes do not have.
+    ``chunk_length`` is ``L``, ``memory_frames`` ``K``, ``frame_stride`` ``s`` and ``unroll`` ``U`` above. What the
+    three shares leave starts at any frame; ``event_share`` is 0 where there is no keyframe. SettingError for a share
+    outside [0, 1], shares above 1 together, no episode long enough, or a share of something that the episodes do not
+    have.
     """
 
     def __init__(
@@ -88,15 +75,9 @@ class WindowSampler:
         self._refuse_empty(shares)
 
     def sample(self, batch: int, generator: torch.Generator, *, chunk: int = 0) -> WindowBatch:
-        """Sample windows; the same generator state gives the same windows.
+        """Sample ``batch`` windows; the same generator state (CPU, three numbers per row) gives the same windows.
 
-        Args:
-            batch: how many rows ``B``.
-            generator: a CPU generator; three numbers are drawn per row.
-            chunk: the chunk of the window in question, 0..U-1: the one that events and any frame are drawn for.
-
-        Returns:
-            The windows.
+        Events and any frame are drawn for chunk ``chunk`` in 0..U-1.
         """
         kind, where, offset = torch.rand(batch, 3, generator=generator, dtype=torch.float64).numpy().T
         choice = np.searchsorted(self._bounds, kind, side="right")
@@ -153,13 +134,11 @@ def _pick(choices: Index, where: Draw) -> Index:
 
 
 def _locate(store: FrameStore, row: Index) -> tuple[Index, Index]:
-    """Return episode and frame of rows."""
     episode = np.searchsorted(store.first, row, side="right") - 1
     return episode, row - store.first[episode]
 
 
 def _start_rows(store: FrameStore, last_start: Index) -> Index:
-    """Return the rows of all frames that may start a window."""
     episode = np.repeat(np.arange(len(store.first)), store.length + 1)
     row = np.arange(len(store.frames))
     return row[row - store.first[episode] <= last_start[episode]]

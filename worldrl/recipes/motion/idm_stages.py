@@ -1,7 +1,5 @@
 """What ``train-idm``, ``train-vla`` and ``reproduce eva`` share: learn an inverse dynamics, cut clips, measure its rewards' basis."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -39,19 +37,14 @@ from worldrl.world_models.video.model import VideoWorldModel
 
 CODEC_SERIES, MANY = "through the codec", 4096
 """What progress is called while frames go through a codec, and how many of them take long enough to show it."""
-IDM = IDM_FOLDER
-"""Folder name of the artefact inside a stage."""
+IDM = IDM_FOLDER  # Folder name of the artefact inside a stage
 
 
 def through_codec(model: VideoWorldModel, *, noise: float = 0.0, seed: int = 0, batch: int = 64) -> Restore:
-    """Show frames as a world model's codec, and its frame restorer, give them back: imagined frames look like that.
+    """Show frames as a world model's codec and restorer give them back, ``batch`` at once: imagined frames look so.
 
-    Args:
-        model: whose codec.
-        noise: standard deviation of what is added to the latents, since imagined latents are inexact; each frame has
-            its own, so that a still life trembles as an imagined one does.
-        seed: of that noise, which is the same in every call.
-        batch: frames at once.
+    ``noise`` is the deviation of what each frame's latents get, the same in every call: imagined latents are inexact,
+    and a still life trembles as an imagined one does.
     """
 
     @torch.no_grad()
@@ -142,22 +135,12 @@ def motion_basis(
     frame_stride: int,
     camera: str,
     restore: Restore | None,
-) -> tuple[MotionBasis, Clips, Tensor, Tensor]:
+) -> "tuple[MotionBasis, Clips, Tensor, Tensor]":
     """Measure the constants of the motion rewards on real clips, and on their first frames standing still.
 
-    Args:
-        idm: reads positions.
-        training: episodes whose whole motion gives the bounds.
-        held_out: episodes that it has not learned from; their clips overlap, so that every part of a motion counts.
-        frames: of a clip: as many as the videos have that will be judged.
-        dt: seconds between frames.
-        limits: bounds; None measures them.
-        frame_stride: control steps between frames.
-        camera: which camera.
-        restore: shows the clips as imagined videos look; None shows them as recorded.
-
-    Returns:
-        The constants, the clips, and what was read off them and off the still ones, ``[N, T, D]`` each.
+    Bounds are measured on the training episodes unless ``limits`` gives them. The held-out clips have as many frames as
+    the videos to be scored and overlap, so that every part of a motion counts. Returns the constants, the clips, and
+    what was read off them and off the still ones, ``[N, T, D]`` each.
     """
     if limits is None:
         limits = JointLimits.measured(
@@ -173,17 +156,11 @@ def motion_basis(
 
 @dataclass(frozen=True)
 class Clips:
-    """Parts of recorded episodes, all of one length.
+    """Parts of recorded episodes, all of one length."""
 
-    Attributes:
-        frames: uint8 ``[N, T, Y, X, 3]``.
-        values: recorded columns, float32 ``[N, T, D]``.
-        first: uint8 ``[N, Y, X, 3]``, the first frame of each one's episode.
-    """
-
-    frames: Tensor
-    values: Tensor
-    first: Tensor
+    frames: Tensor  # uint8 `[N, T, Y, X, 3]`
+    values: Tensor  # recorded columns, float32 `[N, T, D]`
+    first: Tensor  # uint8 `[N, Y, X, 3]`, the first frame of each one's episode
 
     def shown(self, frames: Tensor, restore: Restore | None) -> Tensor:
         """Show frames ``[N, T, Y, X, 3]`` of these episodes as they are, or as ``restore`` does."""
@@ -202,19 +179,9 @@ def clips(
     camera: str,
     apart: int | None = None,
 ) -> Clips:
-    """Cut episodes into clips of equal length.
+    """Cut episodes into clips of equal length, ``apart`` frames between beginnings; SettingError for fewer than two.
 
-    Args:
-        episodes: recorded.
-        columns: what is read there.
-        frames: of each clip.
-        frame_stride: control steps between them.
-        camera: which camera.
-        apart: frames between the beginnings of two clips; the last one then ends where its episode does. None cuts one after
-            the other and leaves rests out.
-
-    Raises:
-        SettingError: fewer than two clips.
+    The last clip then ends where its episode does; ``apart=None`` cuts one after the other and leaves rests out.
     """
     pictures, values, begun = [], [], []
     for episode in episodes:

@@ -1,9 +1,4 @@
-"""A critic of plans is learned from executed ones (``planned_execution``), and it is told what it knows of others.
-
-Shapes legend: ``N`` plans.
-"""
-
-from __future__ import annotations
+"""A critic of plans is learned from executed ones, and measured on others. Shapes: ``N`` plans."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,8 +16,7 @@ from worldrl.core.storage.log import MetricLog
 from worldrl.recipes.motion.planned_execution import CollectionSettings
 from worldrl.rewards.execution_critic import CRITIC, ExecutionConfig, ExecutionCritic, fit_execution
 
-WORTH = "worth.json"
-"""How well a critic tells plans apart that it has not learned from."""
+WORTH = "worth.json"  # How well a critic tells plans apart that it has not learned from
 
 
 def learn_critic(
@@ -36,35 +30,13 @@ def learn_critic(
     learned: Learned | None = None,
     on_step: Callable[[int], None] | None = None,
 ) -> None:
-    """Leave a critic in ``place/critic``, its curve, and how well it tells a share ``kept`` of the plans apart.
-
-    Args:
-        tried: executed plans.
-        config: sizes and training.
-        kept: share that it does not learn from.
-        place: folder.
-        seed: of all draws.
-        parents: what it was made from.
-        learned: all that it has learned from; None leaves that unknown.
-        on_step: called with each training step's index after it.
-
-    Raises:
-        SettingError: all plans came to the same.
-    """
+    """Leave a critic in ``place/critic``, its curve, and its accuracy on the share ``kept`` of the plans."""
     order = numpy_stream(seed, "practice", "kept").permutation(len(tried.success))
     apart, rest = (tried.select(rows) for rows in np.split(order, [round(kept * len(order))]))
     success = torch.from_numpy(rest.success)
     with MetricLog(place) as log:
-        critic, _ = fit_execution(
-            config,
-            rest.read,
-            rest.instruction,
-            success,
-            seed=seed,
-            folder=place / "checkpoints",
-            log=log,
-            on_step=on_step,
-        )
+        data, keep = (rest.read, rest.instruction, success), place / "checkpoints"
+        critic, _ = fit_execution(config, *data, seed=seed, folder=keep, log=log, on_step=on_step)
     critic.save(place / CRITIC, parents=parents, learned=learned)
     known = {name: areas(term, tried) for name, term in tried.terms.items()}
     terms = {
@@ -82,12 +54,9 @@ def told_apart(critic: ExecutionCritic, apart: CollectionSettings) -> dict[str, 
 
 
 def areas(score: NDArray[np.float32], tried: CollectionSettings) -> dict[str, Any]:
-    """Say what a reward ``[N]`` of executed plans knows of their success.
+    """Areas under the ROC curve of a reward ``[N]`` of executed plans, within tasks and pooled; None without a pair.
 
-    Returns:
-        ``auroc``, the area under the ROC curve within tasks (:func:`~worldrl.core.statistics.intervals.auroc_within`), ``pairs`` of a success and
-        a failure of one task that it is of, and ``auroc_pooled`` over all tasks together, in which a reward that tells
-        an easy task from a hard one looks like one that tells plans apart. None where there is no pair.
+    Pooled, a reward that only distinguishes an easy task from a hard one looks like one that ranks plans.
     """
     hit = tried.success
     within = auroc_within(score, hit, tried.task)

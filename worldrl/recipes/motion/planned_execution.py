@@ -1,11 +1,7 @@
 """A video model plans from initial states of the embedded suite, and the simulator executes what its videos show.
 
-What arms of ``reproduce eva`` are tested by, and what a critic of plans learns from (``rewards.execution_critic``).
-
-Shapes legend: ``N`` plans, ``T`` imagined frames, ``D`` targets.
+Shapes: ``N`` plans, ``T`` imagined frames, ``D`` targets.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,33 +28,21 @@ from worldrl.rollout.imagined.starts import simulator_starts
 from worldrl.rollout.real.specs import EpisodeSpec, domains_of, state_digest
 from worldrl.world_models.video.model import VideoWorldModel
 
-AT_ONCE = 8
-"""Starts that are planned together."""
-PLANS = "plans"
-"""Folder of all that were executed."""
-TERM_OF = "term:"
-"""What stands before a term's name in a file of plans."""
-COLLECTION = "practice"
-"""Purpose of the states and the noise that a critic's plans come from."""
+AT_ONCE = 8  # Starts that are planned together
+PLANS = "plans"  # Folder of all that were executed
+TERM_OF = "term:"  # What stands before a term's name in a file of plans
+COLLECTION = "practice"  # Purpose of the states and the noise that a critic's plans come from
 
 
 @dataclass(frozen=True)
 class Planning:
-    """Who plans, who reads the plans, and by what they are chosen.
+    """Who plans, who reads the plans, and by what they are chosen."""
 
-    Attributes:
-        model: plans.
-        idm: reads the whole command (:func:`~worldrl.rollout.imagined.decoded_plans.check_targets`).
-        reward: of finished videos.
-        mixing: makes one number of its terms, where one of several plans is chosen.
-        seed: of all draws.
-    """
-
-    model: VideoWorldModel
-    idm: InverseDynamics
-    reward: VideoReward
-    mixing: RewardMix
-    seed: int
+    model: VideoWorldModel  # plans
+    idm: InverseDynamics  # reads the whole command (check_targets)
+    reward: VideoReward  # of finished videos
+    mixing: RewardMix  # makes one number of its terms, where one of several plans is chosen
+    seed: int  # of all draws
 
     def plan(self, records: Sequence[ResetRecord], config: StagedConfig, *purpose: Any) -> StagedPlans:
         """Plan from some records; ``purpose`` names the noise."""
@@ -68,16 +52,11 @@ class Planning:
 
 @dataclass(frozen=True)
 class DecodedPlans:
-    """Plans of one task and what they show.
+    """Plans of one task and what they show."""
 
-    Attributes:
-        plans: as they were imagined.
-        records: where they begin.
-        decoded: targets that inverse dynamics reads off the frames, the recorded first one among them, ``[N, 1 + T, D]``.
-    """
-
-    plans: StagedPlans
-    records: Sequence[ResetRecord]
+    plans: StagedPlans  # as they were imagined
+    records: Sequence[ResetRecord]  # where they begin
+    # Targets that inverse dynamics reads off the frames, the recorded first one among them, `[N, 1 + T, D]`.
     decoded: Tensor
 
     @property
@@ -88,13 +67,9 @@ class DecodedPlans:
 
 @dataclass(frozen=True)
 class ExecutedPlans(DecodedPlans):
-    """Plans of one task and what became of them.
+    """Plans of one task and what became of them."""
 
-    Attributes:
-        step: control step at which the task was first fulfilled, int64 ``[N]``; -1 where it never was.
-    """
-
-    step: NDArray[np.int64]
+    step: NDArray[np.int64]  # control step at which the task was first fulfilled, int64 `[N]`; -1 where it never was
 
 
 def states_seed(seed: int, purpose: str) -> int:
@@ -114,14 +89,8 @@ def decoded_plans(
 ) -> Iterator[DecodedPlans]:
     """Plan from a task's initial states and read what the plans show; :data:`AT_ONCE` states at a time.
 
-    Args:
-        planning: who plans and reads.
-        task: name.
-        config: how plans are chosen.
-        count: initial states.
-        purpose: names the states and the noise: those of two purposes are different, those of two models the same.
-        begin: states that are left out, a multiple of :data:`AT_ONCE`.
-        domain: of two-armed tasks, in which the initial states lie.
+    ``purpose`` names states and noise: those of two purposes differ, those of two models are the same. The first
+    ``begin`` states are left out, a multiple of :data:`AT_ONCE`.
     """
     model, source = planning.model, states_seed(planning.seed, purpose)
     memory, size = model.memory_frames, model.config.codec.image_size
@@ -157,37 +126,30 @@ def executed_plans(
 
 @dataclass(frozen=True)
 class CollectionSettings:
-    """Executed plans of all tasks.
+    """Executed plans of all tasks."""
 
-    Attributes:
-        read: targets read off the imagined frames, float32 ``[N, T, D]``; shorter plans hold their last ones.
-        task: ``N`` names.
-        instruction: ``N`` sentences; a task has several.
-        success: bool ``[N]``.
-        terms: what the planning's reward gave each plan, name to float32 ``[N]``.
-    """
-
-    read: Tensor
-    task: list[str]
-    instruction: list[str]
-    success: NDArray[np.bool_]
+    read: Tensor  # targets read off the imagined frames, float32 `[N, T, D]`; shorter plans hold their last ones
+    task: list[str]  # `N` names
+    instruction: list[str]  # `N` sentences; a task has several
+    success: NDArray[np.bool_]  # bool `[N]`
+    # What the planning's reward gave each plan, name to float32 `[N]`.
     terms: Mapping[str, NDArray[np.float32]] = field(default_factory=dict[str, NDArray[np.float32]])
 
     @classmethod
-    def of(cls, plans: ExecutedPlans, names: Sequence[str]) -> CollectionSettings:
+    def of(cls, plans: ExecutedPlans, names: Sequence[str]) -> "CollectionSettings":
         """Take what is kept of executed plans; ``names`` are those of the reward's terms."""
         terms = {name: plans.plans.terms[:, k].numpy() for k, name in enumerate(names)}
         said = [record.instruction for record in plans.records]
         return cls(plans.read, [record.task for record in plans.records], said, plans.step >= 0, terms)
 
-    def select(self, rows: NDArray[np.int64]) -> CollectionSettings:
+    def select(self, rows: NDArray[np.int64]) -> "CollectionSettings":
         """Take some plans."""
         named, said = ([each[row] for row in rows] for each in (self.task, self.instruction))
         terms = {name: term[rows] for name, term in self.terms.items()}
         return CollectionSettings(self.read[torch.from_numpy(rows)], named, said, self.success[rows], terms)
 
     @classmethod
-    def join(cls, parts: Sequence[CollectionSettings]) -> CollectionSettings:
+    def join(cls, parts: "Sequence[CollectionSettings]") -> "CollectionSettings":
         """Put parts one after another."""
         longest = max(part.read.shape[1] for part in parts)
         read = torch.cat([held_to(part.read, longest) for part in parts])
@@ -208,7 +170,7 @@ class CollectionSettings:
         save_arrays(file, arrays)
 
     @classmethod
-    def load(cls, file: Path) -> CollectionSettings:
+    def load(cls, file: Path) -> "CollectionSettings":
         """Read :meth:`save`'s file; ArtefactError where an earlier version wrote it, which kept no tasks."""
         with np.load(file, allow_pickle=False) as kept:
             if "task" not in kept.files:
@@ -231,13 +193,8 @@ def collect_plans(
 ) -> CollectionSettings:
     """Plan one video from each of ``count`` states of every task and execute them.
 
-    Args:
-        planning: who plans and reads.
-        chunks: of each task's plans.
-        count: states of each task.
-        place: keeps what was executed in its folder ``plans``, so that who is stopped need not execute it again; None keeps nothing.
-        domain: of two-armed tasks, in which the initial states lie.
-        on_part: called after every :data:`AT_ONCE` plans that were executed, and kept where they are.
+    ``chunks`` are the length of each task's plans. What was executed is kept in ``place/plans``, and not executed
+    again; ``on_part`` is called after every :data:`AT_ONCE` executed plans.
     """
     parts = []
     for task, length in chunks.items():
@@ -274,10 +231,7 @@ def plan_states(tasks: Iterable[str], count: int, seed: int) -> Learned:
 
 
 def only_domain(datasets: Sequence[EpisodeDataset]) -> str:
-    """Return the domain that all episodes lie in.
-
-    Raises SettingError (they lie in several).
-    """
+    """Return the domain that all episodes lie in; SettingError where there are several."""
     found = domains_of(record.meta for dataset in datasets for record in dataset.records)
     if len(found) > 1:
         raise SettingError(

@@ -1,7 +1,5 @@
 """Rewards of videos by name: each is opened in its folder, and all are scored together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
@@ -21,11 +19,7 @@ class RewardChoice(Protocol):
 
 
 def open_rewards(settings: RewardChoice, device: torch.device) -> tuple[RewardTerms, list[float]]:
-    """Open every reward in the folder of its own; return them together, and the weight of each term.
-
-    Raises ArtefactError (a folder does not hold what its reward needs). Raises SettingError (an unknown reward or
-    term, or a reward without the folder it needs).
-    """
+    """Open every reward in its folder (ArtefactError, SettingError); return them together, and each term's weight."""
     parts, weights = [], list[float]()
     for name, terms in chosen_terms(settings.rewards, settings.weights).items():
         part = open_reward(name, terms, settings.folders, device)

@@ -1,7 +1,5 @@
 """Reads a dataset of vectors for ``worldrl train-offline`` and prints remarks about it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +9,11 @@ from worldrl.data.offline.remarks import remarks
 from worldrl.data.offline.trajectories import Trajectories
 from worldrl.rollout.vector.episodes import make_environment
 
-READING = ("action_low", "action_high", "clip_actions", "obs_keys")
-"""Settings of datasets of vectors only."""
+READING = ("action_low", "action_high", "clip_actions", "obs_keys")  # Settings of datasets of vectors only
 
 
 def reading(settings: Any) -> dict[str, Any]:
-    """Arguments of :func:`~worldrl.data.offline.loading.open_trajectories`.
-
-    A D4RL file has no bounds of actions; those of the environment ``env=`` are taken.
-    """
+    """Arguments of ``open_trajectories``; a D4RL file has no bounds of actions, so those of ``env=`` are taken."""
     given = {name: getattr(settings, name) for name in READING}
     if Path(settings.data).is_file() and settings.env is not None and not (given["action_low"] or given["action_high"]):
         given |= _bounds(settings)

@@ -1,11 +1,8 @@
 """Diagnosis of a model-based agent and its imagination after training; skipped where it does not apply.
 
-``reach``: do RAVL's critics disagree at the edge of reach (:mod:`~worldrl.methods.offline.reach`)? ``imagined_rollouts``: error of
-imagined steps against the simulator, and probability of their actions under the agent. These simulator steps are knowledge of the real
-environment, so they are reported beside the score.
+``reach``: do RAVL's critics disagree at the edge of reach? ``imagined_rollouts``: error against the simulator, and
+probability of the actions under the agent. These steps are knowledge of the real environment, beside the score.
 """
-
-from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
@@ -25,10 +22,8 @@ from worldrl.rollout.vector.registered_env import registered_id
 from worldrl.world_models.state.guided_rollouts import GuidedRollouts, trajectory_quality
 from worldrl.world_models.state.true_dynamics import Simulator
 
-REACH_ROLLOUTS = 2000
-"""Rollouts whose final states RAVL's critics evaluate."""
-COMPARED = 64
-"""Rollouts, or trajectories, whose steps are compared with the simulator."""
+REACH_ROLLOUTS = 2000  # Rollouts whose final states RAVL's critics evaluate
+COMPARED = 64  # Rollouts, or trajectories, whose steps are compared with the simulator
 
 
 def diagnose(settings: Any, agent: Any, data: Trajectories, imagination: Any, device: torch.device) -> dict[str, Any]:

@@ -1,14 +1,8 @@
 """Controls the simulator with an agent of video latents, which receives the latents of the world model's codec.
 
-``train-offline world=latent`` and ``reproduce offline-video`` score their agents here (:class:`LatentEnvironment`).
-
-It is an actor (:mod:`worldrl.rollout.agents.actors`) of one process only, since an offline agent is no policy folder that a worker
-could open. Give it to ``rollout_episodes`` with ``workers=0`` and ``record=True`` (images are rendered for recorded episodes).
-
-Shapes legend: ``S`` latent observation, ``A = a L`` a whole chunk of ``a`` numbers a step.
+An actor of one process, since an offline agent is no policy folder: ``workers=0``, and ``record=True`` for images.
+Shapes: ``S`` latent observation, ``A = a L`` a whole chunk of ``a`` numbers a step.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -54,21 +48,14 @@ def forgetful(agent: Any) -> Callable[[], DecideChunk]:
 
 @dataclass(frozen=True, eq=False)
 class LatentActor:
-    """Most likely chunks of one agent.
+    """Most likely chunks of one agent."""
 
-    Attributes:
-        model: its codec and instruction encoder make the observations.
-        begins: makes a decision function for each episode.
-        encoder: of observations, as in training; None passes the latents.
-        basis: of actions, as in training; None where the agent chooses all numbers of a chunk.
-    """
+    model: VideoWorldModel  # its codec and instruction encoder make the observations
+    begins: Callable[[], DecideChunk]  # makes a decision function for each episode
+    encoder: KeypointEncoder | None = None  # of observations, as in training; None passes the latents
+    basis: ChunkBasis | None = None  # of actions, as in training; None where the agent chooses all numbers of a chunk
 
-    model: VideoWorldModel
-    begins: Callable[[], DecideChunk]
-    encoder: KeypointEncoder | None = None
-    basis: ChunkBasis | None = None
-
-    def build(self) -> LatentActor:
+    def build(self) -> "LatentActor":
         """Itself: there is no other process."""
         return self
 
@@ -131,11 +118,7 @@ class LatentEnvironment:
     basis: ChunkBasis | None = None
 
     def play(self, agent: Any, *, seed: int, episodes: int, gamma: float) -> OfflineEvaluation:
-        """Play the first ``episodes`` initial states of each task with the most likely chunks; ``gamma`` is the discount per chunk.
-
-        Returns:
-            One entry per episode, task after task; lengths in control steps, without predictions of a critic.
-        """
+        """Play ``episodes`` initial states of each task with the most likely chunks; lengths in control steps."""
         begins = recurrent(agent) if isinstance(agent, Neubay) else forgetful(agent)
         actor = LatentActor(self.model, begins, self.encoder, self.basis)
         found = [episode for task in self.tasks for episode in played(actor, task, episodes, seed)]

@@ -1,12 +1,10 @@
 """From offline to online: a pre-trained agent continues to learn in its data's environment.
 
-As in WSRL (:mod:`~worldrl.methods.offline.online.wsrl`), the frozen policy fills a buffer, then updates follow each step, without
-recorded rows. Two options: episodes that begin at simulator states of the data (``online.resets=snapshots``), and exploration by
-COPlanner, which plans in the learned world towards uncertain states (``planner.use``). The ensemble is then refitted to the new data
-and used for imagination. CQL's agent continues as plain SAC with the same networks, as in the paper.
+As in WSRL, the frozen policy fills a buffer, then updates follow each step, without recorded rows. Options: episodes
+that begin at simulator states of the data, and exploration by COPlanner towards uncertain states, after which the
+ensemble is refitted and used for imagination. CQL's agent continues as plain SAC with the same networks, as in the
+paper.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -40,8 +38,7 @@ from worldrl.settings import one_of
 
 RESETS = ("own", "snapshots")
 USES = ("none", "rollouts", "exploration", "both")
-LAST_EPISODES = 10
-"""Episodes at the end of the online phase whose mean return is reported."""
+LAST_EPISODES = 10  # Episodes at the end of the online phase whose mean return is reported
 
 
 @dataclass(frozen=True)
@@ -92,11 +89,7 @@ class PlannerConfig(UpMpcConfig):
 
 
 def check_online(settings: Any, agent_class: type[Agent]) -> None:
-    """Refuse combinations that do not fit together before anything runs.
-
-    Raises:
-        SettingError: an agent that cannot learn from rows alone, no environment, or a planner without an ensemble.
-    """
+    """SettingError for agents that cannot learn from rows alone, and planners without an ensemble."""
     online, planner = settings.online, settings.planner
     if planner.use != "none" and settings.world != "ensemble":
         raise SettingError(f"planner.use={planner.use} plans in an ensemble; give world=ensemble, not {settings.world}")
@@ -168,13 +161,9 @@ def online_agent(agent: Agent) -> Agent:
 def online_phase(
     settings: Any, agent: Agent, data: Trajectories, world: Any, *, folder: Path, log: MetricLog
 ) -> tuple[Agent, dict[str, Any]]:
-    """Continue an agent's training in its data's environment, resuming from ``folder``; ``world`` is the ensemble for a planner.
+    """Continue an agent's training in its data's environment, resuming from ``folder``; a planner needs the ``world``.
 
-    Returns:
-        The agent that continued, and episodes, updates, steps, and mean returns of the first and last ten episodes.
-
-    Raises:
-        SettingError: snapshots of a dataset without simulator states.
+    Returns the agent that continued, and the report. SettingError for snapshots of a dataset without simulator states.
     """
     env: gymnasium.Env[Any, Any] = dataset_environment(data.info)
     if settings.online.resets == "snapshots":

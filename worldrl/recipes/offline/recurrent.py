@@ -1,11 +1,9 @@
 """NEUBAY in ``worldrl train-offline``: an agent with a recurrent state, trained on packed sequences of long rollouts.
 
-The world is an ensemble of the layer-norm kind, one member per rollout. Rollouts end where its uncertainty exceeds a quantile of the
-uncertainty on the data. In the latents of a video world model there are no members, so only time ends rollouts. Defaults are for
-a laptop, measured on own Hopper and HalfCheetah sets (``docs/log/offline-grids.md``); ``preset=gpu`` takes the published ones.
+The world is an ensemble of the layer-norm kind, one member per rollout; rollouts end where its uncertainty exceeds a
+quantile of that on the data, in video latents by time alone. Defaults are for a laptop, measured on own Hopper and
+HalfCheetah sets (``docs/log/offline-grids.md``); ``preset=gpu`` takes the published ones.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Mapping
@@ -34,30 +32,20 @@ from worldrl.settings import PUBLISHED
 from worldrl.world_models.state.config import neubay_ensemble
 from worldrl.world_models.state.ensemble_world import EnsembleWorld, dataset_uncertainty, uncertainty_threshold
 
-LONGEST = 1000
-"""Time limit of a rollout where neither data nor environment name one."""
+LONGEST = 1000  # Time limit of a rollout where neither data nor environment name one
 
 
 @dataclass(frozen=True)
 class RecurrentConfig:
-    """Settings of tapes and rollouts; defaults are the paper's for locomotion, but for the tape that is kept (40 million).
+    """Settings of tapes and rollouts; defaults are the paper's for locomotion, but for the tape that is kept (40 million)."""
 
-    Attributes:
-        rows: of tape per update.
-        kept: rows of tape kept; the oldest segments go first.
-        rollouts: per generation.
-        updates_per_step: gradient steps per step that a generation brings, its real history counted.
-        quantile: ζ, quantile of the data's uncertainty at which rollouts are cut.
-        horizon: imagined steps at most; null up to the time limit.
-        history: recorded steps at most that a rollout reads before it imagines; null from the episode's first (the paper's).
-    """
-
-    rows: int = 2048
-    kept: int = 2_000_000
-    rollouts: int = 100
-    updates_per_step: float = 0.05
-    quantile: float = 1.0
-    horizon: int | None = None
+    rows: int = 2048  # of tape per update
+    kept: int = 2_000_000  # rows of tape kept; the oldest segments go first
+    rollouts: int = 100  # per generation
+    updates_per_step: float = 0.05  # gradient steps per step that a generation brings, its real history counted
+    quantile: float = 1.0  # ζ, quantile of the data's uncertainty at which rollouts are cut
+    horizon: int | None = None  # imagined steps at most; null up to the time limit
+    # Recorded steps at most that a rollout reads before it imagines; null from the episode's first (the paper's).
     history: int | None = None
 
     def __post_init__(self) -> None:
@@ -85,17 +73,15 @@ LAPTOP_SEQUENCES = RecurrentConfig(
 """Short rollouts, so that an update sees several: of whole episodes 1,024 rows hold one or two (docs/reference/neubay.md)."""
 LATENT_SEQUENCES = RecurrentConfig(rows=256, kept=11_520, rollouts=64, updates_per_step=250 / 512)
 """In video latents, where an episode is eight chunks: twenty generations are kept, one is made every 250 updates."""
-LAPTOP_ENSEMBLE = (6, 5, 60)
-"""Members, elites and epochs."""
+LAPTOP_ENSEMBLE = (6, 5, 60)  # Members, elites and epochs
 LAPTOP_UPDATES = OfflineTraining(steps=15_000, evaluate_every=3000, checkpoint_every=3000)
 
 
 def neubay_defaults(given: Mapping[str, str]) -> dict[str, Any]:
-    """Default groups of settings for the given ones (text by dotted key): laptop sizes, or the published ones with a preset of ``PUBLISHED``.
+    """Default groups for the given settings (text by dotted key): laptop sizes, or a published preset's.
 
-    ``tuned=`` sets the paper's κ and α of a dataset, and with the published sizes its encoder rate.
-
-    Raises SettingError (settings without effect for this agent, or an unknown dataset).
+    ``tuned=`` sets the paper's κ and α of a dataset, and with the published sizes its encoder rate. SettingError for
+    settings without effect, or an unknown dataset.
     """
     useless = [key for key in given if unread_by_neubay(key)]
     if useless:
@@ -132,12 +118,10 @@ def train_recurrent(
     folder: Path,
     log: MetricLog,
 ) -> OfflineReport:
-    """Train NEUBAY on a dataset, resuming from ``folder``.
+    """Train NEUBAY in ``world``, made with ``rows`` or of latents, resuming from ``folder``.
 
-    ``world`` is made with ``rows``, one member per rollout, or of latents. ``evaluate`` is called about every
-    ``training.evaluate_every`` updates, at the end of a generation.
-
-    Raises SettingError (the ensemble measures no uncertainty, or a quantile of it is requested in latents).
+    ``evaluate`` runs about every ``training.evaluate_every`` updates, at the end of a generation. SettingError where no
+    uncertainty is measured, or a quantile of it is requested in latents.
     """
     config: RecurrentConfig = settings.recurrent
     threshold = threshold_in(world, rows, config.quantile)
@@ -169,10 +153,7 @@ def train_recurrent(
 
 
 def threshold_in(world: EnsembleWorld | LatentWorld, rows: Transitions, quantile: float) -> float:
-    """Uncertainty after which rollouts are cut; infinity in latents, where a single model has no disagreement.
-
-    Raises SettingError (in latents, another quantile than 1).
-    """
+    """Uncertainty after which rollouts are cut; infinity in latents, where SettingError refuses a quantile but 1."""
     if isinstance(world, EnsembleWorld):
         return uncertainty_threshold(dataset_uncertainty(world, rows), quantile)
     require(quantile == 1.0, "recurrent.quantile", "1 with world=latent, which measures no uncertainty", quantile)
@@ -180,10 +161,7 @@ def threshold_in(world: EnsembleWorld | LatentWorld, rows: Transitions, quantile
 
 
 class IntermediateEvaluations:
-    """Evaluations about every ``every`` updates and after the ``last``, stored in a JSON file beside the checkpoints.
-
-    Those after the newest checkpoint are made again.
-    """
+    """Evaluations every ``every`` updates or so and after the ``last``, in JSON; late ones are made again."""
 
     def __init__(self, path: Path, every: int, last: int) -> None:
         self.path, self.every, self.last = path, every, last

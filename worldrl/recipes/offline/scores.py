@@ -1,9 +1,4 @@
-"""Measurements of an offline agent in the real environment, and their report.
-
-Evaluations during training, the final score on every scale with its interval, their cost in episodes, and the closing table.
-"""
-
-from __future__ import annotations
+"""Measurements of an offline agent in the real environment: during training, the final score, its cost, the table."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,10 +25,7 @@ TrainingSuite = gymnasium.Env[Any, Any] | LatentEnvironment
 def play(
     settings: Any, agent: Any, env: TrainingSuite, info: DatasetInfo, seed: int, episodes: int
 ) -> OfflineEvaluation:
-    """Play episodes with the most likely actions; a critic predicts the return of each, except in latents.
-
-    In latents, ``episodes`` are per task.
-    """
+    """Play episodes (in latents, of each task) with the most likely actions; a critic of vectors predicts returns."""
     gamma = getattr(settings.agent, "discount", 0.99)
     if isinstance(env, LatentEnvironment):
         return env.play(agent, seed=seed, episodes=episodes, gamma=gamma)
@@ -75,14 +67,9 @@ def final_score(settings: Any, agent: Agent, env: TrainingSuite | None, info: Da
     evaluation = found.metrics(info)
     evaluation.pop("scores")
     if isinstance(env, LatentEnvironment):
-        evaluation["return"] = success_rate(found)
+        rate = wilson(int(found.returns.sum()), len(found.returns))  # a success returns 1
+        evaluation["return"] = {"n": rate["n"], "mean": rate["rate"], **{k: rate[k] for k in ("lo", "hi", "method")}}
     return {"evaluation": evaluation, "scores": interval_scores(evaluation["return"], info)}
-
-
-def success_rate(found: OfflineEvaluation) -> dict[str, Any]:
-    """Share of episodes with success, a return of 0 or 1 each, with its Wilson interval."""
-    rate = wilson(int(found.returns.sum()), len(found.returns))
-    return {"n": rate["n"], "mean": rate["rate"], "lo": rate["lo"], "hi": rate["hi"], "method": rate["method"]}
 
 
 def interval_scores(mean: Mapping[str, Any], info: DatasetInfo) -> dict[str, Any]:
@@ -100,10 +87,7 @@ def interval_scores(mean: Mapping[str, Any], info: DatasetInfo) -> dict[str, Any
 
 
 def online_budget(report: OfflineReport, metrics: Mapping[str, Any]) -> dict[str, int]:
-    """Count the use of the real environment, which offline learning has to report.
-
-    ``metrics`` holds the final ``evaluation``, and ``online`` and ``imagined_rollouts`` of an online phase and a diagnosis.
-    """
+    """Count the use of the real environment, also by an online phase and a diagnosis, which has to be reported."""
     online = metrics.get("online", {})
     played = [(entry["episodes"], entry["steps_played"]) for entry in report.evaluations]
     final = [metrics["evaluation"], online.get("evaluation")]

@@ -1,7 +1,5 @@
 """Settings of ``worldrl train-offline``: algorithm, world and ``tuned=`` decide types and defaults of their groups."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Any
@@ -17,14 +15,7 @@ from worldrl.methods.offline.training import OfflineTraining
 from worldrl.recipes.offline.data import READING
 from worldrl.recipes.offline.online_phase import OnlineConfig, PlannerConfig, check_online
 from worldrl.recipes.offline.recurrent import neubay_defaults
-from worldrl.recipes.offline.worlds import (
-    AUTO,
-    GUIDED,
-    LATENT,
-    WORLDS,
-    DiffusionSettings,
-    published_diffusion,
-)
+from worldrl.recipes.offline.worlds import AUTO, GUIDED, LATENT, WORLDS, DiffusionSettings, published_diffusion
 from worldrl.recipes.world_model.start import BUNDLED
 from worldrl.registry import ALGORITHMS
 from worldrl.settings import PUBLISHED, non_negative, one_of, required, setting
@@ -186,7 +177,6 @@ def settings_for(given: Mapping[str, str]) -> type[TrainOfflineSettings]:
 
 
 def _latent_fields(agent_class: type[Agent]) -> list[Any]:
-    """Fields of the settings that are trained in latents."""
     agent = video_latents.AGENTS[agent_class.name]
     return [
         ("agent", agent_class.config_class, field(default_factory=lambda: agent)),

@@ -1,10 +1,4 @@
-"""Training of an offline agent on a dataset, for ``train-offline`` and ``benchmark-offline``.
-
-Reads the dataset, trains the world where one is requested, trains the agent (:mod:`worldrl.methods.offline.training`), saves it, and
-evaluates it in the dataset's environment.
-"""
-
-from __future__ import annotations
+"""Training of an offline agent for ``train-offline`` and ``benchmark-offline``: data, world, agent, evaluation."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,26 +26,15 @@ from worldrl.recipes.offline.online_phase import check_snapshots, online_phase
 from worldrl.recipes.offline.recurrent import train_recurrent
 from worldrl.recipes.offline.scores import TrainingSuite, final_score, online_budget, show, watcher
 from worldrl.recipes.offline.settings import TrainOfflineSettings, offline_agent
-from worldrl.recipes.offline.worlds import (
-    Imagined,
-    Opened,
-    open_data,
-    open_imagined,
-    save_view,
-)
+from worldrl.recipes.offline.worlds import Imagined, Opened, open_data, open_imagined, save_view
 from worldrl.recipes.run import open_run
 from worldrl.rollout.vector.episodes import check_spaces, dataset_environment, time_limit
 
-NAME = "agent"
-"""Of the training's series and streams, and of the folder that holds the agent."""
+NAME = "agent"  # Of the training's series and streams, and of the folder that holds the agent
 
 
 def run_offline_training(settings: TrainOfflineSettings) -> dict[str, Any]:
-    """Train, save, evaluate; write ``result.json`` and print the closing table.
-
-    Returns:
-        The metrics: data, score on every scale with interval, over-estimation, online budget, world, last logs.
-    """
+    """Train, save, evaluate; write ``result.json``, print the closing table and return the metrics."""
     device = resolve_device(settings.device)
     check_updates(settings.training.updates, settings.algorithm, settings.agent, device)
     opened = open_data(settings, device)
@@ -136,10 +119,10 @@ def space_of(data: Trajectories) -> dict[str, Any]:
 
 
 def open_environment(settings: TrainOfflineSettings, opened: Opened) -> TrainingSuite | None:
-    """Make the environment for the evaluation, and compare the data's vectors with its spaces; None without evaluation.
+    """Make the environment for the evaluation; None without one.
 
-    Raises:
-        SettingError: latents of tasks outside the embedded suite, or vectors of another size than the environment's.
+    SettingError for latents of other tasks than the embedded suite's, or vectors of another size than the
+    environment's.
     """
     if not settings.episodes and not settings.video_episodes:
         return None

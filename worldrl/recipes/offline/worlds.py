@@ -1,15 +1,12 @@
 """Worlds of ``worldrl train-offline``: opened by name, and trained first where they learn.
 
-``none`` trains on recorded rows alone; ``ensemble`` is the learned state ensemble; ``true`` the simulator itself, for
-diagnostics; ``diffusion`` whole trajectories guided by the agent, without single steps; ``latent`` the latents of a video world model,
-where a step is a chunk and the data are recorded episodes of the embedded suite.
+``none`` trains on recorded rows alone; ``ensemble`` is the learned state ensemble; ``true`` the simulator, for
+diagnostics; ``diffusion`` whole trajectories guided by the agent; ``latent`` the latents of a video world model, a
+chunk a step.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -61,8 +58,7 @@ from worldrl.world_models.video.model import VideoWorldModel
 WORLDS = ("none", "ensemble", "true", "diffusion", "latent")
 KEYPOINTS, COMPONENTS = "keypoints", "components"
 """Settings of ``world=latent``, and folders of the encoder of observations and of the basis of actions."""
-LATENT = (KEYPOINTS, COMPONENTS, "stride")
-"""Settings of that world alone."""
+LATENT = (KEYPOINTS, COMPONENTS, "stride")  # Settings of that world alone
 NEVER = "never"
 AUTO, LEARNED = "auto", "learned"
 """Termination rules outside the registry: the environment's own, and one fitted to the dataset's terminals."""
@@ -101,26 +97,15 @@ class Opened:
 
 @dataclass(frozen=True)
 class Imagined:
-    """Imagination of an algorithm.
+    """Imagination of an algorithm."""
 
-    Attributes:
-        imagination: makes generations of rows; None without imagination.
-        world: a :class:`~worldrl.core.interfaces.StateWorld`, where single steps exist.
-        report: JSON-ready, of its training.
-    """
-
-    imagination: Imagination | None
-    world: Any
-    report: dict[str, Any]
+    imagination: Imagination | None  # makes generations of rows; None without imagination
+    world: Any  # a StateWorld, where single steps exist
+    report: dict[str, Any]  # JSON-ready, of its training
 
 
 def open_data(settings: Any, device: torch.device) -> Opened:
-    """Read the dataset of the settings: vectors, or with ``world=latent`` recorded episodes through a codec.
-
-    Raises:
-        ArtefactError: damaged data or world model.
-        SettingError: no such dataset, or a world model without the requested latents.
-    """
+    """Read the dataset of the settings: vectors, or with ``world=latent`` recorded episodes through a codec."""
     if settings.world != "latent":
         data = open_trajectories(settings.data, **reading(settings))
         print_remarks(data)
@@ -143,7 +128,8 @@ def open_data(settings: Any, device: torch.device) -> Opened:
     basis = ChunkBasis.of(recorded.rows.action, settings.components) if settings.components else None
     if basis is not None:
         recorded, basis = recorded.told_in(basis), basis.to(device)
-    data = latent_trajectories(recorded, settings.data, settings.max_episode_steps or known_limit(tasks, model))
+    known = limit_in_chunks(tasks, model) if set(tasks) <= embedded_tasks() else None
+    data = latent_trajectories(recorded, settings.data, settings.max_episode_steps or known)
     return Opened(data, LatentWorld(model, recorded.records, outcome_rule(model), encoder, basis), tasks)
 
 
@@ -154,11 +140,6 @@ def save_view(opened: Opened, folder: Path) -> None:
         for name, part in parts.items():
             if part is not None:
                 part.save(folder / name)
-
-
-def known_limit(tasks: Sequence[str], model: VideoWorldModel) -> int | None:
-    """Time limit of embedded tasks in chunks; None where one is of another suite."""
-    return limit_in_chunks(tasks, model) if set(tasks) <= embedded_tasks() else None
 
 
 def outcome_rule(model: VideoWorldModel) -> SuccessRule:
@@ -202,13 +183,7 @@ def true_world(data: Trajectories, rows: Transitions) -> TrueDynamics:
 
 
 def rule_of(name: str, info: DatasetInfo) -> Termination:
-    """Termination rule called ``name``; ``auto`` takes that of the data's environment.
-
-    D4RL's files contain the name of their environment (``hopper-medium-v2``), so ``env=`` is not needed.
-
-    Raises:
-        SettingError: unknown, or ``auto`` for an environment without a known rule.
-    """
+    """Termination rule called ``name``; ``auto`` takes that of the data's environment, also by a D4RL file's name."""
     if name != AUTO:
         return registry.TERMINATIONS.get(name)
     env_id = info.env_id or (info.dataset_id if task_of(info.dataset_id) else None)
@@ -220,12 +195,9 @@ def rule_of(name: str, info: DatasetInfo) -> Termination:
 
 
 def held_rule(name: str, data: Trajectories, rows: Transitions) -> Termination:
-    """Rule called ``name``, compared with the recorded terminals.
+    """Rule called ``name``, compared with the recorded terminals; SettingError where it contradicts the data.
 
     ``never`` is a deliberate choice against the data, so its contradictions are printed instead of refused.
-
-    Raises:
-        SettingError: as :func:`rule_of`, or the rule contradicts the data.
     """
     rule = rule_of(name, data.info)
     if name == NEVER:

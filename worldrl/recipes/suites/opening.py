@@ -1,7 +1,5 @@
 """What jobs on an external suite share: its workers started, its physics probed, and the note on its assets."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,12 +18,7 @@ RESTARTS, RECYCLE_AFTER = 2, 50
 
 @dataclass(frozen=True)
 class OpenSuite:
-    """A suite whose workers run.
-
-    ``assets_note`` is stated with every result, and empty where the assets are the benchmark's own. ``settle_mm`` is
-    what the probe of the physics found (mm), None where nothing settles. ``render`` is the GL back end of the workers,
-    empty where nothing is drawn.
-    """
+    """A suite whose workers run; ``settle_mm`` (mm) is the probe's; results state ``assets_note`` where it is not empty."""
 
     pool: SimulatorPool
     assets_note: str
@@ -62,9 +55,8 @@ def open_suite(
 ) -> Generator[OpenSuite]:
     """Start a suite's workers and probe its physics: in LIBERO, let a stored state settle.
 
-    Settings as of :class:`~worldrl.rollout.suites.suite.Workers`; ``assets_note`` is added to the one given at setup,
-    ``timeout_s`` is the longest silence of a worker (s). Raises WorkerEnvironmentError (not set up, or nothing renders
-    there). Raises WorkerError (a worker cannot serve, or its physics is not the protocol's).
+    Settings as of :class:`~worldrl.rollout.suites.suite.Workers`; ``timeout_s`` is the longest silence (s). Raises
+    WorkerEnvironmentError without setup or rendering, WorkerError for a broken worker or another physics.
     """
     asked = Workers(tuple(cameras), image_size, workers, slots, restarts, recycle_after, shadows, assets, fit)
     config = suite.worker_config(asked)

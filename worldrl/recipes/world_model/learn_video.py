@@ -1,7 +1,5 @@
 """Training of worldrl's own world model, part after part."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path

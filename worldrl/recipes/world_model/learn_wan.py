@@ -1,7 +1,5 @@
 """Training of a Wan world model, in all processes, then of its outcome ensemble in the first."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a world model is made from: its direct parents for the manifest, and all that it has ever learned from."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -13,12 +11,7 @@ from worldrl.rollout.real.specs import scene_digest
 
 
 def lineage(data: Mapping[str, EpisodeDataset], weights: Sequence[str]) -> tuple[list[dict[str, str]], Learned]:
-    """Return the parents of a world model, and what it has learned from.
-
-    Args:
-        data: the datasets that it is trained, calibrated or gated on, by folder.
-        weights: world models that it began with, wholly or in part: ``bundled``, ``scratch``, or a folder.
-    """
+    """Return the parents of a world model, and what it has learned from: datasets by folder, and initial weights."""
     folders = [weights_folder(start) for start in weights if start != SCRATCH]
     parents = [{"path": folder, "hash": dataset.fingerprint} for folder, dataset in data.items()]
     learned = learned_from(list(data.values()))
@@ -28,11 +21,7 @@ def lineage(data: Mapping[str, EpisodeDataset], weights: Sequence[str]) -> tuple
 
 
 def rewards_lineage(folders: Iterable[str]) -> tuple[list[dict[str, str]], Learned]:
-    """Return the parents that a model has in the rewards it climbed, and what these have learned from.
-
-    Args:
-        folders: of the rewards, each an artefact, or a folder of artefacts; what is neither leaves unknown what was learned from.
-    """
+    """Return the parents that a model has in rewards, and what these have learned from; unknown for other folders."""
     parents, learned = list[dict[str, str]](), Learned()
     for folder in map(Path, folders):
         found = (

@@ -1,13 +1,10 @@
 """Where a world model's training stands in its stage, and what it logged last."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from worldrl.core.storage.log import MetricLog, read_metrics
 
-DYNAMICS = "dynamics"
-"""Folder of a training's checkpoints."""
+DYNAMICS = "dynamics"  # Folder of a training's checkpoints
 
 
 def last_numbers(log: MetricLog | None, series: str) -> dict[str, Any]:

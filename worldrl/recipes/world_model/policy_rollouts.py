@@ -1,13 +1,9 @@
-"""What policies dream in a world model, beside what the simulator says: part of ``worldrl evaluate-world-model``.
+"""What policies imagine in a world model, beside what the simulator says: part of ``worldrl evaluate-world-model``.
 
-Each policy dreams from initial states of its own; its dreams are executed in the simulator with the same actions, and it
-also acts there freely from the same initial states. Together the policies tell whether imagined success follows real
-success; together their dreams tell which sign of trust knows the false ones.
+Each policy's imagined rollouts are executed with the same actions, and it acts freely from the same initial states.
+Together they show whether imagined success follows real success, and which confidence score recognises false ones.
 """
 
-from __future__ import annotations
-
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +18,7 @@ from worldrl.core.observation import images_among, require_observed
 from worldrl.core.renames import first_name
 from worldrl.core.rng import stream_seed
 from worldrl.core.statistics.intervals import Rate, auroc_within, wilson
-from worldrl.core.storage.atomic import write_file
+from worldrl.core.storage.arrays import save_arrays
 from worldrl.core.storage.run import RunDirectory, Stage
 from worldrl.core.types import ResetRecord
 from worldrl.evaluation.policy.ranking import correlation
@@ -49,11 +45,7 @@ SCORE, GRASP, SCORE_AND_GRASP = "score", "grasp_agreement", "score_and_grasp"
 TOGETHER = "sum of the ranks of own score and grasp agreement among these rollouts"
 """What ``score_and_grasp`` is, for people; practice cannot go by it, since one rollout has no rank."""
 ALIKE = "the same for all of these rollouts, as the agreement of a single member is"
-UNASKED = {
-    "motion_agreement": "give idm=FOLDER",
-    GRASP: "give grasp=FOLDER",
-    SCORE_AND_GRASP: "give grasp=FOLDER",
-}
+UNASKED = {"motion_agreement": "give idm=FOLDER", GRASP: "give grasp=FOLDER", SCORE_AND_GRASP: "give grasp=FOLDER"}
 """Why a sign was not measured."""
 
 
@@ -93,34 +85,21 @@ class PolicyRolloutConfig:
 
 @dataclass(frozen=True)
 class Readers:
-    """Inverse dynamics that judge the dreams; None where there is none.
+    """Inverse dynamics that judge the dreams; None where there is none."""
 
-    Attributes:
-        motion: reads every frame.
-        grasp: reads where a dream begins.
-    """
-
-    motion: InverseDynamics | None = None
-    grasp: GraspDynamics | None = None
+    motion: InverseDynamics | None = None  # reads every frame
+    grasp: GraspDynamics | None = None  # reads where a dream begins
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One policy's dreams and what became of them.
+    """One policy's dreams and what became of them."""
 
-    Attributes:
-        metrics: as in ``result.json``.
-        imagined: bool ``[E]``, imagined to succeed.
-        confirmed_by_execution: bool ``[E]``, and really did with the same actions.
-        signs: each sign of trust ``[E]``.
-        task: of each dream, ``E`` names.
-    """
-
-    metrics: dict[str, Any]
-    imagined: NDArray[np.bool_]
-    confirmed_by_execution: NDArray[np.bool_]
-    signs: dict[str, NDArray[np.float64]]
-    task: tuple[str, ...]
+    metrics: dict[str, Any]  # as in `result.json`
+    imagined: NDArray[np.bool_]  # bool `[E]`, imagined to succeed
+    confirmed_by_execution: NDArray[np.bool_]  # bool `[E]`, and really did with the same actions
+    signs: dict[str, NDArray[np.float64]]  # each sign of trust `[E]`
+    task: tuple[str, ...]  # of each dream, `E` names
 
 
 def policies_beside_reality(
@@ -147,13 +126,9 @@ def policies_beside_reality(
 
 
 def check_policies(folders: Sequence[str], model: AnyVideoModel, *, field: str = "policies.folders") -> None:
-    """Refuse policies of the setting ``field`` that cannot act in this world model, before anything is measured.
+    """Refuse policies of the setting ``field`` that cannot act in this world model; agents on vectors have no image.
 
-    worldrl's own and lerobot's can; agents on vectors have no image.
-
-    Raises:
-        ArtefactError: no policy in a folder.
-        SettingError: one looks at what imagination does not show, or is made for another robot, chunk length or image size.
+    ArtefactError without a policy; SettingError for another robot, chunk length or image size, or further observations.
     """
     fitting = {
         "chunk_length": model.chunk_length,
@@ -212,18 +187,12 @@ def judge_policy(
         "real": stage.summary["real"],
         "same_actions": outcome_report(predicted, actual),
     }
-    motion = (
-        None
-        if readers.motion is None
-        else _normalised_error(
-            stage.folder / "surprise.npz", model, readers.motion, policy_rollouts, config.imagined_rollouts, seed
-        )
-    )
-    grasp = (
-        None
-        if readers.grasp is None
-        else _grasp(model, readers.grasp, policy_rollouts, imagined_step, config.imagined_rollouts, seed)
-    )
+    motion, grasp, count = None, None, config.imagined_rollouts
+    if readers.motion is not None:
+        file = stage.folder / "surprise.npz"
+        motion = _normalised_error(file, model, readers.motion, policy_rollouts, count, seed)
+    if readers.grasp is not None:
+        grasp = _grasp(model, readers.grasp, policy_rollouts, imagined_step, count, seed)
     signs = confidence_scores(
         policy_rollouts.probability, ResampledRollouts.load(files["opinions"]), rule.debounce, motion, grasp
     )
@@ -231,7 +200,6 @@ def judge_policy(
 
 
 def _starts(model: AnyVideoModel, policy_rollouts: PolicyRollouts, count: int, seed: int) -> list[ResetRecord]:
-    """Render the initial states of dreams again."""
     tasks, size = list(dict.fromkeys(policy_rollouts.task)), model.config.codec.image_size
     layout = {"memory_frames": model.memory_frames, "image_size": size, "more": model.more}
     return simulator_starts(tasks, count, seed=seed, **layout)
@@ -244,9 +212,7 @@ def _normalised_error(
     if not file.exists():
         starts = _starts(model, policy_rollouts, count, seed)
         found = rollout_motion_error(model, idm, starts, torch.from_numpy(policy_rollouts.action), seed=seed)
-        data = io.BytesIO()
-        np.savez_compressed(data, surprise=found)
-        write_file(file, data.getvalue())
+        save_arrays(file, {"surprise": found})
     with np.load(file, allow_pickle=False) as data:
         return data["surprise"]
 
@@ -270,29 +236,18 @@ def _act_freely(
     data: Path, config: PolicyRolloutConfig, policy: Path, policy_rollouts: PolicyRollouts, image_size: int
 ) -> Rate:
     """Let the policy act in the simulator, drawing its actions alike, from the initial states it dreamt from."""
-    drawn = config.exploration
-    plan = CollectPlan(
-        PolicyActor(str(policy), drawn.temperature, drawn.noise_correlation), policy_rollouts.specs("policy")
-    )
-    rows = collect_dataset(
-        data,
-        [plan],
-        env_options=embedded_options(
-            set(policy_rollouts.task), image_size, images=images_among(policy_facts(policy).more)
-        ),
-        workers=config.workers,
-        envs_per_worker=config.envs_per_worker,
-    )
+    actor = PolicyActor(str(policy), config.exploration.temperature, config.exploration.noise_correlation)
+    plan, images = CollectPlan(actor, policy_rollouts.specs("policy")), images_among(policy_facts(policy).more)
+    options, processes = embedded_options(set(policy_rollouts.task), image_size, images=images), config.workers
+    rows = collect_dataset(data, [plan], env_options=options, workers=processes, envs_per_worker=config.envs_per_worker)
     return wilson(sum(bool(row["success"]) for row in rows), len(rows))
 
 
 def trust(judged: Sequence[Judged], *, seed: int) -> dict[str, Any]:
-    """What each sign of trust is worth among all dreams that were imagined to succeed, beside the dream's own score.
+    """What each confidence score is worth among rollouts imagined to succeed, beside the rollout's own score.
 
-    Among all of them a sign that only tells easy tasks or good policies from others has a worth, too; ``within`` compares dreams of
-    one policy and task alone.
-
-    A sign that was not measured, or is the same for all of them, has a reason in ``not_measured`` instead.
+    Among all of them a score that only separates easy tasks or good policies has a worth, too; ``within`` compares
+    rollouts of one policy and task. ``not_measured`` gives reasons.
     """
     believed = np.concatenate([one.imagined for one in judged])
     true = np.concatenate([one.confirmed_by_execution for one in judged])[believed]

@@ -28,18 +28,12 @@ if TYPE_CHECKING:
     from worldrl.recipes.world_model.wan_settings import WanSettings
 
 BUNDLED, SCRATCH = "bundled", "scratch"
-WORLD_MODEL = "world_model"
-"""Folder name of a world model inside a stage, and of the bundled one."""
+WORLD_MODEL = "world_model"  # Folder name of a world model inside a stage, and of the bundled one
 OTHER_ROBOT = "start: the world model in {folder} was made for another robot; use start=scratch"
 
 
 def require_kind(start: str, config: VideoWorldModelConfig) -> None:
-    """Refuse weights of another dynamics backend than the settings ask for.
-
-    Raises:
-        ArtefactError: no world model in that folder.
-        SettingError: the kinds differ.
-    """
+    """SettingError for weights of another dynamics backend than asked for; ArtefactError without a world model."""
     if start == SCRATCH:
         return
     asked, held = config.dynamics.kind, config_of(start).dynamics.kind
@@ -50,16 +44,7 @@ def require_kind(start: str, config: VideoWorldModelConfig) -> None:
 
 
 def require_trained_codec(config: VideoWorldModelConfig, training: WorldModelTraining, wanted: str) -> None:
-    """Refuse dynamics from nothing on a frame codec that nobody trains.
-
-    Args:
-        config: of the world model.
-        training: of it.
-        wanted: what to give.
-
-    Raises:
-        SettingError: the codec would stay random.
-    """
+    """SettingError, saying to give ``wanted``, for dynamics from nothing on a frame codec that nobody trains."""
     if config.codec_kind is CodecKind.patch and training.steps and not training.codec_steps:
         raise SettingError(
             f"start=scratch: the frame codec would stay untrained, and no image could be decoded; give {wanted}"
@@ -67,19 +52,10 @@ def require_trained_codec(config: VideoWorldModelConfig, training: WorldModelTra
 
 
 def check_start(start: str, config: VideoWorldModelConfig, training: WorldModelTraining) -> None:
-    """Refuse settings that do not fit the weights to begin with, before anything is read or recorded; tell the others.
+    """Refuse settings that do not fit the weights to begin with, before anything is read; print the others.
 
-    What stands at its default was not asked for, and the weights keep their own.
-
-    Args:
-        start: see :func:`starting_world_model`.
-        config: of the world model, as asked for.
-        training: of the weights.
-
-    Raises:
-        ArtefactError: no world model in that folder.
-        SettingError: the weights are not made for what is asked for, or jurors would be added, or told something else, and
-            never trained.
+    What stands at its default was not asked for, and the weights keep their own. ArtefactError without a world model;
+    SettingError for weights made otherwise, or parts that would be added and never trained.
     """
     if start == SCRATCH:
         return
@@ -145,11 +121,9 @@ def is_wan(start: str) -> bool:
 
 
 def check_wan_start(start: str, config: WanSettings) -> None:
-    """Refuse Wan settings that do not fit the weights to begin with, before anything is read or recorded; tell the others.
+    """Refuse Wan settings that do not fit the weights to begin with, before anything is read; print the others.
 
-    Raises:
-        ArtefactError: no world model in that folder.
-        SettingError: the weights are not made for what is asked for, or its jury would never be trained.
+    ArtefactError without a world model; SettingError as :func:`check_start`.
     """
     if start == SCRATCH:
         _require_trained_ensemble(config)
@@ -159,12 +133,7 @@ def check_wan_start(start: str, config: WanSettings) -> None:
 
 
 def require_robot(start: str, robot: AnyEmbodiment) -> None:
-    """Refuse weights of another robot before anything is recorded for this one.
-
-    Raises:
-        ArtefactError: no world model in that folder.
-        SettingError: the robots differ.
-    """
+    """SettingError for weights of another robot, before anything is recorded; ArtefactError without a world model."""
     if start == SCRATCH:
         return
     if embodiment_from_json(_plain_config(start)["embodiment"]) != robot:
@@ -181,18 +150,10 @@ def starting_world_model(
 ) -> AnyVideoModel:
     """Return the world model that training begins with.
 
-    Args:
-        start: ``bundled`` (the weights that come with worldrl), ``scratch`` (with Wan, published weights and action
-            channels of one's own), or a world-model folder.
-        config: sizes, used from scratch, the backend that is asked for, and what existing weights are to do otherwise
-            (:mod:`worldrl.world_models.video.extension`); None takes whatever a folder holds.
-        embodiment: constants of the data's robot.
-        seed: of the initial weights.
-        device: where it goes.
-
-    Raises:
-        ArtefactError: no world model in that folder, or no published weights in ``config.folder``.
-        SettingError: its robot is not the data's, it is not made for what is asked for, or its jury would never be trained.
+    ``start`` is ``bundled``, ``scratch`` (with Wan, published weights and own action channels) or a folder. ``config``
+    gives sizes from scratch, the backend, and what existing weights are to do otherwise
+    (:mod:`worldrl.world_models.video.extension`); None takes whatever a folder holds. ArtefactError without world model
+    or published weights; SettingError for another robot, or as :func:`check_start`.
     """
     from worldrl.recipes.world_model.wan_settings import WanSettings
     from worldrl.world_models.wan.model import WanWorldModel
@@ -221,11 +182,7 @@ def starting_world_model(
 
 
 def wan_as_asked(folder: Path, held: WanConfig, wanted: WanConfig) -> WanConfig:
-    """Return saved weights' configuration with what is asked for and fits any weights.
-
-    Raises:
-        SettingError: something else is asked for; all such settings are named.
-    """
+    """Return saved weights' configuration with what is asked for and fits any weights; SettingError names the rest."""
     own = held.to_json()
     asked = asked_for(wanted.to_json(), WanConfig().to_json(), own)
     if refused := [

@@ -1,7 +1,5 @@
 """The tables of ``worldrl evaluate-world-model``, for its report page and for the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,23 +31,14 @@ QUANTITY = {
 
 @dataclass(frozen=True)
 class Findings:
-    """What the page is made from.
+    """What the page is made from."""
 
-    Attributes:
-        metrics: as in ``result.json``.
-        measures: raw numbers and pictures of each episode.
-        drift: each quantity over the predicted frames.
-        horizons: control steps.
-        frame_stride: control steps between frames.
-        strips: filmstrips of each kind.
-    """
-
-    metrics: Mapping[str, Any]
-    measures: Measures
-    drift: Mapping[str, Drift]
-    horizons: Sequence[int]
-    frame_stride: int
-    strips: int
+    metrics: Mapping[str, Any]  # as in `result.json`
+    measures: Measures  # raw numbers and pictures of each episode
+    drift: Mapping[str, Drift]  # each quantity over the predicted frames
+    horizons: Sequence[int]  # control steps
+    frame_stride: int  # control steps between frames
+    strips: int  # filmstrips of each kind
 
     @property
     def headline(self) -> int:
@@ -169,15 +158,11 @@ def trust_table(trust: Mapping[str, Any]) -> Table:
     words = {**CONFIDENCE_SCORES, SCORE_AND_GRASP: TOGETHER}
     order = sorted(trust["auroc"].items(), key=lambda item: -item[1]["value"])
     over, within = trust["over_score"], trust["within"]
-    rows = [
-        (
-            words[name],
-            with_interval(found),
-            within_words(within[name]),
-            with_interval(over[name]) if name in over else "",
-        )
-        for name, found in order
-    ]
+    rows: list[tuple[str, ...]] = []
+    for name, found in order:
+        alike, more = within[name], with_interval(over[name]) if name in over else ""
+        inside = "no pair" if alike["value"] is None else f"{alike['value']:.3g} ({alike['pairs']} pairs)"
+        rows.append((words[name], with_interval(found), inside, more))
     rows += [(words[name], "not measured", "", why) for name, why in trust["not_measured"].items()]
     note = (
         f"Area under the ROC curve among imagined successes, of which {with_rate(trust['imagined_successes'])} were confirmed by the "
@@ -188,11 +173,6 @@ def trust_table(trust: Mapping[str, Any]) -> Table:
     return Table(
         "Trust", ("Confidence score", "AUROC", "Within policy and task", "More than the own score"), rows, note
     )
-
-
-def within_words(found: Mapping[str, Any]) -> str:
-    """Write an area within strata with its number of pairs; without a pair there is none."""
-    return "no pair" if found["value"] is None else f"{found['value']:.3g} ({found['pairs']} pairs)"
 
 
 def speed_table(speeds: Mapping[str, Mapping[str, float]]) -> Table:

@@ -1,7 +1,5 @@
 """Episodes that a world model has not seen: which are evaluated, which train the probe, and what continues them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,16 +18,9 @@ from worldrl.rollout.real.specs import scene_digest, spec_of
 
 
 def open_unseen(folders: Sequence[str], world_model: Path) -> EpisodeDataset:
-    """Open datasets as one, unless the world model was trained on one of them.
+    """Open datasets as one, unless the world model or its initial weights learned from one or from an episode of it.
 
-    Args:
-        folders: the datasets.
-        world_model: folder of the world model, which tells what it has learned from.
-
-    Raises:
-        SettingError: one is of another robot than one arm, the world model, or weights that it began with, learned from one of them
-            or from one of their episodes, or a task is not the embedded suite's.
-        ArtefactError: a dataset is missing, damaged or empty, or two do not fit together.
+    SettingError then, for another robot or another suite's task; ArtefactError for damaged or unlike datasets.
     """
     from worldrl_envs.tasks import task_names
 
@@ -59,10 +50,7 @@ def refuse_seen(folder: str, dataset: EpisodeDataset, learned: Learned, world_mo
 
 
 def one_arm(robot: AnyEmbodiment) -> Embodiment:
-    """Return the constants of a one-armed robot.
-
-    Raises SettingError (it is another robot).
-    """
+    """Return the constants of a one-armed robot; SettingError for another."""
     if not isinstance(robot, Embodiment):
         raise SettingError(
             f"data: episodes are continued along the path of one tool, and this robot takes "
@@ -72,17 +60,9 @@ def one_arm(robot: AnyEmbodiment) -> Embodiment:
 
 
 def draw_scripts(data: EpisodeDataset, count: int, spare: int, *, seed: int) -> tuple[list[Script], list[Script]]:
-    """Draw the episodes to evaluate, and others beside them, task by task; no initial state is on both sides.
+    """Draw the episodes to evaluate and ``spare`` others, by task; no initial state is on both sides.
 
-    Args:
-        data: the episodes.
-        count: to evaluate, per task at most.
-        spare: others, per task at most; 0 takes none.
-        seed: draws.
-
-    Raises:
-        SettingError: others are asked for and a task has none left.
-        ArtefactError: an episode's initial state is unknown.
+    SettingError where a task has no others left, ArtefactError where an initial state is unknown.
     """
     chosen: list[int] = []
     others: list[int] = []
@@ -104,11 +84,7 @@ def draw_scripts(data: EpisodeDataset, count: int, spare: int, *, seed: int) -> 
 def continue_all(
     scripts: Sequence[Script], steps: int, *, continuation: str, embodiment: Embodiment, seed: int
 ) -> list[NDArray[np.float32]]:
-    """Continue every script to ``steps`` control steps, with the actions of the scripts of its task.
-
-    Returns:
-        float32 ``[steps, 7]`` of each.
-    """
+    """Continue every script to float32 ``[steps, 7]`` actions, with those of the scripts of its task."""
     same = {task: [s for s in scripts if s.spec.task == task] for task in {s.spec.task for s in scripts}}
     return [
         continued(

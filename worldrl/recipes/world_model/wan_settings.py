@@ -1,7 +1,5 @@
 """Settings of the Wan backbone, under ``wan`` in every job that trains a world model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from worldrl.settings import setting

@@ -10,8 +10,6 @@ of learned ones, methods of short rollouts collapse while their values grow. Two
 The data of a seed are all steps of a short training of SAC, with simulator states.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,11 +33,11 @@ from worldrl.methods.offline.imagining import Imagining
 from worldrl.methods.offline.ravl import Ravl, RavlConfig
 from worldrl.methods.offline.reach import FAR, reach_report
 from worldrl.methods.offline.sac import Sac, SacConfig
-from worldrl.methods.offline.training import Evaluate, OfflineReport, OfflineTraining, train_offline
+from worldrl.methods.offline.training import OfflineReport, OfflineTraining, train_offline
 from worldrl.recipes.offline.worlds import true_world
 from worldrl.reproductions.catalogue import Cell
 from worldrl.reproductions.edge_of_reach.parts import FLOOR, common_settings, padded
-from worldrl.reproductions.findings import Claim, Findings, across_seeds, over_seeds
+from worldrl.reproductions.findings import Claim, Findings, Results, across_seeds, column, over_seeds
 from worldrl.reproductions.sac_replay import experience
 from worldrl.rollout.vector.episodes import dataset_environment, memoryless
 
@@ -48,47 +46,29 @@ METHODS = ("base", "ravl")
 
 @dataclass(frozen=True)
 class SimulatorSettings:
-    """Settings of the task and the agents; rollouts and RAVL are the published ones by default.
-
-    Attributes:
-        behaviour_steps: steps of the SAC whose experience is the dataset.
-        behaviour_start: its steps of uniform actions.
-        behaviour_hidden: width of its two hidden layers.
-        refresh: updates between two generations of rollouts.
-        starts: rollouts per generation.
-        generations: number of generations in the buffer.
-        horizon: k.
-        batch: rows per update, of which ``real_ratio`` are recorded.
-        hidden: width of the two hidden layers of actor and critics.
-        rate: learning rate of everything.
-        critics: of RAVL.
-        diversity: η of RAVL.
-        evaluations: points of the curves.
-        episodes: true episodes per point.
-        asked: rollouts whose final states the critics value at the end.
-    """
+    """Settings of the task and the agents; rollouts and RAVL are the published ones by default."""
 
     seeds: int = 3
     env: str = "Hopper-v5"
-    behaviour_steps: int = 100_000
-    behaviour_start: int = 10_000
-    behaviour_hidden: int = 256
+    behaviour_steps: int = 100_000  # steps of the SAC whose experience is the dataset
+    behaviour_start: int = 10_000  # its steps of uniform actions
+    behaviour_hidden: int = 256  # width of its two hidden layers
     updates: int = 300_000
-    refresh: int = 1000
-    starts: int = 10_000
-    generations: int = 5
-    horizon: int = 5
-    batch: int = 256
+    refresh: int = 1000  # updates between two generations of rollouts
+    starts: int = 10_000  # rollouts per generation
+    generations: int = 5  # number of generations in the buffer
+    horizon: int = 5  # k
+    batch: int = 256  # rows per update, of which `real_ratio` are recorded
     real_ratio: float = 0.05
-    hidden: int = 256
-    rate: float = 3e-4
+    hidden: int = 256  # width of the two hidden layers of actor and critics
+    rate: float = 3e-4  # learning rate of everything
     polyak: float = 0.005
     discount: float = 0.99
-    critics: int = 10
-    diversity: float = 1.0
-    evaluations: int = 30
-    episodes: int = 10
-    asked: int = 2000
+    critics: int = 10  # of RAVL
+    diversity: float = 1.0  # η of RAVL
+    evaluations: int = 30  # points of the curves
+    episodes: int = 10  # true episodes per point
+    asked: int = 2000  # rollouts whose final states the critics value at the end
 
 
 # Ten critics in place of the 50 published for Hopper, which take an hour; a larger diversity makes up for them. An error is
@@ -125,49 +105,34 @@ def run(settings: SimulatorSettings, cell: Cell, folder: Path) -> dict[str, Any]
         agent = make_agent(settings, cell.method, Facts.of(rows, data.returns(), updates=settings.updates))
     imagination = Branches(true_world(data, rows), len(rows), BranchConfig(settings.starts, settings.horizon))
 
+    every = max(1, settings.updates // settings.evaluations)  # updates between evaluations, and between checkpoints
+    size = Imagining(settings.horizon, settings.real_ratio, settings.starts, settings.refresh, settings.generations)
+
     def watch(learned: Sac, step: int) -> dict[str, float]:
         return look(settings, learned, env, data.info, rows)
 
+    def train(updates: int) -> OfflineReport:
+        return train_offline(
+            "edge-of-reach",
+            agent,
+            rows,
+            OfflineTraining(updates, settings.batch, every, every, every),
+            seed=cell.seed,
+            imagination=imagination,
+            imagining=size,
+            evaluate=watch,
+            folder=folder / "checkpoints",
+        )
+
     try:
-        report = train(settings, agent, rows, imagination, watch, settings.updates, cell.seed, folder)
+        report = train(settings.updates)
     except NonFiniteError:  # values left the range of float32, which is the effect: take the newest checkpoint
-        report = train(settings, agent, rows, imagination, watch, 1, cell.seed, folder)
-    curves = padded(report.evaluations, math.ceil(settings.updates / interval(settings)))
+        report = train(1)
+    curves = padded(report.evaluations, math.ceil(settings.updates / every))
     largest = float(rows.reward.max()) / (1 - settings.discount)
     facts = {"data_return": float(data.returns().mean()), "log10_largest": math.log10(largest)}
     draws = stream(cell.seed, "edge-of-reach", "asked")
     return {**curves, **facts, **reach_report(agent, imagination, rollouts=settings.asked, generator=draws)}
-
-
-def train(
-    settings: SimulatorSettings,
-    agent: Sac,
-    rows: Transitions,
-    imagination: Branches,
-    evaluate: Evaluate,
-    updates: int,
-    seed: int,
-    folder: Path,
-) -> OfflineReport:
-    """Train up to ``updates`` steps; a newer checkpoint leaves nothing to do."""
-    every = interval(settings)
-    size = Imagining(settings.horizon, settings.real_ratio, settings.starts, settings.refresh, settings.generations)
-    return train_offline(
-        "edge-of-reach",
-        agent,
-        rows,
-        OfflineTraining(updates, settings.batch, every, every, every),
-        seed=seed,
-        imagination=imagination,
-        imagining=size,
-        evaluate=evaluate,
-        folder=folder / "checkpoints",
-    )
-
-
-def interval(settings: SimulatorSettings) -> int:
-    """Updates between evaluations, and between checkpoints."""
-    return max(1, settings.updates // settings.evaluations)
 
 
 def make_agent(settings: SimulatorSettings, method: str, facts: Facts) -> Sac:
@@ -203,34 +168,31 @@ def look(settings: SimulatorSettings, agent: Sac, env: Any, info: DatasetInfo, r
 # --- what was found -------------------------------------------------------------------------------------------------
 
 
-def conclude(settings: SimulatorSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> Findings:
+def conclude(settings: SimulatorSettings, results: Results) -> Findings:
     """Compare the two agents by their last evaluation, returns by the last half of the evaluations."""
-    last = {m: {key: _last(results[m], key) for key in ("log10_q", "log10_earned")} for m in METHODS}
+    last = {m: {key: column(results, m, key)[:, -1] for key in ("log10_q", "log10_earned")} for m in METHODS}
     returns = {m: late_returns(results[m]) for m in METHODS}
-    largest = np.array([found["log10_largest"] for found in results["base"]])
+    largest = column(results, "base", "log10_largest")
     over = {m: last[m]["log10_q"] - last[m]["log10_earned"] for m in METHODS}
+    separation = column(results, "ravl", "penalty_auroc") - 0.5
     claims = [
         Claim(
             "base's values grow beyond what any policy can earn",
             "log10 (Q / largest possible)",
-            (last["base"]["log10_q"] - largest).tolist(),
+            last["base"]["log10_q"] - largest,
         ),
-        Claim("RAVL's values do not", "log10 (largest possible / Q)", (largest - last["ravl"]["log10_q"]).tolist()),
+        Claim("RAVL's values do not", "log10 (largest possible / Q)", largest - last["ravl"]["log10_q"]),
         Claim(
             "RAVL promises less beyond what it earns than base",
             "log10 (Q / earned), difference",
-            (over["base"] - over["ravl"]).tolist(),
+            over["base"] - over["ravl"],
         ),
         Claim(
             "RAVL earns more than base, and than every method whose penalty is the world's uncertainty",
             "return over the last half of training, difference",
-            (returns["ravl"] - returns["base"]).tolist(),
+            returns["ravl"] - returns["base"],
         ),
-        Claim(
-            "RAVL's effective penalty tells the farthest final states",
-            "AUROC less 0.5",
-            [found["penalty_auroc"] - 0.5 for found in results["ravl"]],
-        ),
+        Claim("RAVL's effective penalty tells the farthest final states", "AUROC less 0.5", separation),
     ]
     return Findings(claims, [methods_table(results)], curves(results), notes(settings, results))
 
@@ -240,32 +202,20 @@ def late_returns(found: Sequence[dict[str, Any]]) -> NDArray[np.float64]:
     return np.array([np.mean(one["return"][len(one["return"]) // 2 :]) for one in found])
 
 
-def _last(found: Sequence[dict[str, Any]], key: str) -> Any:
-    return np.array([one[key][-1] for one in found])
-
-
-def methods_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
+def methods_table(results: Results) -> Table:
     """Last evaluation of every method, mean over seeds."""
     rows = []
     for method in METHODS:
-        found = results[method]
-        returns = late_returns(found)
-        numbers = [number(float(np.mean(_last(found, key)))) for key in ("log10_q", "log10_earned")]
-        rows.append(
-            (method, over_seeds(returns.tolist()), *numbers, f"{np.mean([one['penalty_auroc'] for one in found]):.3f}")
-        )
-    data = np.mean([one["data_return"] for one in results["base"]])
-    headers = (
-        "Method",
-        "Return over the last half: interquartile mean [95 %], lowest to highest seed",
-        "log10 Q",
-        "log10 earned",
-        "AUROC of mean Q - min Q",
-    )
+        returns, auroc = late_returns(results[method]), column(results, method, "penalty_auroc").mean()
+        numbers = [number(float(column(results, method, key)[:, -1].mean())) for key in ("log10_q", "log10_earned")]
+        rows.append((method, over_seeds(returns.tolist()), *numbers, f"{auroc:.3f}"))
+    data = column(results, "base", "data_return").mean()
+    score = "Return over the last half: interquartile mean [95 %], lowest to highest seed"
+    headers = ("Method", score, "log10 Q", "log10 earned", "AUROC of mean Q - min Q")
     return Table("At the end of training", headers, rows, f"Mean return of the data: {data:.1f}.")
 
 
-def curves(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Any]:
+def curves(results: Results) -> list[Any]:
     """Return, and predicted value beside discounted return, over training."""
     x = list(range(1, len(results["base"][0]["return"]) + 1))
 
@@ -280,7 +230,7 @@ def curves(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Any]:
     ]
 
 
-def notes(settings: SimulatorSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
+def notes(settings: SimulatorSettings, results: Results) -> list[str]:
     """Notes on the method."""
     uncertainty = max(found["largest_uncertainty"] for found in results["base"])
     return [

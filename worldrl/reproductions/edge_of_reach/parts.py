@@ -1,9 +1,4 @@
-"""Common settings of the edge-of-reach reproductions, and the oracle's patch.
-
-Shapes legend: ``B`` rows.
-"""
-
-from __future__ import annotations
+"""Common settings of the edge-of-reach reproductions, and the oracle's patch. Shapes: ``B`` rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,15 +11,11 @@ from worldrl.methods.offline.agent import Facts
 from worldrl.methods.offline.sac import Sac, SacConfig
 from worldrl.reproductions.edge_of_reach.plane import Plane
 
-FLOOR = 1e-2
-"""Values below count as this in logarithms."""
+FLOOR = 1e-2  # Values below count as this in logarithms
 
 
 def common_settings(settings: Any) -> dict[str, Any]:
-    """Return the configuration arguments that all agents of a reproduction share.
-
-    The targets have no entropy, so a value is a return and comparable with one.
-    """
+    """Return what all agents share. The targets have no entropy, so a value is a return and comparable with one."""
     rates = {f"{part}_rate": settings.rate for part in ("actor", "critic", "temperature")}
     return {
         **rates,

@@ -15,8 +15,6 @@ extrapolate into the abyss alike.
 Shapes legend: ``B`` rows, ``G`` grid points per axis.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,42 +28,27 @@ from torch import Tensor
 
 from worldrl.core.transitions import Outcome, Transitions
 
-GRID = 201
-"""Points per axis of the oracle's table, a hundredth of ``size`` apart."""
-TOLERANCE = 1e-6
-"""Largest change of the table at which value iteration ends, as a share of the largest value."""
-SLACK = 1e-5
-"""Rounding error that counts as no fall."""
+GRID = 201  # Points per axis of the oracle's table, a hundredth of `size` apart
+TOLERANCE = 1e-6  # Largest change of the table at which value iteration ends, as a share of the largest value
+SLACK = 1e-5  # Rounding error that counts as no fall
 PIXELS = 96
 GOLDEN = math.pi * (3 - math.sqrt(5))
 """Golden angle (rad) between neighbouring waves: no two of few directions are close."""
-WAVELENGTH = 0.4
-"""Length of the waves, as a share of ``size``: two moves to either side."""
+WAVELENGTH = 0.4  # Length of the waves, as a share of `size`: two moves to either side
 
 
 @dataclass(frozen=True)
 class Plane:
-    """The environment, which is its own exact world; see the module.
+    """The environment, which is its own exact world; see the module."""
 
-    Attributes:
-        horizon: k of the rollouts, which puts the ledge k - 1 steps from the start.
-        size: half of the square's side; the other lengths are relative to it.
-        step: largest move per coordinate; a multiple of the grid's ``size`` / 100.
-        start: half side of the square where episodes begin.
-        beyond: distance of the reward's peak beyond the ledge, in both coordinates.
-        far: distance from the peak at which the reward is 0.
-        discount: γ of the oracle.
-        novelties: further observed numbers, all 0 on the ledge; see :meth:`observe`.
-    """
-
-    horizon: int = 5
-    size: float = 1.0
-    step: float = 0.1
-    start: float = 0.05
-    beyond: float = 0.1
-    far: float = 0.9
-    discount: float = 0.95
-    novelties: int = 0
+    horizon: int = 5  # k of the rollouts, which puts the ledge k - 1 steps from the start
+    size: float = 1.0  # half of the square's side; the other lengths are relative to it
+    step: float = 0.1  # largest move per coordinate; a multiple of the grid's `size` / 100
+    start: float = 0.05  # half side of the square where episodes begin
+    beyond: float = 0.1  # distance of the reward's peak beyond the ledge, in both coordinates
+    far: float = 0.9  # distance from the peak at which the reward is 0
+    discount: float = 0.95  # γ of the oracle
+    novelties: int = 0  # further observed numbers, all 0 on the ledge; see observe
 
     @property
     def ledge(self) -> float:
@@ -118,11 +101,7 @@ class Plane:
 
     @cached_property
     def value_table(self) -> Tensor:
-        """V*, ``[G, G]`` over x and y, by value iteration from 0.
-
-        A move covers every grid point of the square of side 2 · step around a state, and the reward depends on the arrival.
-        So one sweep is a maximum filter: V ← max over the square of (r + γ V), and 0 beyond the ledge.
-        """
+        """V*, ``[G, G]`` over x and y: V ← max over the square of side 2 · step of (r + γ V), 0 beyond the ledge."""
         axis = torch.linspace(-self.size, self.size, GRID)
         at = torch.stack(torch.meshgrid(axis, axis, indexing="ij"), -1)
         paid, stands = self.reward(torch.zeros(2), at), ~self.fallen(at)
@@ -185,11 +164,7 @@ class PlaneWorld:
 
 
 def picture(plane: Plane, paths: Any) -> NDArray[np.uint8]:
-    """Draw rewards (grey), the start (blue), the edge of reach (yellow) and paths ``[points, 2]`` (red).
-
-    Returns:
-        uint8 ``[PIXELS, PIXELS, 3]``, y upwards.
-    """
+    """Draw rewards (grey), the start (blue), the edge of reach (yellow) and paths ``[points, 2]`` (red), y upwards."""
     axis = torch.linspace(-plane.size, plane.size, PIXELS)
     y, x = torch.meshgrid(-axis, axis, indexing="ij")
     at = torch.stack([x, y], -1).reshape(-1, 2)

@@ -10,10 +10,8 @@ backwards and grow. Three agents learn from the same data:
 - ``ravl``: many diverse critics, pessimistic where they disagree, and no penalty.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +35,7 @@ from worldrl.methods.offline.sac import Sac, SacConfig, effective_penalty
 from worldrl.reproductions.catalogue import Cell
 from worldrl.reproductions.edge_of_reach.parts import FLOOR, PatchedSac, common_settings
 from worldrl.reproductions.edge_of_reach.plane import Plane, PlaneWorld, picture
-from worldrl.reproductions.findings import Claim, Findings, across_seeds, over_seeds
+from worldrl.reproductions.findings import Claim, Findings, Results, across_seeds, column, over_seeds
 from worldrl.reproductions.resume_state import LoopState
 from worldrl.settings import non_negative
 
@@ -49,40 +47,27 @@ ROWS, STARTS_SHOWN, STATES_ASKED = 2000, 32, 4000
 
 @dataclass(frozen=True)
 class EdgeSettings:
-    """Settings of the plane and the agents.
-
-    Attributes:
-        refresh: updates between two generations of rollouts.
-        starts: rollouts per generation.
-        generations: number of generations in the buffer.
-        horizon: k.
-        batch: rows per update, of which ``real_ratio`` are recorded.
-        hidden: width of the two hidden layers of actor and critics.
-        rate: learning rate of everything.
-        novelties: observed numbers besides the position, 0 on the ledge; with 0 of them critics extrapolate into the abyss.
-        critics: of RAVL.
-        diversity: η of RAVL. In a plane of actions ten gradients cannot diverge, so η > 0 lowers values within reach too.
-        evaluations: points of the curves.
-        steps: of an evaluated episode.
-    """
+    """Settings of the plane and the agents."""
 
     seeds: int = 5
     updates: int = 100_000
-    refresh: int = 1000
-    starts: int = 2000
-    generations: int = 5
-    horizon: int = 5
+    refresh: int = 1000  # updates between two generations of rollouts
+    starts: int = 2000  # rollouts per generation
+    generations: int = 5  # number of generations in the buffer
+    horizon: int = 5  # k
     discount: float = 0.95
-    batch: int = 256
+    batch: int = 256  # rows per update, of which `real_ratio` are recorded
     real_ratio: float = 0.05
-    hidden: int = 256
-    rate: float = 3e-4
+    hidden: int = 256  # width of the two hidden layers of actor and critics
+    rate: float = 3e-4  # learning rate of everything
     polyak: float = 0.005
+    # Observed numbers besides the position, 0 on the ledge; with 0 of them critics extrapolate into the abyss.
     novelties: int = 16
-    critics: int = 10
+    critics: int = 10  # of RAVL
+    # Η of RAVL. In a plane of actions ten gradients cannot diverge, so η > 0 lowers values within reach too.
     diversity: float = 0.0
-    evaluations: int = 20
-    steps: int = 50
+    evaluations: int = 20  # points of the curves
+    steps: int = 50  # of an evaluated episode
 
     def __post_init__(self) -> None:
         non_negative("change.novelties", self.novelties)
@@ -219,47 +204,39 @@ def penalty_auroc(settings: EdgeSettings, agent: Sac, seed: int) -> float:
 # --- what was found -------------------------------------------------------------------------------------------------
 
 
-def conclude(settings: EdgeSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> Findings:
+def conclude(settings: EdgeSettings, results: Results) -> Findings:
     """Compare the methods by their last evaluation."""
-    score = {m: np.array([found["score"][-1] for found in results[m]]) for m in METHODS}
-    above = {
-        m: np.array([found["log10_q"][-1] for found in results[m]]) - math.log10(settings.largest_q) for m in METHODS
-    }
-    separation = np.array([found["penalty_auroc"] for found in results["ravl"]]) - 0.5
+    score = {m: column(results, m, "score")[:, -1] for m in METHODS}
+    above = {m: column(results, m, "log10_q")[:, -1] - math.log10(settings.largest_q) for m in METHODS}
+    separation = column(results, "ravl", "penalty_auroc") - 0.5
     claims = [
-        Claim(
-            "base's values grow beyond what any policy can earn", "log10 (Q / largest possible)", above["base"].tolist()
-        ),
-        Claim("RAVL's values do not", "log10 (largest possible / Q)", (-above["ravl"]).tolist()),
+        Claim("base's values grow beyond what any policy can earn", "log10 (Q / largest possible)", above["base"]),
+        Claim("RAVL's values do not", "log10 (largest possible / Q)", -above["ravl"]),
         Claim(
             "RAVL earns more than base, and than every method whose penalty is the model's uncertainty",
             "score, difference",
-            (score["ravl"] - score["base"]).tolist(),
+            score["ravl"] - score["base"],
         ),
-        Claim(
-            "the true Q at the edge alone repairs base",
-            "score, difference",
-            (score["oracle-patch"] - score["base"]).tolist(),
-        ),
-        Claim("RAVL's effective penalty tells edge-of-reach states", "AUROC less 0.5", separation.tolist()),
+        Claim("the true Q at the edge alone repairs base", "score, difference", score["oracle-patch"] - score["base"]),
+        Claim("RAVL's effective penalty tells edge-of-reach states", "AUROC less 0.5", separation),
     ]
     return Findings(claims, [methods_table(results)], curves(results), notes(settings), filmstrips(settings, results))
 
 
-def methods_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
+def methods_table(results: Results) -> Table:
     """Last evaluation of every method over seeds."""
     rows = []
     for method in METHODS:
-        final = {key: [found[key][-1] for found in results[method]] for key in ("score", "log10_q", "log10_earned")}
-        means = [number(float(np.mean(final[key]))) for key in ("log10_q", "log10_earned")]
-        auc, patched = (np.mean([found[key] for found in results[method]]) for key in ("penalty_auroc", "patched"))
-        rows.append((method, over_seeds(final["score"]), *means, f"{auc:.3f}", f"{patched:.2%}"))
+        means = [number(float(column(results, method, key)[:, -1].mean())) for key in ("log10_q", "log10_earned")]
+        auc, patched = (column(results, method, key).mean() for key in ("penalty_auroc", "patched"))
+        score = [found["score"][-1] for found in results[method]]
+        rows.append((method, over_seeds(score), *means, f"{auc:.3f}", f"{patched:.2%}"))
     headers = ("Method", SCORE, "log10 Q", "log10 earned", "AUROC of mean Q - min Q", "Targets patched")
     note = "Score: return over the best policy's from the same states. Q: the least critic's, which targets use."
     return Table("At the end of training", headers, rows, note)
 
 
-def curves(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Any]:
+def curves(results: Results) -> list[Any]:
     """Score and value over training."""
     x = results["base"][0]["update"]
 
@@ -272,7 +249,7 @@ def curves(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Any]:
     ]
 
 
-def filmstrips(settings: EdgeSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Filmstrip]:
+def filmstrips(settings: EdgeSettings, results: Results) -> list[Filmstrip]:
     """Paths of the first seed's greedy policies, over training."""
     updates = results["base"][0]["update"]
     shown = np.unique(np.linspace(0, len(updates) - 1, 6).round().astype(int))

@@ -1,9 +1,4 @@
-"""The arms of ``eva``: align a video model, plan from test states, execute the plans, and count the cost.
-
-Cost is counted in rows that the network was evaluated on; a trained row counts three times (forward and backward).
-"""
-
-from __future__ import annotations
+"""The arms of ``eva``: align a video model, plan from test states, execute the plans, and count the cost in rows."""
 
 from dataclasses import replace
 from functools import partial
@@ -56,10 +51,8 @@ from worldrl.rollout.imagined.staged_rollouts import StagedConfig
 from worldrl.world_models.video.model import VideoWorldModel
 
 MEASURES = ("success", "violation_rate", "jerk_spike_rate", "motion", "reward")
-MOTIONS = "motions"
-"""Motion content of every plan, in the order of the tests, so two arms form pairs."""
-FORESEEN = "foreseen_success"
-"""Mean reward of an arm's plans by the critic, if there is one."""
+MOTIONS = "motions"  # Motion content of every plan, in the order of the tests, so two arms form pairs
+FORESEEN = "foreseen_success"  # Mean reward of an arm's plans by the critic, if there is one
 
 
 # --- alignment ------------------------------------------------------------------------------------------------------
@@ -68,8 +61,8 @@ FORESEEN = "foreseen_success"
 def alignment_method(settings: EvaSettings, arm: str) -> tuple[str, MethodConfigs]:
     """Return an arm's method and its settings, with the same denoising steps, ranges and leaves for all.
 
-    Steps that keep the noise level give the rewards the same videos as the tests' own sampler. The few steps of an SDE
-    would leave noise in the middle of a video.
+    Steps that keep the noise level give rewards the videos of the tests' own sampler; an SDE's few steps leave noise in
+    them.
     """
     steps = settings.denoising
     noisy, plain = Denoising(steps=steps, noise="cps"), Denoising(steps=steps, noise="none")
@@ -117,11 +110,7 @@ def aligned(settings: EvaSettings, cell: Cell, parts: Parts, folder: Path) -> di
 
 
 def shown(cell: Cell, parts: Parts, episode: Episode) -> Tensor:
-    """Return a held-out demonstration as the arm's input, uint8 ``[1 + T, Y, X, 3]``, every ``frame_stride``-th frame.
-
-    ``recorded`` is unchanged. ``restored`` passes the codec and has its loss. ``imagined-true-actions`` is imagined from
-    the first frame and the true actions, and adds the dynamics' loss.
-    """
+    """Return a kept demonstration as the arm's input, uint8 ``[1 + T, Y, X, 3]``, every ``frame_stride``-th frame."""
     model = parts.model
     frames = torch.from_numpy(episode.main_view[:: model.frame_stride].copy())
     if cell.method == "recorded":

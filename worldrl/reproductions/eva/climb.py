@@ -1,11 +1,8 @@
 """Rewards of ``eva`` during alignment, and the cost of two methods up to the same reward.
 
-GDPO optimises terms normalised within groups, so its mixture is not comparable over iterations. Therefore the means of
-all optimised terms are stored by name. One number stands for them (:func:`climbed`): the terms with their mixing weights,
-a critic's scaled to the range of the executability, penalties included.
+GDPO normalises terms within groups, so its mixture is not comparable over iterations: the means of all terms are stored
+by name, and :func:`climbed` is the one number that stands for them.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,8 +23,7 @@ from worldrl.reproductions.eva.settings import TRAINED, EvaSettings, term_weight
 from worldrl.rewards.execution_critic import TERM as EXECUTION
 from worldrl.rewards.motion.executability import PUBLISHED
 
-CLIMB = "climb.json"
-"""Means of the terms that an alignment has reached, by finished iterations."""
+CLIMB = "climb.json"  # Means of the terms that an alignment has reached, by finished iterations
 SPENT = {
     "seconds": "seconds/iteration",
     "rollout_seconds": "seconds/imagining",
@@ -35,12 +31,9 @@ SPENT = {
     "cpu_rollout_seconds": "cpu_seconds/imagining",
 }
 """An alignment's times by their names in its log: on the wall, and of this process's processors."""
-LEAST_LOOKS = 5
-"""Smallest number of measurements: :func:`strays` needs three for each deviation."""
-MARGIN = 2.0
-"""Deviations of a measurement between the target and both the beginning and the plateau."""
-Means = Mapping[str, float]
-"""Mean of every optimised term on kept starts, by name."""
+LEAST_LOOKS = 5  # Smallest number of measurements: :func:`strays` needs three for each deviation
+MARGIN = 2.0  # Deviations of a measurement between the target and both the beginning and the plateau
+Means = Mapping[str, float]  # Mean of every optimised term on kept starts, by name
 
 
 # --- what is climbed --------------------------------------------------------------------------------------------------
@@ -70,10 +63,7 @@ def climb_label(settings: EvaSettings) -> str:
 def climb(
     settings: EvaSettings, task: AlignmentTask, seen: AlignmentTask, method: Method, folder: Path, log: MetricLog
 ) -> tuple[list[dict[str, float]], dict[int, Means]]:
-    """Align the task's model in place; return every iteration's numbers, and the terms' means on ``seen``'s starts by iteration.
-
-    They are measured with the tests' own sampler and stored in ``folder``, since a resumed alignment has no older weights.
-    """
+    """Align in place; return every iteration's numbers, and the terms' means on ``seen``, which ``folder`` keeps."""
     found, history = kept_climb(folder / CLIMB), list[dict[str, float]]()
     for finished in look_points(settings):
         if finished in found and finished < settings.iterations:
@@ -107,10 +97,7 @@ def told_climb(
     found: Mapping[int, Means],
     lines: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Return reward, terms, cost in rows, and time by finished iterations.
-
-    Seconds are from the stage's log and exclude the measurements.
-    """
+    """Return reward, terms, rows and seconds (of the stage's log, without measurements) by finished iterations."""
     steps = {line["step"]: line["values"] for line in lines if line["series"] == "align"}
     looks = sorted(found)
     return {
@@ -146,19 +133,15 @@ def smoothed(reward: Sequence[float]) -> NDArray[np.float64]:
 
 
 def strays(reward: Sequence[float]) -> float:
-    """Deviation of a measurement: σ² = mean (y_{k-1} - 2 y_k + y_{k+1})² / 6, which is 0 for a straight climb.
-
-    A bend counts as noise, so the margin is too large for a steep climb that ends abruptly.
-    """
+    """Deviation of a measurement: σ² = mean (y_{k-1} - 2 y_k + y_{k+1})² / 6; a bend counts as noise."""
     return float(np.sqrt(np.square(np.diff(reward, 2)).mean() / 6))
 
 
 def reached_by_both(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Return the highest reward that both climbs pass beyond their noise; None where there is none.
+    """Return the highest reward that both climbs pass beyond their noise σ; None where there is none.
 
-    With σ of both together, top the lower of the two highest smoothed rewards and begin the higher of the two first ones::
-
-        target = top - 2 σ,  None where target <= begin + 2 σ
+    ``top - 2 σ`` with the lower of the highest smoothed rewards, if it is above ``begin + 2 σ`` with the higher first
+    one.
     """
     if min(len(one), len(other)) < LEAST_LOOKS:
         return None

@@ -5,8 +5,6 @@ in rows of the network. ``imitate`` adds its own successful executed plans as de
 alignment costs: it uses the collection, as the critic does. Both begin with the weights and a new schedule.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,12 +1,8 @@
 """The critic of ``eva``: plans are executed before any alignment, and a critic learns which of them succeed.
 
-The planner learns from successes alone, and EVA's reward measures smoothness alone, so neither distinguishes a smooth
-plan that misses. The critic does: it learns from ``executed_plans`` plans per task and the outcomes of their execution
-(``rewards.execution_critic``). Their initial states are neither tests nor demonstrations. The report states their number
-and cost, since on a robot they would cost time.
+The planner learns from successes alone and EVA's reward measures smoothness alone: neither recognises a smooth plan
+that misses. The collection starts from states of its own; the report states its cost, which a robot would pay in time.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -23,8 +19,7 @@ from worldrl.rewards.execution_critic import CRITIC, ExecutionConfig, ExecutionC
 from worldrl.rewards.mixing import mean_of_terms
 
 TRIED, SPENT = "plans.npz", "spent.json"
-Mark = Callable[[], None]
-"""Stores the seconds spent so far."""
+Mark = Callable[[], None]  # Stores the seconds spent so far
 
 
 def with_critic(settings: EvaSettings, seed: int, folder: Path, parts: Parts) -> Parts:
@@ -55,10 +50,7 @@ def collection_folder(settings: EvaSettings, seed: int, folder: Path, parts: Par
 
 
 def timed(place: Path, make: Callable[[Path, Mark], None]) -> None:
-    """Call ``make`` and store in ``place`` its seconds, on the wall and of the processors.
-
-    Seconds before a kill count, up to the last call of ``make``'s mark.
-    """
+    """Call ``make`` and store its wall and processor seconds in ``place``; a killed call's count up to its mark."""
     watch = Stopwatch(place / SPENT)
     make(place, watch.mark)
     watch.mark(now=True)

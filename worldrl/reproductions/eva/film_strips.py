@@ -1,9 +1,4 @@
-"""Filmstrips of stages: rows of frames that a stage stores in its folder and the report page shows.
-
-The file :data:`STRIP` has a row of frames per name and a label per time step.
-"""
-
-from __future__ import annotations
+"""Filmstrips of stages: :data:`STRIP` holds a row of frames per name and a label per time step, for the report page."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -1,16 +1,8 @@
 """Broken limits of many planned videos of ``eva``, which are decoded and not executed.
 
-Some two plans in a thousand frames break a limit, so the few executed plans of the tests give a poor estimate. Planning
-alone is cheap: ``change.limit_plans=N`` plans from N states apart from tests, demonstrations and collection, and decodes
-the plans. States and noise are the same for every arm, so plans are compared in pairs.
-
-Shapes legend: ``N`` plans of an arm.
+Some two plans in a thousand frames break a limit, too few among the executed ones. ``change.limit_plans=N`` plans from
+N states of their own, the same for every arm, so plans are compared in pairs. Shapes: ``N`` plans of an arm.
 """
-
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +13,14 @@ from worldrl.evaluation.report.model import Table
 from worldrl.recipes.motion.planned_execution import Planning, decoded_plans
 from worldrl.reproductions.eva.parts import Parts
 from worldrl.reproductions.eva.settings import ALIGNED, CONTROLS, EvaSettings, chunks_to, task_names_of
+from worldrl.reproductions.findings import Results
 from worldrl.rewards.motion.executability import violation_rate
 from worldrl.rollout.imagined.staged_rollouts import StagedConfig
 
 MEASURED = ("none", *CONTROLS, *ALIGNED)
 """Arms with weights of their own; arms that choose among plans have those of ``none`` and would plan N times as much."""
-PLANNED = "planned_violations"
-"""Share of each plan's frames that break a limit."""
+PLANNED = "planned_violations"  # Share of each plan's frames that break a limit
 PURPOSE = "limits"
-Results = Mapping[str, Sequence[dict[str, Any]]]
 
 
 def planned_violations(settings: EvaSettings, parts: Parts, planning: Planning) -> dict[str, list[float]]:

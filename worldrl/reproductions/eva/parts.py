@@ -1,10 +1,4 @@
-"""Parts of ``eva`` that all arms of a seed share: demonstrations, a video model that plans, an inverse dynamics model.
-
-All are made once per seed from the same demonstrations. Some of these are held out, for the inverse dynamics' deviations
-and noise floor, and to execute real videos.
-"""
-
-from __future__ import annotations
+"""Parts of ``eva`` that all arms of a seed share: demonstrations, a planning video model, inverse dynamics."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +27,6 @@ from worldrl.rewards.motion.decoded import DecodedReward
 from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
 from worldrl.rewards.motion.readout import choose_columns, recorded_names
 from worldrl.rewards.motion.terms import RewardTerms
-from worldrl.rewards.motion.training import Restore
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor
 from worldrl.rollout.imagined.decoded_plans import check_targets
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
@@ -46,27 +39,16 @@ from worldrl.world_models.video.training_config import WorldModelTraining
 
 @dataclass(frozen=True)
 class Parts:
-    """Parts of an arm at its beginning.
+    """Parts of an arm at its beginning."""
 
-    Attributes:
-        model: the video model; every arm has a copy of its own.
-        idm: decodes the command.
-        learned: training demonstrations of both.
-        kept: held-out demonstrations.
-        frame_s: seconds between imagined frames.
-        limits: name of the reward's penalty on limits, and its margin; None without.
-        critic: predicts the success of plans; None without a collection.
-        critic_worth: accuracy on held-out plans, and the cost of collection and critic.
-    """
-
-    model: VideoWorldModel
-    idm: InverseDynamics
-    learned: Sequence[Episode]
-    kept: Sequence[Episode]
-    frame_s: float
-    limits: tuple[str, float] | None = None
-    critic: ExecutionCritic | None = None
-    critic_worth: Mapping[str, Any] | None = None
+    model: VideoWorldModel  # the video model; every arm has a copy of its own
+    idm: InverseDynamics  # decodes the command
+    learned: Sequence[Episode]  # training demonstrations of both
+    kept: Sequence[Episode]  # held-out demonstrations
+    frame_s: float  # seconds between imagined frames
+    limits: tuple[str, float] | None = None  # name of the reward's penalty on limits, and its margin; None without
+    critic: ExecutionCritic | None = None  # predicts the success of plans; None without a collection
+    critic_worth: Mapping[str, Any] | None = None  # accuracy on held-out plans, and the cost of collection and critic
 
     @property
     def executability(self) -> DecodedReward:
@@ -92,16 +74,11 @@ def open_parts(settings: EvaSettings, seed: int, folder: Path) -> Parts:
     dataset = recorded.subset(lambda episode: episode.success).load()
     if not len(dataset):
         raise SettingError(f"eva: the expert failed in all demonstrations in {data}; record more, or with less noise")
-    learned, scaling, apart = split_held_out(dataset, settings.kept, seed=seed)
-    planner = shared(
-        folder, f"planner-seed-{seed}", lambda place: make_planner(settings, seed, dataset, learned, place)
-    )
+    learned, scaling, apart = split = split_held_out(dataset, settings.kept, seed=seed)
+    name = f"planner-seed-{seed}"
+    planner = shared(folder, name, lambda place: make_planner(settings, seed, dataset, learned, place))
     model = VideoWorldModel.load(planner / WORLD_MODEL)
-    place = shared(
-        folder,
-        f"idm-seed-{seed}",
-        lambda place: make_idm(settings, seed, model, dataset, (learned, scaling, apart), place),
-    )
+    place = shared(folder, f"idm-seed-{seed}", lambda place: make_idm(settings, seed, model, dataset, split, place))
     idm = InverseDynamics.load(place / IDM)
     check_targets(idm.columns, model.embodiment.actions)
     kept, frame_s = [*scaling, *apart], settings.stride / dataset.fps
@@ -174,11 +151,6 @@ def make_planner(
     model.save(place / WORLD_MODEL)
 
 
-def look_through(settings: EvaSettings, model: VideoWorldModel, seed: int) -> Restore:
-    """Show recorded frames as planned ones: through the codec, with noise on its latents."""
-    return through_codec(model, noise=settings.latent_noise, seed=seed)
-
-
 def make_idm(
     settings: EvaSettings,
     seed: int,
@@ -189,7 +161,7 @@ def make_idm(
 ) -> None:
     """Train an inverse dynamics model on real frames and on their reconstructions; curves in ``place/metrics.jsonl``."""
     learned, scaling, apart = split
-    camera, restore = learned[0].main_camera, look_through(settings, model, seed)
+    camera, restore = learned[0].main_camera, through_codec(model, noise=settings.latent_noise, seed=seed)
     view = {"frame_stride": settings.stride, "camera": camera, "restore": restore}
     with MetricLog(place) as log:
         idm = learn_idm(

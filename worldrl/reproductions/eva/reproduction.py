@@ -19,14 +19,13 @@ Cost is counted in rows that the network was evaluated on; a trained row counts 
 Seconds depend on the machine; each stage's ``metrics.jsonl`` has them, on the wall and of the processors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from worldrl.core.rng import numpy_stream
 from worldrl.core.statistics.intervals import paired
@@ -42,10 +41,8 @@ from worldrl.reproductions.eva.limits import MEASURED, PLANNED, halved, limits_t
 from worldrl.reproductions.eva.parts import open_parts
 from worldrl.reproductions.eva.settings import ALIGNED, ARMS, CONTROLS, GIVEN, EvaSettings, term_weights
 from worldrl.reproductions.eva.tables import (
-    Results,
     arms_in,
     climbs,
-    column,
     cost_table,
     hits,
     knowledge_table,
@@ -54,12 +51,11 @@ from worldrl.reproductions.eva.tables import (
     paired_table,
     sooner,
 )
-from worldrl.reproductions.findings import Claim, Findings, Judged, Verdict, across_seeds, side_by_side
+from worldrl.reproductions.findings import Claim, Findings, Judged, Results, Verdict, across_seeds, column, side_by_side
 from worldrl.rewards.motion.basis import REAL_SHARE
 
 METHODS = ARMS
-GAIN, EPISODES = 0.06, 400
-"""Success gained by EVA's alignment, and the paired episodes needed for a verdict."""
+GAIN, EPISODES = 0.06, 400  # Success gained by EVA's alignment, and the paired episodes needed for a verdict
 CRITIC_READ = (
     "learned", "executed", "successes", "failures", "auroc", "auroc_pooled", "imagined_rows", "cpu_seconds", "seconds",
 )  # fmt: skip
@@ -145,14 +141,14 @@ def claims(results: Results) -> list[Claim]:
     was, now = ({name: column(results, arm, name) for name in MEASURES} for arm in ("none", "flow-grpo"))
     success = "alignment raises the success of executed plans", "success, difference"
     said = [
-        Claim(*success, list(now["success"] - was["success"])),
+        Claim(*success, now["success"] - was["success"]),
         gain_claim(results),
-        limits_claim(results, list(was["violation_rate"] / 2 - now["violation_rate"])),
-        motion_claim(results, list(now["motion"] - REAL_SHARE * was["motion"])),
+        limits_claim(results, was["violation_rate"] / 2 - now["violation_rate"]),
+        motion_claim(results, now["motion"] - REAL_SHARE * was["motion"]),
     ]
     if "best-of-n" in results:
         more = now["success"] - column(results, "best-of-n", "success")
-        said.append(Claim("alignment beats best-of-N at equal computation", "success, difference", list(more)))
+        said.append(Claim("alignment beats best-of-N at equal computation", "success, difference", more))
     return [*said, *cost_claims(results)]
 
 
@@ -166,10 +162,10 @@ def gain_claim(results: Results) -> Claim:
     sentence = (
         f"alignment gains {100 * GAIN:.0f} points, and the interval over at least {EPISODES} episodes lies above 0"
     )
-    return Claim(sentence, f"success, difference over {found['n']} paired episodes", list(gained), judged)
+    return Claim(sentence, f"success, difference over {found['n']} paired episodes", gained, judged)
 
 
-def limits_claim(results: Results, values: list[float]) -> Claim:
+def limits_claim(results: Results, values: NDArray[np.float64]) -> Claim:
     """Broken limits are halved: of planned videos where they were counted, else of executed plans, over seeds."""
     counted = halved(results)
     share = column(results, "none", "violation_rate").mean() if counted is None else rates_of(results, "none").mean()
@@ -186,7 +182,7 @@ def limits_claim(results: Results, values: list[float]) -> Claim:
     return Claim(sentence, told, by_seed, Judged(counted["lo"], counted["hi"], verdict))
 
 
-def motion_claim(results: Results, values: list[float]) -> Claim:
+def motion_claim(results: Results, values: NDArray[np.float64]) -> Claim:
     """Alignment keeps the motion, plan by plan: the same test and noise before and after."""
     before, after = ([m for one in results[arm] for m in one[MOTIONS]] for arm in ("none", "flow-grpo"))
     found = motion_ratio(before, after, generator=numpy_stream(0, "eva", MOTIONS))
@@ -225,23 +221,12 @@ def climb_figures(settings: EvaSettings, results: Results) -> list[Curve]:
     def figure(title: str, label: str, rows: dict[str, list[list[float]]]) -> Curve:
         return across_seeds(title, "iterations", label, looks, rows)
 
-    every = figure(
-        "Reward while aligning, on kept starts",
-        climb_label(settings),
-        {m: [w["reward"] for w in each] for m, each in ways.items()},
-    )
-    single = (
-        []
-        if len(weights) == 1
-        else [
-            figure(
-                f"{name} while aligning (weight {weight:g})",
-                name,
-                {m: [w["terms"][name] for w in each] for m, each in ways.items()},
-            )
-            for name, weight in weights.items()
-        ]
-    )
+    rewards = {m: [w["reward"] for w in each] for m, each in ways.items()}
+    every = figure("Reward while aligning, on kept starts", climb_label(settings), rewards)
+    single: list[Curve] = []
+    for name, weight in weights.items() if len(weights) > 1 else ():
+        rows = {m: [w["terms"][name] for w in each] for m, each in ways.items()}
+        single.append(figure(f"{name} while aligning (weight {weight:g})", name, rows))
     return [every, *single]
 
 

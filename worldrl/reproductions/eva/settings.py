@@ -1,7 +1,5 @@
 """Settings of ``eva``: demonstrations, models, alignment and tests."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from worldrl.core.errors import SettingError, nearest
@@ -20,112 +18,77 @@ CONTROLS = ("longer", "imitate")
 """Arms that go on with the planner's own training instead of aligning it; the second with what practice executed."""
 ALIGNED = ("flow-grpo", "branch-grpo", "sol-rl", "full-pool")
 ARMS = (*GIVEN, "none", *CONTROLS, "best-of-n", "staged", *ALIGNED)
-COMPARED = ("none", "flow-grpo")
-"""Arms that every claim is of."""
+COMPARED = ("none", "flow-grpo")  # Arms that every claim is of
 ALL = "all"
-TRAINED = 3
-"""What a trained row counts."""
+TRAINED = 3  # What a trained row counts
 
 
 @dataclass(frozen=True)
 class EvaSettings:
-    """Settings of demonstrations, models, alignment and tests.
-
-    Attributes:
-        tasks: ``bimanual`` for all seven, or names joined by ``+``.
-        domain: ``clean``, or ``randomised`` in visual style, clutter and table height; of all recordings and tests.
-        arms: ``all``, or names joined by ``+``, with ``none`` and ``flow-grpo``; ``imitate`` needs ``executed_plans``, and
-            without them is not one of all.
-        demonstrations: per task, failures of the expert included; only successes are learned from.
-        noisy_share: share of demonstrations with a disturbed expert, so that states beside its path and recoveries occur.
-        noise: of the disturbed expert; 1 is 1 cm of each tool per control step.
-        hold_steps: control steps after the first success, so that a plan can end in rest.
-        kept: share of the successes that no model learns from.
-        image_size: pixels of the head camera.
-        chunk: control steps of a chunk.
-        stride: control steps between imagined frames.
-        codec_width: tokens of the frame codec.
-        world_steps: of the video model's training, with ``world_rate`` as its peak learning rate.
-        ema: decay of the averaged weights that are used.
-        batch: windows per step.
-        first_chunk_share: share of windows at the start of an episode, as every plan.
-        event_share: share of windows around gripper changes and contacts.
-        static_share: share of static clips.
-        action_dropout: share of windows with the instruction in place of actions, as in planning; the other windows serve
-            ``imagined-true-actions``.
-        bootstrap: share of steps that continue from the model's own imagination.
-        unroll: chunks of a window.
-        latent_noise: on the codec's latents, in training and measuring the inverse dynamics model.
-        idm_width: channels of the inverse dynamics model.
-        executed_plans: plans per task that are executed before any alignment, for the critic (``critic.py``); 0 trains none.
-        critic_weight: of the critic's reward beside the executability's 1, mixed by GDPO.
-        limits_weight: of the smooth penalty on broken limits (``rewards.motion.broken_limits``) beside the executability's 1,
-            mixed by GDPO; 0 leaves it out.
-        limits_margin: share of each bound (of a position: of half its range) inside it where that penalty begins. 0 begins at
-            the bound, which some two plans in a hundred break. Bounds are 1.5 times the range of real motion, so 0.33 begins
-            about where that ends.
-        limit_plans: plans of each arm with weights of its own whose broken limits are counted without execution, all tasks
-            together (``limits.py``); 0 counts those of executed plans alone.
-        prompts: starts per iteration of the alignment.
-        chunks: length of the aligned videos, and of those that measure the reward's constants.
-        denoising: steps per chunk, in alignment and in tests.
-        rate: learning rate of the alignment.
-        ratio_clip: range of the ratios in GRPO and BranchGRPO; a chunk of 64 pixels has a tenth of the numbers that 1e-4 is
-            for.
-        explored: videos per start in Sol-RL's exploration, with a quarter of the steps.
-        look_every: iterations between two measurements of the reward on held-out starts.
-        tests: initial states per task.
-        horizon: planned control steps; the last targets are held afterwards. 0 plans to the task's limit.
-        proposals: videos per stage of the staged plans.
-    """
+    """Settings of demonstrations, models, alignment and tests."""
 
     seeds: int = 5
-    tasks: str = KIND
+    tasks: str = KIND  # `bimanual` for all seven, or names joined by `+`
+    # `clean`, or `randomised` in visual style, clutter and table height; of all recordings and tests.
     domain: str = CLEAN
+    # `all`, or names joined by `+`, with `none` and `flow-grpo`; `imitate` needs `executed_plans`, and without them is
+    # not one of all.
     arms: str = ALL
-    demonstrations: int = 240
+    demonstrations: int = 240  # per task, failures of the expert included; only successes are learned from
+    # Share of demonstrations with a disturbed expert, so that states beside its path and recoveries occur.
     noisy_share: float = 0.5
-    noise: float = 0.2
-    hold_steps: int = 24
-    kept: float = 0.1
-    image_size: int = 64
-    chunk: int = 16
-    stride: int = 4
-    codec_width: int = 128
+    noise: float = 0.2  # of the disturbed expert; 1 is 1 cm of each tool per control step
+    hold_steps: int = 24  # control steps after the first success, so that a plan can end in rest
+    kept: float = 0.1  # share of the successes that no model learns from
+    image_size: int = 64  # pixels of the head camera
+    chunk: int = 16  # control steps of a chunk
+    stride: int = 4  # control steps between imagined frames
+    codec_width: int = 128  # tokens of the frame codec
     codec_steps: int = 4000
     width: int = 192
     depth: int = 6
-    world_steps: int = 20000
+    world_steps: int = 20000  # of the video model's training, with `world_rate` as its peak learning rate
     world_rate: float = 6e-4
-    ema: float = 0.998
-    batch: int = 32
-    first_chunk_share: float = 0.3
-    event_share: float = 0.2
-    static_share: float = 0.0
+    ema: float = 0.998  # decay of the averaged weights that are used
+    batch: int = 32  # windows per step
+    first_chunk_share: float = 0.3  # share of windows at the start of an episode, as every plan
+    event_share: float = 0.2  # share of windows around gripper changes and contacts
+    static_share: float = 0.0  # share of static clips
+    # Share of windows with the instruction in place of actions, as in planning; the other windows serve
+    # `imagined-true-actions`.
     action_dropout: float = 0.9
-    bootstrap: float = 0.5
-    unroll: int = 3
-    latent_noise: float = 0.15
-    idm_width: int = 48
+    bootstrap: float = 0.5  # share of steps that continue from the model's own imagination
+    unroll: int = 3  # chunks of a window
+    latent_noise: float = 0.15  # on the codec's latents, in training and measuring the inverse dynamics model
+    idm_width: int = 48  # channels of the inverse dynamics model
     idm_steps: int = 12000
     idm_rate: float = 2e-3
+    # Plans per task that are executed before any alignment, for the critic (`critic.py`); 0 trains none.
     executed_plans: int = 0
     critic_steps: int = 900
-    critic_weight: float = 4.0
+    critic_weight: float = 4.0  # of the critic's reward beside the executability's 1, mixed by GDPO
+    # Of the smooth penalty on broken limits (`rewards.motion.broken_limits`) beside the executability's 1, mixed by
+    # GDPO; 0 leaves it out.
     limits_weight: float = 0.0
+    # Share of each bound (of a position: of half its range) inside it where that penalty begins. 0 begins at the bound,
+    # which some two plans in a hundred break. Bounds are 1.5 times the range of real motion, so 0.33 begins about where
+    # that ends.
     limits_margin: float = 0.0
+    # Plans of each arm with weights of its own whose broken limits are counted without execution, all tasks together
+    # (`limits.py`); 0 counts those of executed plans alone.
     limit_plans: int = 0
     iterations: int = 100
-    prompts: int = 8
-    chunks: int = 3
-    denoising: int = 4
-    rate: float = 3e-5
+    prompts: int = 8  # starts per iteration of the alignment
+    chunks: int = 3  # length of the aligned videos, and of those that measure the reward's constants
+    denoising: int = 4  # steps per chunk, in alignment and in tests
+    rate: float = 3e-5  # learning rate of the alignment
+    # Range of the ratios in GRPO and BranchGRPO; a chunk of 64 pixels has a tenth of the numbers that 1e-4 is for.
     ratio_clip: float = 1e-3
-    explored: int = 48
-    look_every: int = 5
-    tests: int = 60
-    horizon: int = 0
-    proposals: int = 4
+    explored: int = 48  # videos per start in Sol-RL's exploration, with a quarter of the steps
+    look_every: int = 5  # iterations between two measurements of the reward on held-out starts
+    tests: int = 60  # initial states per task
+    horizon: int = 0  # planned control steps; the last targets are held afterwards. 0 plans to the task's limit.
+    proposals: int = 4  # videos per stage of the staged plans
 
     def __post_init__(self) -> None:
         for name in ("noisy_share", "kept"):
@@ -204,10 +167,7 @@ def group_size(settings: EvaSettings) -> int:
 
 
 def alignment_rows(settings: EvaSettings) -> int:
-    """Rows of plain GRPO's alignment.
-
-    It evaluates every row of its videos once and trains on the rows whose step added noise, all but each chunk's last.
-    """
+    """Rows of plain GRPO's alignment: each evaluated once, all but each chunk's last (no noise) trained on."""
     videos = settings.iterations * settings.prompts * group_size(settings) * settings.chunks
     return videos * (settings.denoising + TRAINED * (settings.denoising - 1))
 

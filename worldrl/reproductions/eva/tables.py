@@ -1,7 +1,5 @@
 """Tables and notes of ``eva``: measurements of every arm, comparisons, ranking by rewards, and costs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,13 +12,10 @@ from worldrl.evaluation.report.words import with_rate
 from worldrl.reproductions.eva.arms import FORESEEN, MEASURES, equal_compute
 from worldrl.reproductions.eva.climb import times_less
 from worldrl.reproductions.eva.settings import ALIGNED, ARMS, GIVEN, TERM, TRAINED, EvaSettings, task_names_of
+from worldrl.reproductions.findings import Results, column
 
-REWARDS = {"reward": TERM, FORESEEN: "execution, foreseen"}
-"""What the rewards of single plans are called."""
-BASELINES = {"branch-grpo": "flow-grpo", "sol-rl": "full-pool"}
-"""Baseline of each cheaper method."""
-Results = Mapping[str, Sequence[dict[str, Any]]]
-"""Every arm's numbers, by seed."""
+REWARDS = {"reward": TERM, FORESEEN: "execution, foreseen"}  # What the rewards of single plans are called
+BASELINES = {"branch-grpo": "flow-grpo", "sol-rl": "full-pool"}  # Baseline of each cheaper method
 
 
 # --- reading what the stages left -----------------------------------------------------------------------------------
@@ -29,11 +24,6 @@ Results = Mapping[str, Sequence[dict[str, Any]]]
 def arms_in(results: Results, among: Sequence[str] = ARMS) -> list[str]:
     """Arms of ``among`` that were run, in their order."""
     return [method for method in among if method in results]
-
-
-def column(results: Results, method: str, name: str) -> NDArray[np.float64]:
-    """One number of one arm, by seed."""
-    return np.array([found[name] for found in results[method]], dtype=float)
 
 
 def climbs(results: Results, method: str) -> list[dict[str, Any]]:
@@ -123,16 +113,17 @@ def cost_table(settings: EvaSettings, results: Results) -> Table:
     practice = [collection_row(results)] if settings.executed_plans else []
     arms = arms_in(results, ARMS[len(GIVEN) :])
     rows = [*practice, *(arm_row(results, method) for method in arms)]
-    heads = (
-        "What",
-        "Episodes executed",
-        "Rows imagined",
-        "Rows trained on",
-        "Cost",
+    heads = ("What", "Episodes executed", "Rows imagined", "Rows trained on", "Cost")
+    less = (
         "Processor seconds",
         "of these imagining",
+        "Seconds on the wall",
+        "Gain in reward",
+        "Times less seconds",
+        "imagining",
+        "rows",
+        "Rows of the tests",
     )
-    less = ("Seconds on the wall", "Gain in reward", "Times less seconds", "imagining", "rows", "Rows of the tests")
     note = (
         f"Cost in rows of the network, a trained one counts {TRAINED} times. Gain on kept starts. Times less: processor seconds and "
         "rows than plain GRPO, and Sol-RL than its whole pool in full, to the highest reward that both pass beyond the noise of their "
@@ -156,11 +147,9 @@ def arm_row(results: Results, method: str) -> list[str]:
     names = ("imagined_rows", "trained_rows", "cost")
     counted = [f"{column(results, method, name).mean():.0f}" if trained else "0" for name in names]
     spent = time_cells(results, method) if method in ALIGNED else [""] * 4
-    less = (
-        [factor_cell(sooner(results, method, by)) for by in ("cpu_seconds", "cpu_rollout_seconds", "rows")]
-        if (method in BASELINES and BASELINES[method] in results)
-        else [""] * 3
-    )
+    less = [""] * 3
+    if BASELINES.get(method) in results:
+        less = [factor_cell(sooner(results, method, by)) for by in ("cpu_seconds", "cpu_rollout_seconds", "rows")]
     return [method, "0", *counted, *spent, *less, f"{column(results, method, 'test_rows').mean():.0f}"]
 
 

@@ -7,15 +7,12 @@ with ``r - λ U`` ("penalised", U the members' disagreement). Both then play rea
 probabilities from 0.01 to 0.99. Every seed draws data, ensemble and agent anew; its two methods share data and ensemble.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -28,7 +25,7 @@ from worldrl.methods.offline.neubay.lru import MemoryConfig
 from worldrl.methods.offline.neubay.packed_sequences import PackedSequenceBuffer, segment
 from worldrl.methods.offline.neubay.recurrent_q import RecurrentQAgent, RecurrentQConfig
 from worldrl.reproductions.catalogue import Cell
-from worldrl.reproductions.findings import Claim, Findings, across_seeds
+from worldrl.reproductions.findings import Claim, Findings, Results, across_seeds, column
 from worldrl.reproductions.neubay.bandit_world import (
     ElitePredictions,
     RewardEnsemble,
@@ -44,59 +41,39 @@ GRID = (0.01, 0.15, 0.3, 0.45, 0.55, 0.7, 0.85, 0.99)
 BETTER, WORSE = (0.7, 0.85, 0.99), (0.01, 0.15, 0.3)
 """Probabilities at which arm 1 is clearly better or worse; 0.45 and 0.55 are too near 0.5 for an episode's pulls."""
 METHODS = ("neutral", "penalised")
-OBS = 1
-"""The observation is the last raw reward; a bandit has no other state."""
-CHECKPOINTS = 10
-"""Checkpoints of a training, at ends of generations."""
+OBS = 1  # The observation is the last raw reward; a bandit has no other state
+CHECKPOINTS = 10  # Checkpoints of a training, at ends of generations
 
 
 @dataclass(frozen=True)
 class BanditSettings:
-    """Settings of the bandit, the paper's by default.
-
-    Attributes:
-        updates_per_step: gradient steps per imagined pull.
-        batch: packed rows per update.
-        rollouts: episodes imagined at once, one per member.
-        buffer: capacity, packed rows.
-        width: features of the memory.
-        states: complex states of each memory layer.
-        hidden: width of the head.
-        encoder_lr: learning rate up to the memory.
-        head_lr: learning rate after it.
-        tau: of the target network.
-        epsilon_end: random share of pulls after ``epsilon_share`` of the training; it falls linearly from 1.
-        penalty: λ of the penalised agent; the paper's are 0.1, 0.5 and 2.5.
-        centre: 1 subtracts the data's mean from training rewards, 0 does not. The rank of policies is the same, since every
-            episode has 100 pulls. Values are then near 0 instead of 50, where one pull is a hundredth of them.
-        radius: largest modulus of the memory's eigenvalues at the start; the paper's 0.9 forgets within ten pulls.
-        standardise: 1 trains the reward models on standardised rewards, as NEUBAY's state models; 0, as its bandit, on raw ones.
-        tests: real bandits per success probability.
-        members: reward models trained; the best ``rollouts`` of them are used.
-        epochs: of their training, at most.
-    """
+    """Settings of the bandit, the paper's by default."""
 
     seeds: int = 5
     updates: int = 20_000
-    updates_per_step: float = 0.02
-    batch: int = 1000
-    rollouts: int = 100
-    buffer: int = 1_000_000
-    width: int = 256
-    states: int = 128
-    hidden: int = 256
-    encoder_lr: float = 3e-6
-    head_lr: float = 1e-4
-    tau: float = 0.005
-    epsilon_end: float = 0.1
+    updates_per_step: float = 0.02  # gradient steps per imagined pull
+    batch: int = 1000  # packed rows per update
+    rollouts: int = 100  # episodes imagined at once, one per member
+    buffer: int = 1_000_000  # capacity, packed rows
+    width: int = 256  # features of the memory
+    states: int = 128  # complex states of each memory layer
+    hidden: int = 256  # width of the head
+    encoder_lr: float = 3e-6  # learning rate up to the memory
+    head_lr: float = 1e-4  # learning rate after it
+    tau: float = 0.005  # of the target network
+    epsilon_end: float = 0.1  # random share of pulls after `epsilon_share` of the training; it falls linearly from 1
     epsilon_share: float = 0.1
-    penalty: float = 2.5
+    penalty: float = 2.5  # λ of the penalised agent; the paper's are 0.1, 0.5 and 2.5
+    # 1 subtracts the data's mean from training rewards, 0 does not. The rank of policies is the same, since every
+    # episode has 100 pulls. Values are then near 0 instead of 50, where one pull is a hundredth of them.
     centre: int = 0
+    # Largest modulus of the memory's eigenvalues at the start; the paper's 0.9 forgets within ten pulls.
     radius: float = 0.9
+    # 1 trains the reward models on standardised rewards, as NEUBAY's state models; 0, as its bandit, on raw ones.
     standardise: int = 0
-    tests: int = 20
-    members: int = 128
-    epochs: int = 500
+    tests: int = 20  # real bandits per success probability
+    members: int = 128  # reward models trained; the best `rollouts` of them are used
+    epochs: int = 500  # of their training, at most
 
 
 SETTINGS: Mapping[str, BanditSettings] = {
@@ -141,12 +118,6 @@ def learned_world(settings: BanditSettings, seed: int) -> ElitePredictions:
     return elite_predictions(ensemble, loss, training.elites).rescaled(mean, std)
 
 
-def epsilon_at(settings: BanditSettings, update: int) -> float:
-    """Random share of pulls after ``update`` updates."""
-    progress = min(update / (settings.updates * settings.epsilon_share), 1.0)
-    return 1 + (settings.epsilon_end - 1) * progress
-
-
 def trained_agent(
     settings: BanditSettings, world: ElitePredictions, penalty: float, folder: Path, *, seed: int
 ) -> RecurrentQAgent:
@@ -165,7 +136,8 @@ def trained_agent(
     state = LoopState(generator, {"agent": agent, "tape": buffer})
 
     def take(update: int, progress: Progress) -> int:
-        imagine(agent, world, penalty, settings, buffer, epsilon=epsilon_at(settings, update), generator=generator)
+        epsilon = 1 + (settings.epsilon_end - 1) * min(update / (settings.updates * settings.epsilon_share), 1.0)
+        imagine(agent, world, penalty, settings, buffer, epsilon=epsilon, generator=generator)
         updates = math.ceil(settings.rollouts * HORIZON * settings.updates_per_step)
         for _ in range(updates):
             agent.update(buffer.sample(settings.batch, generator=generator))
@@ -206,17 +178,10 @@ def imagine(
 def play(
     agent: RecurrentQAgent, rows: int, pay: Any, *, epsilon: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Play ``rows`` episodes side by side.
+    """Play ``rows`` episodes side by side; return arms int64 and rewards, ``[rows, HORIZON]`` each.
 
-    Args:
-        agent: the player.
-        rows: E.
-        pay: maps arms int64 ``[E]`` and the pull's number to rewards ``[E]``.
-        epsilon: random share of pulls.
-        generator: of the random pulls.
-
-    Returns:
-        Arms int64 ``[E, HORIZON]`` and rewards ``[E, HORIZON]``.
+    ``pay`` maps arms int64 ``[rows]`` and the pull's number to rewards ``[rows]``; ``epsilon`` is the random share of
+    pulls.
     """
     obs, chosen, state = torch.zeros(rows, OBS), torch.zeros(rows, ARMS), None
     arms, rewards = [], []
@@ -230,10 +195,7 @@ def play(
 
 
 def tested(settings: BanditSettings, agent: RecurrentQAgent, *, seed: int) -> Tensor:
-    """Play greedily in real bandits; return the arms, ``[grid, tests, HORIZON]`` of 0 and 1.
-
-    The outcomes of both arms are drawn beforehand, so both methods of a seed have the same ones.
-    """
+    """Play greedily in real bandits, of equal outcomes for both methods: arms ``[grid, tests, HORIZON]`` of 0 and 1."""
     p = torch.tensor(GRID).repeat_interleave(settings.tests)
     chance = torch.stack([torch.full_like(p, KNOWN), p], 1)[:, None].expand(-1, HORIZON, -1)
     outcome = torch.bernoulli(chance, generator=stream(seed, "bandit", "test"))
@@ -245,67 +207,59 @@ def tested(settings: BanditSettings, agent: RecurrentQAgent, *, seed: int) -> Te
     return arm.reshape(len(GRID), settings.tests, HORIZON).float()
 
 
-def conclude(settings: BanditSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> Findings:
+def conclude(settings: BanditSettings, results: Results) -> Findings:
     """Compare the two agents."""
-    share = {m: np.array([found["arm_1"] for found in results[m]]) for m in METHODS}
+    share = {m: column(results, m, "arm_1") for m in METHODS}
     at = {name: [GRID.index(p) for p in chosen] for name, chosen in (("better", BETTER), ("worse", WORSE))}
     mean = {m: {name: share[m][:, columns].mean(1) for name, columns in at.items()} for m in METHODS}
     claims = [
         Claim(
             f"neutral keeps arm 1 where it is better and returns to arm 0 where it is worse (p in {BETTER} against {WORSE})",
             "share of pulls, difference",
-            (mean["neutral"]["better"] - mean["neutral"]["worse"]).tolist(),
+            mean["neutral"]["better"] - mean["neutral"]["worse"],
         ),
         Claim(
             f"where arm 1 is better, neutral pulls it more than penalised (p in {BETTER})",
             "share of pulls, difference",
-            (mean["neutral"]["better"] - mean["penalised"]["better"]).tolist(),
+            mean["neutral"]["better"] - mean["penalised"]["better"],
         ),
         Claim(
             f"penalised commits to arm 0: it pulls arm 1 in under 10 % of pulls even where it is better (p in {BETTER})",
             "10 % less the share of pulls",
-            (0.1 - mean["penalised"]["better"]).tolist(),
+            0.1 - mean["penalised"]["better"],
         ),
     ]
     return Findings(claims, [grid_table(results), ensemble_table(results)], curves(results), notes(settings))
 
 
-def curves(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Any]:
+def curves(results: Results) -> list[Any]:
     """Arm 1's share over its success probability, and over the pulls of an episode."""
     share = {m: [found["arm_1"] for found in results[m]] for m in METHODS}
-    figure = [
-        across_seeds(
-            "Pulls of arm 1", "success probability of arm 1 (arm 0: 0.5)", "share of pulls", GRID, share, percent=True
-        )
-    ]
+    label = "success probability of arm 1 (arm 0: 0.5)"
+    figure = [across_seeds("Pulls of arm 1", label, "share of pulls", GRID, share, percent=True)]
     for method in METHODS:
-        by_pull = {
-            f"p = {p}": [found["arm_1_by_pull"][str(p)] for found in results[method]] for p in (0.01, 0.3, 0.7, 0.99)
-        }
-        pulls = list(range(1, HORIZON + 1))
-        figure.append(
-            across_seeds(
-                f"{method}: pulls of arm 1 over the episode", "pull", "share of episodes", pulls, by_pull, percent=True
-            )
-        )
+        shown = (0.01, 0.3, 0.7, 0.99)
+        by_pull = {f"p = {p}": [found["arm_1_by_pull"][str(p)] for found in results[method]] for p in shown}
+        title = f"{method}: pulls of arm 1 over the episode"
+        figure.append(across_seeds(title, "pull", "share of episodes", range(1, HORIZON + 1), by_pull, percent=True))
     return figure
 
 
-def grid_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
+def grid_table(results: Results) -> Table:
     """Shares per success probability, mean over seeds."""
     rows = []
     for method in METHODS:
         for name, key in (("pulls of arm 1", "arm_1"), ("pulls of the better arm", "best_arm")):
-            mean = np.mean([found[key] for found in results[method]], axis=0)
+            mean = column(results, method, key).mean(0)
             rows.append((f"{method}: {name}", *(f"{100 * value:.1f} %" for value in mean)))
     return Table("Shares by success probability of arm 1", ("Agent", *map(str, GRID)), rows, "Mean over seeds.")
 
 
-def ensemble_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
+def ensemble_table(results: Results) -> Table:
     """Predictions of the ensembles."""
     rows = []
     for name, key in (("mean over members", "mu"), ("standard deviation over members", "uncertainty")):
-        mean = np.mean([found[key] for found in results["neutral"]], axis=0)
+        mean = column(results, "neutral", key).mean(0)
         rows.append((name, *(f"{value:.3f}" for value in mean)))
     return Table("The ensemble's mean reward", ("Over seeds", "arm 0", "arm 1"), rows)
 

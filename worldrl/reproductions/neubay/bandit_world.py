@@ -7,8 +7,6 @@ their initial predictions for arm 1: the posterior of a bandit whose other arm i
 Shapes legend: ``N`` members, ``B`` rows of a batch, ``K`` arms, ``h`` hidden units, ``E`` rollouts.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -17,35 +15,23 @@ from torch import Tensor, nn
 
 from worldrl.nn.stacked import StackedLayerNorm, StackedLinear, fan_in_uniform
 
-LOG_SIGMA = (-5.0, 0.25)
-"""Soft bounds of the predicted log standard deviation."""
-IMPROVEMENT = 1e-3
-"""Fall of the hold-out loss that counts as one."""
-PATIENCE = 5
-"""Epochs without an improvement before training stops."""
+LOG_SIGMA = (-5.0, 0.25)  # Soft bounds of the predicted log standard deviation
+IMPROVEMENT = 1e-3  # Fall of the hold-out loss that counts as one
+PATIENCE = 5  # Epochs without an improvement before training stops
 
 
 @dataclass(frozen=True)
 class RewardTraining:
-    """Settings of the ensemble's training; the paper's.
+    """Settings of the ensemble's training; the paper's."""
 
-    Attributes:
-        members: number trained.
-        elites: number used, the best by hold-out loss.
-        hidden: h, in two layers.
-        epochs: at most.
-        batch: rows per member and step.
-        hold_out: share of the rows that only measures.
-    """
-
-    members: int = 128
-    elites: int = 100
-    hidden: int = 16
-    epochs: int = 500
-    batch: int = 128
+    members: int = 128  # number trained
+    elites: int = 100  # number used, the best by hold-out loss
+    hidden: int = 16  # h, in two layers
+    epochs: int = 500  # at most
+    batch: int = 128  # rows per member and step
     learning_rate: float = 1e-3
     weight_decay: float = 1e-4
-    hold_out: float = 0.2
+    hold_out: float = 0.2  # share of the rows that only measures
 
 
 class RewardEnsemble(nn.Module):
@@ -81,11 +67,7 @@ def gaussian_nll(mu: Tensor, log_sigma: Tensor, y: Tensor) -> Tensor:
 def fit_rewards(
     ensemble: RewardEnsemble, reward: Tensor, config: RewardTraining, *, generator: torch.Generator
 ) -> Tensor:
-    """Train on rewards ``[n]`` of arm 0, and leave each member at its best epoch.
-
-    Returns:
-        Hold-out loss ``[N]`` of each member's best epoch.
-    """
+    """Train on rewards ``[n]`` of arm 0, and leave each member at its best epoch; return its hold-out loss ``[N]``."""
     order = torch.randperm(len(reward), generator=generator)
     held, train = reward[order].split(
         [round(config.hold_out * len(reward)), len(reward) - round(config.hold_out * len(reward))]
@@ -133,17 +115,11 @@ def _loss(ensemble: RewardEnsemble, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ElitePredictions:
-    """Predictions of the elites; a bandit has no state, so a table per arm is the whole model.
+    """Predictions of the elites; a bandit has no state, so a table per arm is the whole model."""
 
-    Attributes:
-        mu: ``[N, K]`` mean reward.
-        sigma: ``[N, K]`` standard deviation.
-        uncertainty: ``[K]``, standard deviation of the means over members.
-    """
-
-    mu: Tensor
-    sigma: Tensor
-    uncertainty: Tensor
+    mu: Tensor  # `[N, K]` mean reward
+    sigma: Tensor  # `[N, K]` standard deviation
+    uncertainty: Tensor  # `[K]`, standard deviation of the means over members
 
     def rewards(self, arm: Tensor, *, generator: torch.Generator) -> Tensor:
         """Draw a reward for ``arm`` int64 ``[E]``; rollout e uses member e mod N at every pull."""
@@ -151,7 +127,7 @@ class ElitePredictions:
         noise = torch.randn(len(arm), generator=generator)
         return self.mu[member, arm] + self.sigma[member, arm] * noise
 
-    def rescaled(self, mean: float, std: float) -> ElitePredictions:
+    def rescaled(self, mean: float, std: float) -> "ElitePredictions":
         """Convert predictions of standardised rewards to predictions of rewards."""
         return ElitePredictions(mean + std * self.mu, std * self.sigma, std * self.uncertainty)
 

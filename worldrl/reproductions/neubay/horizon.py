@@ -6,17 +6,14 @@ several H. Its prediction at the start of an episode is compared with the true d
 limit: only the uncertainty cuts these rollouts.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.transitions import Transitions
@@ -28,7 +25,7 @@ from worldrl.methods.offline.neubay.lru import MemoryConfig
 from worldrl.methods.offline.neubay.neubay import Neubay, NeubayConfig
 from worldrl.methods.offline.neubay.training import NeubayTraining, train_neubay
 from worldrl.reproductions.catalogue import Cell
-from worldrl.reproductions.findings import Claim, Findings, across_seeds
+from worldrl.reproductions.findings import Claim, Findings, Results, across_seeds, column
 from worldrl.reproductions.neubay.pendulum import REWARD_SCALE, STEPS, hang, observe, record, swing
 from worldrl.reproductions.stage_sharing import shared
 from worldrl.world_models.state.config import MemberChoice, Uncertainty, neubay_ensemble
@@ -48,43 +45,30 @@ METHODS = tuple(f"horizon-{horizon}" for horizon in HORIZONS)
 
 @dataclass(frozen=True)
 class HorizonSettings:
-    """Settings of the sweep.
-
-    Attributes:
-        episodes: recorded, of 200 steps.
-        members: of the ensemble, with ``elites``, layers of ``model_width`` and at most ``epochs`` epochs. Patience should end
-            the training, since long rollouts amplify the model's errors.
-        rows: packed rows per update.
-        rollouts: per generation.
-        updates_per_step: gradient steps per step of a generation.
-        width: features of the agent's memory.
-        states: complex states of its layers.
-        hidden: width of its heads.
-        temperature: α, fixed and small, so that values are returns.
-        quantile: ζ of the uncertainty at which rollouts are cut.
-        tests: true episodes.
-    """
+    """Settings of the sweep."""
 
     seeds: int = 3
-    episodes: int = 100
+    episodes: int = 100  # recorded, of 200 steps
+    # Of the ensemble, with `elites`, layers of `model_width` and at most `epochs` epochs. Patience should end the
+    # training, since long rollouts amplify the model's errors.
     members: int = 128
     elites: int = 100
     model_width: int = 200
     epochs: int = 1200
     updates: int = 50_000
-    rows: int = 2048
-    rollouts: int = 100
-    updates_per_step: float = 0.05
-    width: int = 256
-    states: int = 128
-    hidden: int = 256
+    rows: int = 2048  # packed rows per update
+    rollouts: int = 100  # per generation
+    updates_per_step: float = 0.05  # gradient steps per step of a generation
+    width: int = 256  # features of the agent's memory
+    states: int = 128  # complex states of its layers
+    hidden: int = 256  # width of its heads
     encoder_rate: float = 1e-5
     head_rate: float = 1e-4
     polyak: float = 0.005
     discount: float = 0.97
-    temperature: float = 0.005
-    quantile: float = 1.0
-    tests: int = 50
+    temperature: float = 0.005  # α, fixed and small, so that values are returns
+    quantile: float = 1.0  # ζ of the uncertainty at which rollouts are cut
+    tests: int = 50  # true episodes
 
 
 QUICK = HorizonSettings(
@@ -125,7 +109,18 @@ def run(settings: HorizonSettings, cell: Cell, folder: Path) -> dict[str, Any]:
     rollouts = LongRolloutConfig(settings.rollouts, STEPS, None if horizon == STEPS else horizon, threshold)
     facts = Facts(rows.obs.mean(0), rows.obs.std(0), 1, updates=settings.updates)
     with initial_weights(cell.seed, "pendulum", "agent"):
-        agent = Neubay(agent_config(settings), facts)
+        agent = Neubay(
+            NeubayConfig(
+                memory=MemoryConfig(settings.width, settings.states),
+                hidden=(settings.hidden, settings.hidden),
+                discount=settings.discount,
+                polyak=settings.polyak,
+                encoder_rate=settings.encoder_rate,
+                head_rate=settings.head_rate,
+                temperature=settings.temperature,
+            ),
+            facts,
+        )
     training = NeubayTraining(
         updates=settings.updates,
         rows=settings.rows,
@@ -141,10 +136,7 @@ def run(settings: HorizonSettings, cell: Cell, folder: Path) -> dict[str, Any]:
 
 
 def learned_world(settings: HorizonSettings, rows: Transitions, seed: int, stage: Path) -> EnsembleWorld:
-    """Train NEUBAY's kind of ensemble, unless another stage of the seed has.
-
-    It has layer norm, plain permutations, one member per rollout, and the uncertainty of the elites' means.
-    """
+    """Train NEUBAY's ensemble (layer norm, a member per rollout, elites' means), unless another stage has."""
     sizes, training = neubay_ensemble()
     sizes = replace(sizes, members=settings.members, elites=settings.elites, width=settings.model_width)
     training = replace(training, max_epochs=settings.epochs)
@@ -155,19 +147,6 @@ def learned_world(settings: HorizonSettings, rows: Transitions, seed: int, stage
     place = shared(stage, f"ensemble-seed-{seed}", lambda folder: fitted(folder / "checkpoints").save(folder / "model"))
     config = EnsembleWorldConfig(MemberChoice.rollout, Uncertainty.epistemic_mean, "elites")
     return EnsembleWorld(Ensemble.load(place / "model"), rows.obs, never, config)
-
-
-def agent_config(settings: HorizonSettings) -> NeubayConfig:
-    """The agent at the size of these settings."""
-    return NeubayConfig(
-        memory=MemoryConfig(settings.width, settings.states),
-        hidden=(settings.hidden, settings.hidden),
-        discount=settings.discount,
-        polyak=settings.polyak,
-        encoder_rate=settings.encoder_rate,
-        head_rate=settings.head_rate,
-        temperature=settings.temperature,
-    )
 
 
 @torch.no_grad()
@@ -183,31 +162,27 @@ def tested(settings: HorizonSettings, agent: Neubay, seed: int) -> dict[str, flo
         obs = observe(angle, speed)
         total, discounted = total + reward, discounted + settings.discount**step * reward
     return {
-        "predicted": _mean(predicted),
-        "realised": _mean(discounted),
-        "over_estimation": _mean(predicted - discounted),
-        "return": _mean(total) / REWARD_SCALE,
+        "predicted": float(predicted.mean()),
+        "realised": float(discounted.mean()),
+        "over_estimation": float((predicted - discounted).mean()),
+        "return": float(total.mean()) / REWARD_SCALE,
     }
-
-
-def _mean(values: Tensor) -> float:
-    return float(values.mean())
 
 
 # --- what was found -------------------------------------------------------------------------------------------------
 
 
-def conclude(settings: HorizonSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> Findings:
+def conclude(settings: HorizonSettings, results: Results) -> Findings:
     """Compare the horizons."""
-    over = np.array([[found["over_estimation"] for found in results[m]] for m in METHODS])  # [horizon, seed]
+    over = np.stack([column(results, m, "over_estimation") for m in METHODS])  # [horizon, seed]
     slope = np.polyfit(np.log10(HORIZONS), over, 1)[0]
     claims = [
         Claim(
             f"rollouts up to the time limit over-estimate less than rollouts of {HORIZONS[0]} step",
             "over-estimation, difference",
-            (over[0] - over[-1]).tolist(),
+            over[0] - over[-1],
         ),
-        Claim("over-estimation falls with the horizon", "fall per factor of 10 in H", (-slope).tolist()),
+        Claim("over-estimation falls with the horizon", "fall per factor of 10 in H", -slope),
     ]
     by_seed = {
         key: [[results[m][seed][key] for m in METHODS] for seed in range(over.shape[1])]
@@ -221,17 +196,15 @@ def conclude(settings: HorizonSettings, results: Mapping[str, Sequence[dict[str,
     return Findings(claims, [horizon_table(results)], figure, notes(settings))
 
 
-def horizon_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
+def horizon_table(results: Results) -> Table:
     """Every horizon, mean over seeds."""
     keys = ("imagined_median", "predicted", "realised", "over_estimation", "return")
     rows = []
     for method in METHODS:
-        means = [np.mean([found[key] for found in results[method]]) for key in keys]
-        rows.append((method, *(number(float(mean)) for mean in means)))
+        rows.append((method, *(number(float(column(results, method, key).mean())) for key in keys)))
     headers = ("Rollouts", "Imagined steps, median", "Predicted", "Realised", "Over-estimation", "Return")
-    return Table(
-        "By horizon", headers, rows, "Mean over seeds; medians are those of one more generation after training."
-    )
+    note = "Mean over seeds; medians are those of one more generation after training."
+    return Table("By horizon", headers, rows, note)
 
 
 def notes(settings: HorizonSettings) -> list[str]:

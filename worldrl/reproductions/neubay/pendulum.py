@@ -8,8 +8,6 @@ at a discount of 0.97.
 Shapes legend: ``B`` pendulums.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -17,8 +15,7 @@ from torch import Tensor
 
 from worldrl.core.transitions import Transitions, concat
 
-STEPS = 200
-"""Gymnasium's time limit."""
+STEPS = 200  # Gymnasium's time limit
 GRAVITY, STEP_S, LARGEST_SPEED, LARGEST_TORQUE = 10.0, 0.05, 8.0, 2.0
 REWARD_SCALE = 0.1
 NOISE, RANDOM = 0.5, 0.3

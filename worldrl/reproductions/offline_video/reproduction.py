@@ -19,8 +19,6 @@ RAVL and NEUBAY begin as clones of the data, with targets in [0, 1] (:mod:`world
 random actor has only recorded successes and learns nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -50,7 +48,7 @@ from worldrl.recipes.offline.latent_actor import LatentEnvironment, limit_in_chu
 from worldrl.recipes.offline.worlds import FirstUnguided, latent_trajectories, outcome_rule
 from worldrl.recipes.world_model.start import BUNDLED, weights_folder
 from worldrl.reproductions.catalogue import Cell
-from worldrl.reproductions.findings import Claim, Findings, side_by_side
+from worldrl.reproductions.findings import Claim, Findings, Results, column, side_by_side
 from worldrl.reproductions.offline_video.settings import LatentSettings
 from worldrl.reproductions.stage_sharing import shared
 from worldrl.rollout.agents.actors import ExpertActor
@@ -73,8 +71,7 @@ METHODS = ("bc", "td3_bc", "ravl", "neubay", "pgd")
 CLAIMS = (("ravl", "bc"), ("neubay", "bc"), ("pgd", "bc"), ("pgd", "td3_bc"))
 """Pairs of methods: the first should succeed more often."""
 NAMES = {"bc": "behaviour cloning", "td3_bc": "TD3+BC without trajectories"}
-LEVELS, SAMPLER_STEPS = 2, 16
-"""The trajectory model's resolutions of a few chunks, and Heun steps of a draw."""
+LEVELS, SAMPLER_STEPS = 2, 16  # The trajectory model's resolutions of a few chunks, and Heun steps of a draw
 SETTINGS: Mapping[str, LatentSettings] = {
     "paper": LatentSettings(),
     # The quick setting's data, twice the updates, and enough seeds for a difference of twenty points of success.
@@ -95,23 +92,14 @@ SETTINGS: Mapping[str, LatentSettings] = {
 
 @dataclass(frozen=True)
 class Latents:
-    """Data of a stage.
+    """Data of a stage."""
 
-    Attributes:
-        model: the world model.
-        recorded: the data in its latents.
-        facts: of the data.
-        encoder: of observations; None for the latents themselves.
-        basis: of actions; None for whole chunks.
-        explained: R² of held-out chunks that were cloned through the encoder.
-    """
-
-    model: VideoWorldModel
-    recorded: RecordedLatents
-    facts: Facts
-    encoder: KeypointEncoder | None = None
-    basis: ChunkBasis | None = None
-    explained: float | None = None
+    model: VideoWorldModel  # the world model
+    recorded: RecordedLatents  # the data in its latents
+    facts: Facts  # of the data
+    encoder: KeypointEncoder | None = None  # of observations; None for the latents themselves
+    basis: ChunkBasis | None = None  # of actions; None for whole chunks
+    explained: float | None = None  # R² of held-out chunks that were cloned through the encoder
 
 
 def run(settings: LatentSettings, cell: Cell, folder: Path) -> dict[str, Any]:
@@ -169,11 +157,8 @@ def open_keypoints(
 
 def make_agent(settings: LatentSettings, method: str, facts: Facts) -> Agent:
     """Make one method's agent."""
-    hidden, rate, config = (
-        (settings.hidden, settings.hidden),
-        settings.rate,
-        AGENTS["td3_bc" if method == "pgd" else method],
-    )
+    hidden, rate = (settings.hidden, settings.hidden), settings.rate
+    config = AGENTS["td3_bc" if method == "pgd" else method]
     if method == "bc":
         return Bc(replace(config, hidden=hidden, learning_rate=rate), facts)
     config = replace(config, hidden=hidden, discount=settings.discount, polyak=settings.polyak)
@@ -270,16 +255,12 @@ def train_recurrent(settings: LatentSettings, seed: int, agent: Neubay, latents:
 # --- what was found -------------------------------------------------------------------------------------------------
 
 
-def conclude(settings: LatentSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> Findings:
+def conclude(settings: LatentSettings, results: Results) -> Findings:
     """Compare each method's success with behaviour cloning's of the same seed."""
-    success = {m: np.array([found["success"] for found in results[m]]) for m in METHODS}
+    success = {m: column(results, m, "success") for m in METHODS}
     claims = [
-        Claim(
-            f"{method} succeeds more often than {NAMES[other]}",
-            "success, difference",
-            (success[method] - success[other]).tolist(),
-        )
-        for method, other in CLAIMS
+        Claim(f"{m} succeeds more often than {NAMES[other]}", "success, difference", success[m] - success[other])
+        for m, other in CLAIMS
     ]
     rows = [(m, f"{x.mean():.1%}", f"{x.min():.1%}", f"{x.max():.1%}") for m, x in success.items()]
     table = Table("Success in the simulator", ("Method", "Mean", "Lowest seed", "Highest"), rows)

@@ -1,12 +1,8 @@
 """Likelihood against dynamics error of imagined steps, measured for ``pgd`` in the true pendulum.
 
-Both sources are measured at several likelihoods under the target policy. Noise on the policy's actions lowers that of the
-ensemble's rollouts, guidance raises that of guided trajectories. Errors are compared at equal likelihood.
-
-Shapes legend: ``B`` rows, ``L`` steps of a trajectory.
+Noise on the policy's actions lowers the likelihood of the ensemble's rollouts, guidance raises that of guided
+trajectories; errors are compared at equal likelihood. Shapes: ``B`` rows, ``L`` steps of a trajectory.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,13 +18,10 @@ from worldrl.reproductions.neubay.pendulum import observe, swing
 from worldrl.world_models.state.ensemble_world import EnsembleWorld
 from worldrl.world_models.state.guided_rollouts import GuidedRollouts
 
-NOISES = (0.0, 0.25, 0.5, 1.0, 2.0)
-"""Deviations of the noise on the target policy's actions in the ensemble's rollouts."""
-SHARES = (0.0, 0.25, 0.5, 1.0, 2.0)
-"""Shares of the guidance coefficient in guided trajectories."""
+NOISES = (0.0, 0.25, 0.5, 1.0, 2.0)  # Deviations of the noise on the target policy's actions in the ensemble's rollouts
+SHARES = (0.0, 0.25, 0.5, 1.0, 2.0)  # Shares of the guidance coefficient in guided trajectories
 KINDS = ("ensemble", "guided")
-LEAST_ERROR = 1e-12
-"""Smaller errors count as this in logarithms."""
+LEAST_ERROR = 1e-12  # Smaller errors count as this in logarithms
 
 
 def measure(
@@ -41,19 +34,10 @@ def measure(
     length: int,
     seed: int,
 ) -> dict[str, list[float]]:
-    """Measure both sources at several distances from the target policy.
+    """Measure both sources: mean log-likelihood and log10 dynamics error at several distances from the target policy.
 
-    Args:
-        policy: the target.
-        world: the autoregressive model.
-        policy_rollouts: maps a share of the guidance to its trajectories.
-        std: deviations of the observations ``[S]``.
-        rollouts: of each point.
-        length: L.
-        seed: of the draws.
-
-    Returns:
-        Mean log-likelihood and log10 dynamics error of each point, by source.
+    ``policy_rollouts`` maps a share of the guidance to trajectories of L = ``length`` steps, ``rollouts`` of each
+    point; ``std`` are the deviations of the observations ``[S]``.
     """
     found: dict[str, list[float]] = {f"{kind}_{key}": [] for kind in KINDS for key in ("log_prob", "error")}
     for noise, share in zip(NOISES, SHARES, strict=True):
@@ -93,10 +77,9 @@ def step_error(rows: Transitions, std: Tensor) -> Tensor:
 
 
 def log_ratio(found: Mapping[str, Sequence[float]]) -> float:
-    """Return log10 of the ensemble's error over the guided trajectories' error, at the latter's likelihoods.
+    """Return log10 of the ensemble's error over the guided one's, at the guided likelihoods but the unguided one's.
 
-    The ensemble's curve is interpolated at each guided likelihood except the unguided one. Beyond its ends, the policy
-    itself and pure noise, it is constant.
+    The ensemble's curve is interpolated, and constant beyond its ends: the policy itself and pure noise.
     """
     order = np.argsort(found["ensemble_log_prob"])
     at, error = (np.array(found[f"ensemble_{key}"])[order] for key in ("log_prob", "error"))

@@ -12,9 +12,7 @@ All stages of a seed share the data, the diffusion model and the target policy (
 Shapes legend: ``B`` rows, ``L`` steps of a trajectory.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,7 +32,7 @@ from worldrl.methods.offline.td3_bc import Td3Bc, Td3BcConfig
 from worldrl.methods.offline.training import OfflineTraining, train_offline
 from worldrl.recipes.offline.worlds import FirstUnguided
 from worldrl.reproductions.catalogue import Cell
-from worldrl.reproductions.findings import Claim, Findings, side_by_side
+from worldrl.reproductions.findings import Claim, Findings, Results, column, side_by_side
 from worldrl.reproductions.neubay.pendulum import STEPS, play, record
 from worldrl.reproductions.pgd.quality import KINDS, NOISES, SHARES, log_ratio, measure
 from worldrl.reproductions.stage_sharing import shared
@@ -52,51 +50,36 @@ from worldrl.world_models.state.trajectory_diffusion import (
 from worldrl.world_models.state.trajectory_sampling import GuidanceConfig, SamplerConfig
 
 AGENTS: Mapping[str, tuple[type[Agent], type[Any]]] = {"td3_bc": (Td3Bc, Td3BcConfig), "iql": (Iql, IqlConfig)}
+MORE = "earns more with guided trajectories than from the data alone"
+AXES = ("log_prob", "error")
 METHODS = ("quality", *(f"{agent}-{rows}" for agent in AGENTS for rows in ("real", "guided")))
 
 
 @dataclass(frozen=True)
 class GuidedSettings:
-    """Settings of the models and agents.
-
-    Attributes:
-        episodes: recorded, of 200 steps.
-        length: L.
-        features: of the diffusion model's first level.
-        model_steps: of its training. After a few thousand its steps are worse than the ensemble's
-            (docs/log/offline-reproductions-2.md).
-        sampler_steps: Heun steps of a draw.
-        guidance: coefficient c of the agents' trajectories.
-        trajectories: per generation.
-        refresh: updates between two generations.
-        members: of the ensemble, with ``elites`` and layers of ``model_width``.
-        epochs: of its training, at most; patience should end it, or the comparison is unfair.
-        judged: trajectories, or rollouts, of each point of the comparison.
-        updates: gradient steps of an agent.
-        hidden: width of its two hidden layers.
-        temperature: β of IQL.
-        tests: true episodes.
-    """
+    """Settings of the models and agents."""
 
     seeds: int = 3
-    episodes: int = 50
-    length: int = 32
-    features: int = 64
+    episodes: int = 50  # recorded, of 200 steps
+    length: int = 32  # L
+    features: int = 64  # of the diffusion model's first level
+    # Of its training. After a few thousand its steps are worse than the ensemble's
+    # (docs/log/offline-reproductions-2.md).
     model_steps: int = 100_000
-    sampler_steps: int = 32
-    guidance: float = 1.0
-    trajectories: int = 2048
-    refresh: int = 10_000
-    members: int = 7
+    sampler_steps: int = 32  # Heun steps of a draw
+    guidance: float = 1.0  # coefficient c of the agents' trajectories
+    trajectories: int = 2048  # per generation
+    refresh: int = 10_000  # updates between two generations
+    members: int = 7  # of the ensemble, with `elites` and layers of `model_width`
     elites: int = 5
     model_width: int = 200
-    epochs: int = 1000
-    judged: int = 1024
-    updates: int = 100_000
-    hidden: int = 256
-    temperature: float = 3.0
+    epochs: int = 1000  # of its training, at most; patience should end it, or the comparison is unfair
+    judged: int = 1024  # trajectories, or rollouts, of each point of the comparison
+    updates: int = 100_000  # gradient steps of an agent
+    hidden: int = 256  # width of its two hidden layers
+    temperature: float = 3.0  # β of IQL
     discount: float = 0.97
-    tests: int = 50
+    tests: int = 50  # true episodes
 
 
 SETTINGS: Mapping[str, GuidedSettings] = {
@@ -231,35 +214,28 @@ def learned_world(settings: GuidedSettings, rows: Transitions, seed: int, folder
 # --- what was found -------------------------------------------------------------------------------------------------
 
 
-def conclude(settings: GuidedSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> Findings:
+def conclude(settings: GuidedSettings, results: Results) -> Findings:
     """Compare the models, and each agent with and without guided trajectories."""
-    score = {m: np.array([found["return"] for found in results[m]]) for m in METHODS[1:]}
+    score = {m: column(results, m, "return") for m in METHODS[1:]}
     ratio = Claim(
         "at equal likelihood, guided steps are nearer to the true dynamics than the ensemble's",
         "log10 (ensemble's error / guided error)",
-        [found["log10_ratio"] for found in results["quality"]],
+        column(results, "quality", "log10_ratio"),
     )
     gains = [
-        Claim(
-            f"{name} earns more with guided trajectories than from the data alone",
-            "return, difference",
-            (score[f"{name}-guided"] - score[f"{name}-real"]).tolist(),
-        )
+        Claim(f"{name} {MORE}", "return, difference", score[f"{name}-guided"] - score[f"{name}-real"])
         for name in AGENTS
     ]
     return Findings([ratio, *gains], tables(results), curves(results), notes(settings))
 
 
-def tables(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Table]:
+def tables(results: Results) -> list[Table]:
     """Returns of the agents, and both models' curves, mean over seeds."""
-    returns = [
-        (m, *(f"{value:.1f}" for value in (np.mean(x), np.min(x), np.max(x))))
-        for m in METHODS[1:]
-        for x in [[found["return"] for found in results[m]]]
-    ]
-    mean = {key: _mean(results, key) for key in results["quality"][0] if key != "log10_ratio"}
+    scores = {m: column(results, m, "return") for m in METHODS[1:]}
+    returns = [(m, f"{x.mean():.1f}", f"{x.min():.1f}", f"{x.max():.1f}") for m, x in scores.items()]
+    mean = {key: column(results, "quality", key).mean(0) for key in results["quality"][0] if key != "log10_ratio"}
     judged = [
-        (f"{kind}, {what} {value:g}", number(mean[f"{kind}_log_prob"][i]), number(mean[f"{kind}_error"][i]))
+        (f"{kind}, {what} {value:g}", *(number(float(mean[f"{kind}_{key}"][i])) for key in AXES))
         for kind, what, values in (("ensemble", "noise", NOISES), ("guided", "share of the guidance", SHARES))
         for i, value in enumerate(values)
     ]
@@ -269,26 +245,18 @@ def tables(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Table]:
     ]
 
 
-def curves(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Curve]:
+def curves(results: Results) -> list[Curve]:
     """Dynamics error over likelihood, and the returns."""
-    lines = {
-        kind: sorted(zip(_mean(results, f"{kind}_log_prob"), _mean(results, f"{kind}_error"), strict=True))
-        for kind in KINDS
-    }
+    mean = {f"{k}_{key}": column(results, "quality", f"{k}_{key}").mean(0).tolist() for k in KINDS for key in AXES}
+    lines = {kind: sorted(zip(*(mean[f"{kind}_{key}"] for key in AXES), strict=True)) for kind in KINDS}
     by_agent = {
-        rows: [
-            [results[f"{name}-{rows}"][seed]["return"] for name in AGENTS] for seed in range(len(results["quality"]))
-        ]
+        rows: np.stack([column(results, f"{name}-{rows}", "return") for name in AGENTS], axis=1).tolist()
         for rows in ("real", "guided")
     }
     return [
         Curve("Dynamics error", "log-likelihood under the target policy", "log10 of the error", lines, {}),
         side_by_side("Return by agent", "return", list(AGENTS), by_agent),
     ]
-
-
-def _mean(results: Mapping[str, Sequence[dict[str, Any]]], key: str) -> list[float]:
-    return [float(value) for value in np.mean([found[key] for found in results["quality"]], axis=0)]
 
 
 def notes(settings: GuidedSettings) -> list[str]:

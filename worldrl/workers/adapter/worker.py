@@ -36,11 +36,7 @@ from worldrl.workers.link.wire import Arrays
 
 
 class Adapter:
-    """The suite of an adapter class ``target``: ``module:Class`` or ``/path/to/file.py:Class``.
-
-    ``cameras`` are drawn, in squares of ``image_size`` pixels. Raises Refusal (the class cannot be loaded, or describes
-    nothing that can be used).
-    """
+    """The suite of a class ``target``, ``module:Class`` or ``/path/to/file.py:Class``; Refusal where it is unusable."""
 
     def __init__(self, *, target: str, cameras: Sequence[str] = (), image_size: int = 64) -> None:
         self.description = describe(_load(target))

@@ -20,38 +20,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-WRITTEN_FOR = "2.3.2"
-"""Version of the isaaclab wheel behind these facts; the adapter never ran against the real one."""
+WRITTEN_FOR = "2.3.2"  # Version of the isaaclab wheel behind these facts; the adapter never ran against the real one
 VENDOR_SCALE = 0.5
 POSITION_SCALE, ROTATION_SCALE = 0.05, 0.5
-TOOL_OFFSET_M = 0.107
-"""From the body ``panda_hand`` along its z axis to the tool centre point."""
+TOOL_OFFSET_M = 0.107  # From the body `panda_hand` along its z axis to the tool centre point
 CAMERAS = {"scene": "table_cam", "wrist": "wrist_cam"}
 STORED_STATES = 2**20
 
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """One task; one process holds environments of one task only.
+    """One task; one process holds environments of one task only."""
 
-    Attributes:
-        id: Isaac's.
-        instruction: for policies; worldrl's, since Isaac has none.
-        horizon: control steps: Isaac's episode length over its control step.
-        goal: name of the pose command to reach, constant over the episode; empty for none.
-        success: description.
-        images: whether the task has cameras.
-        gripper: whether the action has a seventh number.
-    """
-
-    id: str
-    instruction: str
-    horizon: int
+    id: str  # Isaac's
+    instruction: str  # for policies; worldrl's, since Isaac has none
+    horizon: int  # control steps: Isaac's episode length over its control step
     control_hz: float
-    success: str
-    goal: str = ""
-    images: bool = False
-    gripper: bool = True
+    success: str  # description
+    goal: str = ""  # name of the pose command to reach, constant over the episode; empty for none
+    images: bool = False  # whether the task has cameras
+    gripper: bool = True  # whether the action has a seventh number
 
 
 LIFT_GOAL_M, REACH_GOAL_M, DRAWER_OPEN_M = 0.05, 0.05, 0.3

@@ -1,9 +1,6 @@
 """Isaac Lab in its own environment: one task, many environments moved by one call (``BatchedSuite`` of ``server.py``).
 
-Isaac Lab's launcher must run before any other import of it, one application runs in a process, and its end ends the
-process. This worker therefore does everything in this order: launcher, tasks, configuration, environment. The facts are
-in ``isaac/facts.py``.
-
+The launcher must run before any other import of it, one application runs in a process, and its end ends the process.
 Written against the sources of version 2.3.2 and tested against a double of them; it never ran against the real one.
 """
 
@@ -12,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -20,7 +16,7 @@ from numpy.typing import NDArray
 
 from worldrl.workers.isaac import facts
 from worldrl.workers.link.rotations import axis_angle, rotation_matrix, turn_from_down
-from worldrl.workers.link.server import Refusal
+from worldrl.workers.link.server import Refusal, installed
 from worldrl.workers.link.wire import Arrays
 
 NEVER_S = 1e9
@@ -49,15 +45,7 @@ def episode_seed(task: str, init_id: int, seed: int) -> int:
 
 
 class Isaac:
-    """One task of Isaac Lab.
-
-    Args:
-        suite: a key of :data:`~worldrl.workers.isaac.facts.SUITES`.
-        num_envs: environments of this process.
-        cameras: worldrl's camera names; empty starts the application without cameras.
-        image_size: pixels of the square images.
-        device: torch device of physics and tensors.
-    """
+    """One task of Isaac Lab in ``num_envs`` environments; without ``cameras`` the application has none."""
 
     def __init__(
         self, *, suite: str, num_envs: int, cameras: Sequence[str] = (), image_size: int = 84, device: str = "cuda:0"
@@ -100,7 +88,7 @@ class Isaac:
             "suite": self.suite,
             "tasks": [{"name": self.task.id, "instruction": self.task.instruction, "horizon": self.task.horizon}],
             "stored_states": facts.STORED_STATES,
-            "packages": {name: _version(name) for name in ("isaaclab", "isaacsim")},
+            "packages": {name: installed(name) for name in ("isaaclab", "isaacsim")},
             "assets": "of Isaac Sim",
             "control_hz": self.task.control_hz,
             "success": self.task.success,
@@ -108,16 +96,12 @@ class Isaac:
         }
 
     def probe(self) -> dict[str, Any]:
-        """Check the size of Isaac's action.
-
-        Raises:
-            IsaacError: the adapter sends another size.
-        """
+        """Check the size of Isaac's action; IsaacError where the adapter sends another."""
         sent, taken = 6 + self.task.gripper, int(self.env.action_manager.total_action_dim)
         if sent != taken:
             raise IsaacError(
                 f"{self.task.id} takes actions of {taken} numbers, the adapter, written for isaaclab "
-                f"{facts.WRITTEN_FOR}, sends {sent}; installed is {_version('isaaclab')}"
+                f"{facts.WRITTEN_FOR}, sends {sent}; installed is {installed('isaaclab')}"
             )
         return {"distance_mm": 0.0}
 
@@ -128,8 +112,9 @@ class Isaac:
             self._started = True
         for slot, task, init_id, seed, _ in episodes:
             row = self._row_of(slot, task)
+            ids = self._torch.tensor([row], dtype=self._torch.int64, device=self.env.device)
             # One environment at a time: what is drawn depends on the seed and on how many are drawn for.
-            self.env.reset(seed=episode_seed(task, init_id, seed), env_ids=self._ids([row]))
+            self.env.reset(seed=episode_seed(task, init_id, seed), env_ids=ids)
             self._gripper[row] = -1.0
         return self._observe([episode[0] for episode in episodes], [bool(episode[4]) for episode in episodes])
 
@@ -155,9 +140,6 @@ class Isaac:
         if slot not in self._rows and len(self._rows) == self.num_envs:
             raise IsaacError(f"{self.suite}: a slot more than the {self.num_envs} environments of this process")
         return self._rows.setdefault(slot, len(self._rows))
-
-    def _ids(self, rows: Sequence[int]) -> Any:
-        return self._torch.tensor(list(rows), dtype=self._torch.int64, device=self.env.device)
 
     # -- observations --------------------------------------------------------------------------------------------
 
@@ -233,10 +215,3 @@ class Isaac:
 def _numpy(tensor: Any) -> NDArray[Any]:
     """A copy: Isaac writes into its tensors again."""
     return np.array(tensor.detach().cpu().numpy())
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "none"

@@ -1,10 +1,7 @@
-"""A scripted expert for LIBERO's pick-and-place tasks, over privileged state: it reads where the objects are.
+"""A scripted expert for LIBERO's pick-and-place tasks, over privileged state. It knows goals (on A B) and (in A B).
 
-It plays through waypoints: hover over the grasp, go down, close, lift, carry over the target, go down, open, go up. A
-waypoint is over when it is reached or its time is spent. Bowls are held by their rim (the fingers open along y, so on
+A waypoint is over when it is reached or its time is spent. Bowls are held by their rim (the fingers open along y, so on
 the +y or the −y side), everything else by its middle.
-
-It knows goals of the form ``(on A B)`` and ``(in A B)``; others are an error that says so.
 """
 
 from __future__ import annotations
@@ -19,16 +16,14 @@ from numpy.typing import NDArray
 
 from worldrl.workers.link.server import Refusal
 
-GAIN = 16.0
-"""Action per metre of distance: full speed beyond 6 cm."""
+GAIN = 16.0  # Action per metre of distance: full speed beyond 6 cm
 OPEN, CLOSED = -1.0, 1.0
 UP = np.array([0.0, 0.0, 1.0])
 STRAIGHT = np.zeros(3)
 HOVER_M = 0.12
 REACHED_M = 0.008
 RACK_M = 0.04
-FIXTURE_M = 0.15
-"""Half the width of a cabinet, about."""
+FIXTURE_M = 0.15  # Half the width of a cabinet, about
 
 
 class World(Protocol):
@@ -70,19 +65,12 @@ class NoExpertError(Refusal):
 
 @dataclass(frozen=True)
 class Grip:
-    """How a kind of object is held.
+    """How a kind of object is held."""
 
-    Attributes:
-        side_m: distance of the grip from the object's middle along y (m); the rim of a bowl.
-        height_m: of the grip above the object's origin (m).
-        place_m: height of the object's origin above the target's when it is let go (m).
-        carry_m: height of the hand over everything that the object passes (m).
-    """
-
-    side_m: float = 0.0
-    height_m: float = 0.0
-    place_m: float = 0.03
-    carry_m: float = 0.16
+    side_m: float = 0.0  # distance of the grip from the object's middle along y (m); the rim of a bowl
+    height_m: float = 0.0  # of the grip above the object's origin (m)
+    place_m: float = 0.03  # height of the object's origin above the target's when it is let go (m)
+    carry_m: float = 0.16  # height of the hand over everything that the object passes (m)
 
 
 BOWL = Grip(side_m=0.048, height_m=0.038, place_m=0.03)
@@ -100,21 +88,13 @@ def grip_of(name: str) -> Grip:
 
 @dataclass(frozen=True)
 class Waypoint:
-    """One leg.
+    """One leg."""
 
-    Attributes:
-        phase: see :meth:`PickAndPlace.target`.
-        gripper: −1 open, +1 closed.
-        least: steps it takes at least.
-        most: steps after which it is over, reached or not.
-        reached_m: distance that counts as reached (m).
-    """
-
-    phase: str
-    gripper: float
-    least: int = 0
-    most: int = 60
-    reached_m: float = REACHED_M
+    phase: str  # see PickAndPlace.target
+    gripper: float  # −1 open, +1 closed
+    least: int = 0  # steps it takes at least
+    most: int = 60  # steps after which it is over, reached or not
+    reached_m: float = REACHED_M  # distance that counts as reached (m)
 
 
 PLAN: Sequence[Waypoint] = (
@@ -155,12 +135,9 @@ def goal_place(world: World, name: str) -> NDArray[np.float64]:
 
 
 class PickAndPlace:
-    """One episode's plan.
+    """One episode's plan for a reset world. ``side``: offset of the grip from the object's middle (m), chosen if None.
 
-    Args:
-        world: after the reset; its goal is (on A B) or (in A B).
-        side: offset of the grip from the object's middle (m); None chooses it.
-        aside: how far beside the grasp the hand comes down and goes up (m), where something hangs over the object.
+    ``aside``: how far beside the grasp the hand comes down and goes up (m), where something hangs over the object.
     """
 
     def __init__(

@@ -22,18 +22,16 @@ WORKSPACE_LOW, WORKSPACE_HIGH = (-1.0, -1.0, 0.0), (1.0, 1.0, 2.0)
 """A box (m) that holds every pose the arm reaches: LIBERO itself bounds none."""
 SETTLE_STEPS = 10
 NO_OP = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)
-STORED_STATES = 50
-"""Initial states stored with each task."""
+STORED_STATES = 50  # Initial states stored with each task
 FIXTURE_SEED = 0
 """Seed of the vendor's generator before each reset. It places cabinets, stoves and racks, which are not part of a
 stored state: otherwise their places would depend on the number of earlier episodes (openvla/openvla#342)."""
 
 IMAGE_TURN = "180 degrees"
-CAMERAS = {"scene": "agentview", "wrist": "robot0_eye_in_hand"}
-"""worldrl's camera names → LIBERO's."""
+CAMERAS = {"scene": "agentview", "wrist": "robot0_eye_in_hand"}  # worldrl's camera names → LIBERO's
 
 PHYSICS: Mapping[str, Mapping[str, str]] = {
-    "mujoco3.3": {"mujoco": "3.3.7", "robosuite": "1.4.0", "hf-libero": "0.1.4"},
+    "mujoco3.3": {"mujoco": "3.3.7", "robosuite": "1.4.0", "hf-libero": "0.1.4"}
 }
 """Protocol version → the exact packages of the physics. With MuJoCo above 3.3 the bowl of ``libero_spatial`` task 5
 falls off its ramekin, so a newer one would be another protocol version, not an update."""
@@ -42,23 +40,15 @@ VERSION = "mujoco3.3"
 
 @dataclass(frozen=True)
 class SettlePlace:
-    """A stored state that settles differently in different physics.
-
-    Attributes:
-        task: number of the task.
-        init_id: number of the stored state.
-        upper: object that must rest on ``lower``.
-        steps: no-op steps before the measurement.
-        limit_m: largest horizontal distance of the two (m).
-    """
+    """A stored state that settles differently in different physics."""
 
     suite: str
-    task: int
-    init_id: int
-    upper: str
+    task: int  # number of the task
+    init_id: int  # number of the stored state
+    upper: str  # object that must rest on `lower`
     lower: str
-    steps: int
-    limit_m: float
+    steps: int  # no-op steps before the measurement
+    limit_m: float  # largest horizontal distance of the two (m)
 
 
 SETTLE_PROBE = SettlePlace("libero_spatial", 5, 0, "akita_black_bowl_1", "glazed_rim_porcelain_ramekin_1", 40, 0.025)
@@ -68,17 +58,11 @@ stored states; on 3.8.1 it ends 37 mm beside it (both measured with this code)."
 
 @dataclass(frozen=True)
 class SuiteFacts:
-    """One suite.
+    """One suite."""
 
-    Attributes:
-        tasks: number of tasks.
-        horizon: control steps after settling.
-        properties: whether some tasks begin with a drawer or microwave open or shut, or a stove on.
-    """
-
-    tasks: int
-    horizon: int
-    properties: bool = False
+    tasks: int  # number of tasks
+    horizon: int  # control steps after settling
+    properties: bool = False  # whether some tasks begin with a drawer or microwave open or shut, or a stove on
 
 
 SUITES = {

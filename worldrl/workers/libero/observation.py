@@ -1,8 +1,4 @@
-"""LIBERO's observations as published policies use them: images, the 8-number state and the commanded pose.
-
-Recordings, policies' inputs and comparisons with demonstrations all use this module; its numbers are in
-``libero/facts.py``.
-"""
+"""LIBERO's observations as published policies use them: images, state and commanded pose."""
 
 from __future__ import annotations
 

@@ -29,20 +29,13 @@ def task_instruction(name: str) -> str:
 
 
 def assets_digest(folder: Path) -> str:
-    """SHA-256 (16 hex digits) over the names and contents of an assets folder without its ``.md`` files.
-
-    LIBERO's own files have one digest, whether LIBERO-PRO's are beside them or not.
-    """
+    """SHA-256 (16 hex digits) of assets without ``.md`` files; the same with LIBERO-PRO's files beside them."""
     digest = _files_digest(folder, lambda path: path.suffix != ".md")
     return facts.OWN_ASSETS if digest == facts.ASSETS_WITH_PRO else digest
 
 
 def sources_digests(root: Path, suite: str) -> dict[str, str]:
-    """Digests of the files that determine a suite's physics besides assets and states; versions hide edited files.
-
-    Returns:
-        ``bddl``: the suite's tasks; ``libero`` and ``robosuite``: programs, models, controllers and collision meshes.
-    """
+    """Digests of the sources of a suite's physics by package, since versions hide edits; ``bddl``: its tasks."""
     robosuite = importlib.util.find_spec("robosuite")
     if robosuite is None or not robosuite.submodule_search_locations:
         raise LiberoError("robosuite is not installed in this environment; run `worldrl setup libero`")
@@ -66,11 +59,7 @@ def _files_digest(folder: Path, counts: Callable[[Path], bool]) -> str:
 
 
 def require_packages(physics: str) -> dict[str, str]:
-    """Return the exact packages of a protocol version.
-
-    Raises:
-        LiberoError: others are installed.
-    """
+    """Return the exact packages of a protocol version; LiberoError where others are installed."""
     if physics not in facts.PHYSICS:
         raise LiberoError(f"physics {physics!r}: known are {', '.join(facts.PHYSICS)}")
     wanted = facts.PHYSICS[physics]
@@ -94,11 +83,7 @@ def task_names(root: Path) -> dict[str, list[str]]:
 
 
 def find_assets(root: Path, given: str) -> Path:
-    """Return the assets' folder.
-
-    Raises:
-        LiberoError: there are none; the message gives the place and the remedy.
-    """
+    """Return the assets' folder; LiberoError with place and remedy where there are none."""
     folder = Path(given) if given else root / "assets"
     if not (folder / "scenes").is_dir():
         raise LiberoError(

@@ -1,7 +1,7 @@
 """Setup inside LIBERO's environment, once per ``worldrl setup libero``: ``python -I boot.py libero.setup FOLDER``.
 
-It writes the file that LIBERO's first import would otherwise request on standard input. It converts the stored initial
-states of every suite to ``initial_states/<suite>.npz``, checked against the digests of the benchmark.
+LIBERO's first import would ask for its configuration on standard input. The stored initial states become one checked
+``initial_states/<suite>.npz`` per suite.
 """
 
 from __future__ import annotations
@@ -17,29 +17,15 @@ from worldrl.workers.libero.package import package_root, require_packages, task_
 from worldrl.workers.libero.states import check_digest, convert_suite
 
 
-def vendor_config(root: Path) -> dict[str, str]:
-    """Content of LIBERO's ``config.yaml``; JSON is YAML."""
-    return {
-        "benchmark_root": str(root),
-        "bddl_files": str(root / "bddl_files"),
-        "init_states": str(root / "init_files"),
-        "datasets": str(root.parent / "datasets"),
-        "assets": str(root / "assets"),
-    }
-
-
 def main(folder: str) -> None:
-    """Prepare the environment in ``folder``.
-
-    Raises:
-        LiberoError: other packages than the protocol names.
-        StatesError: stored states that are not the benchmark's.
-    """
+    """Prepare the environment in ``folder``; LiberoError for other packages, StatesError for other stored states."""
     require_packages(facts.VERSION)
     root, here = package_root(), Path(folder)
     config = here / "libero_config" / "config.yaml"
     config.parent.mkdir(parents=True, exist_ok=True)
-    config.write_text(json.dumps(vendor_config(root), indent=2) + "\n")
+    places = {"benchmark_root": root, "bddl_files": root / "bddl_files", "init_states": root / "init_files"}
+    places |= {"datasets": root.parent / "datasets", "assets": root / "assets"}
+    config.write_text(json.dumps({name: str(place) for name, place in places.items()}, indent=2) + "\n")  # JSON is YAML
     names = task_names(root)
     (here / "initial_states").mkdir(exist_ok=True)
     for suite in facts.SUITES:

@@ -16,8 +16,7 @@ from worldrl.workers.link.wire import Arrays
 if TYPE_CHECKING:
     from worldrl.workers.libero.worker import Libero
 
-PADS = ("gripper0_finger1_pad_collision", "gripper0_finger2_pad_collision")
-"""Geoms of the finger pads."""
+PADS = ("gripper0_finger1_pad_collision", "gripper0_finger2_pad_collision")  # Geoms of the finger pads
 
 
 class Simulation:

@@ -1,11 +1,7 @@
 """Scripted experts over privileged state for LIBERO's other goals: drawers, a knob turned, a plate pushed.
 
-Each is a list of legs. A leg moves the hand to a point, tilted from straight down where it must reach in from the side.
-It ends when the hand is there or its time is spent; the last one lasts until the episode ends. Positions are read anew
-in each step, so a handle that follows the hand is tracked.
-
-:func:`make_expert` chooses by the goal. The places of handle and knob are those of LIBERO's ``wooden_cabinet`` and
-``flat_stove``; other kinds are an error.
+A leg moves the hand to a point, tilted where it must reach in from the side, until it is there or its time is spent;
+the last one lasts. Positions are read in each step. Handle and knob are those of ``wooden_cabinet`` and ``flat_stove``.
 """
 
 from __future__ import annotations
@@ -28,10 +24,8 @@ FOREVER = 1000
 TURN_GAIN, TURN_MOST = 0.6, 0.5
 """Share of the remaining angle per step, and the largest rotation action: the arm follows with a lag."""
 CABINET, STOVE = "wooden_cabinet", "flat_stove"
-HANDLE = np.array([0.004, -0.113, -0.006])
-"""A drawer's handle, a bar along x, in the frame of the drawer's region (m)."""
-SHUT_M = 0.1
-"""A drawer with a smaller extension is pulled before anything is put into it; LIBERO calls 0.14 m open."""
+HANDLE = np.array([0.004, -0.113, -0.006])  # A drawer's handle, a bar along x, in the frame of the drawer's region (m)
+SHUT_M = 0.1  # A drawer with a smaller extension is pulled before anything is put into it; LIBERO calls 0.14 m open
 PULL_M = 0.17
 REACHABLE = ("top_region", "middle_region")
 """Drawers with reachable handles; the bottom one has no room above the table."""
@@ -40,33 +34,25 @@ OUTSIDE_M = 0.018
 ASIDE_M = 0.06
 """Horizontal offset of the hand's vertical path. Straight above the grasp an open finger would hit the open drawer, and
 a lifted object would hit the drawer from below, or the cabinet's edge."""
-AWAY = -0.45
-"""Angle (rad) about y of the hand for the object, its back away from the open drawer."""
+AWAY = -0.45  # Angle (rad) about y of the hand for the object, its back away from the open drawer
 DRAWERS = (*REACHABLE, "bottom_region")
-WITHIN = np.array([0.04, 0.085, 0.105])
-"""Half the height, depth and width of a drawer, in the frame of its region (m)."""
+WITHIN = np.array([0.04, 0.085, 0.105])  # Half the height, depth and width of a drawer, in the frame of its region (m)
 INWARD_M = 0.008
 """How much further in the fingers close on the rim of an object in a drawer: the 5 cm beside it are too narrow for an
 open finger around the rim's middle."""
-LEAN = 1.3
-"""Angle (rad) from straight down of the hand at a handle: a steeper hand would hit the handle above."""
+LEAN = 1.3  # Angle (rad) from straight down of the hand at a handle: a steeper hand would hit the handle above
 Y = np.array([0.0, 1.0, 0.0])
-BAR = np.array([0.034, 0.0, 0.038])
-"""The far end of the bar on the knob, from the stove's place (m)."""
-BACK = 0.5
-"""Angle (rad) of the hand towards the robot at the knob: straight down, the elbow is at its limit there."""
+BAR = np.array([0.034, 0.0, 0.038])  # The far end of the bar on the knob, from the stove's place (m)
+BACK = 0.5  # Angle (rad) of the hand towards the robot at the knob: straight down, the elbow is at its limit there
 HIGH_M, STRETCH = 1.05, -0.3
 """Objects above this height (m; the table is at 0.9) are gripped with a hand turned by this angle (rad) about y: the
 fingers point away from the robot, which shortens the arm's way."""
-BESIDE_M, SWEEP_M = 0.05, 0.05
-"""Where the closed fingers come down beside the bar, and how far beyond it they push."""
-INSIDE_M = 0.003
-"""Height of the closed hand over a plate's place during the push: below the rim, above the bottom."""
+BESIDE_M, SWEEP_M = 0.05, 0.05  # Where the closed fingers come down beside the bar, and how far beyond it they push
+INSIDE_M = 0.003  # Height of the closed hand over a plate's place during the push: below the rim, above the bottom
 AHEAD_M = 0.006
 """Distance from a plate's middle, in the direction of the push, at which the hand comes down: over the middle, the
 hand, 20 cm wide, may hit the cabinet behind."""
-PUSH_M = 0.03
-"""Largest distance of the pushing hand's target: a faster hand would climb over the rim."""
+PUSH_M = 0.03  # Largest distance of the pushing hand's target: a faster hand would climb over the rim
 
 
 class Expert(Protocol):
@@ -79,25 +65,15 @@ class Expert(Protocol):
 
 @dataclass(frozen=True)
 class Leg:
-    """One leg.
+    """One leg."""
 
-    Attributes:
-        aim: target of the hand.
-        gripper: −1 open, +1 closed.
-        turn: rotation vector (rad) from a hand that points straight down.
-        least: minimum number of steps.
-        most: maximum number of steps, reached or not.
-        reached_m: distance that counts as reached (m).
-        reached_rad: angle that counts as reached.
-    """
-
-    aim: Aim
-    gripper: float
-    turn: Point
-    least: int = 0
-    most: int = 60
-    reached_m: float = 0.01
-    reached_rad: float = 0.1
+    aim: Aim  # target of the hand
+    gripper: float  # −1 open, +1 closed
+    turn: Point  # rotation vector (rad) from a hand that points straight down
+    least: int = 0  # minimum number of steps
+    most: int = 60  # maximum number of steps, reached or not
+    reached_m: float = 0.01  # distance that counts as reached (m)
+    reached_rad: float = 0.1  # angle that counts as reached
 
 
 class Legs:
@@ -222,12 +198,8 @@ def outer_side(world: World) -> Point:
 def holding_drawer(world: World, name: str) -> str | None:
     """Region of the open drawer that contains an object; None for none."""
     regions = [f"{fixture}_{level}" for fixture in world.fixtures if fixture.startswith(CABINET) for level in DRAWERS]
-    return next((region for region in regions if is_open(world, region) and lies_in(world, name, region)), None)
-
-
-def is_open(world: World, region: str) -> bool:
-    """Whether a region's drawer is open far enough to reach into."""
-    return (world.pulled(region) or 0.0) > SHUT_M
+    opened = [region for region in regions if (world.pulled(region) or 0.0) > SHUT_M]
+    return next((region for region in opened if lies_in(world, name, region)), None)
 
 
 def lies_in(world: World, name: str, region: str) -> bool:
@@ -237,11 +209,7 @@ def lies_in(world: World, name: str, region: str) -> bool:
 
 
 def take_out(world: World, region: str) -> Turned:
-    """Take an object out of a region's open drawer, and put it down.
-
-    The fingers open along its width, or one would hit its front. The path is slanted, since the cabinet covers its
-    back.
-    """
+    """Take an object out of a region's open drawer by its width, or a finger would hit its front, on a slanted path."""
     width = np.cross(UP, outward(world, region))
     width = width if width[1] >= 0 else -width  # the shorter turn: the two fingers are equivalent
     put = PickAndPlace(world, roomier_side(world, region, width), ASIDE_M * outward(world, region))
@@ -309,11 +277,7 @@ def known_goal(goals: Sequence[Sequence[str]], movable: Sequence[str]) -> bool:
 
 
 def make_expert(world: World) -> Expert:
-    """Choose an expert by the goal of a reset world.
-
-    Raises:
-        NoExpertError: the goal is of another kind.
-    """
+    """Choose an expert by the goal of a reset world; NoExpertError for another kind of goal."""
     if not known_goal(world.goals, world.movable):
         raise NoExpertError(
             f"no scripted expert for the goal {world.goals}; it knows one (on A B) or (in A B), the {CABINET}'s drawers "

@@ -1,8 +1,7 @@
 """LIBERO's stored initial states, read without unpickling and stored as one hashed ``.npz`` per suite.
 
-The vendor's ``.pruned_init`` files are zip archives around a pickled float64 array. A pickle is a program. This module
-only lists its instructions (``pickletools.genops`` executes nothing), takes the two numbers of the shape and the text
-of the bytes, and refuses any other content.
+The vendor's ``.pruned_init`` files are zip archives around a pickled float64 array. A pickle is a program: this only
+lists its instructions (``pickletools.genops``), takes shape and bytes, and refuses any other content.
 """
 
 from __future__ import annotations
@@ -38,11 +37,7 @@ class StatesError(Refusal, ValueError):
 
 
 def read_pruned_init(path: Path) -> NDArray[np.float64]:
-    """Read one task's stored states, float64 ``[50, D]``.
-
-    Raises:
-        StatesError: the file is not one of LIBERO's.
-    """
+    """Read one task's stored states, float64 ``[50, D]``; StatesError where the file is not one of LIBERO's."""
     try:
         with zipfile.ZipFile(path) as archive:
             program = archive.read("archive/data.pkl")
@@ -94,11 +89,7 @@ def check_digest(suite: str, states: Mapping[str, NDArray[np.float64]]) -> None:
 
 
 def load_suite(path: Path, suite: str) -> dict[str, NDArray[np.float64]]:
-    """Read and check a suite's ``.npz``.
-
-    Raises:
-        StatesError: missing, damaged, or not the benchmark's.
-    """
+    """Read and check a suite's ``.npz``; StatesError where it is missing, damaged, or not the benchmark's."""
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             states = {name: file[name] for name in file.files}

@@ -1,7 +1,6 @@
 """LIBERO in its own environment: hf-libero's tasks behind the worker's interface (``link/server.py``).
 
-Vendor packages are imported when the suite is built: the setup has by then written the file that their import would
-otherwise request on standard input.
+Vendor packages are imported once the suite is built: their first import would ask for a file that setup writes.
 """
 
 from __future__ import annotations
@@ -34,20 +33,11 @@ from worldrl.workers.link.wire import Arrays
 
 
 class Libero:
-    """One suite of LIBERO.
+    """One suite of LIBERO with the exact packages of ``physics``; LiberoError for others, or without assets.
 
-    Args:
-        suite: for example ``"libero_goal"``.
-        states: folder of the converted stored states.
-        assets: folder of meshes, textures and MJCF; empty takes the package's own.
-        image_size: pixels of the square images.
-        cameras: worldrl's camera names, the scene camera first; empty renders nothing.
-        shadows: the vendor's shadows and anti-aliasing; without them a CPU renders other images, about eight times
-            faster.
-        physics: protocol version whose exact packages are required.
-
-    Raises:
-        LiberoError: other packages, or no assets.
+    ``states`` is the folder of converted states; empty ``assets`` are the package's. ``cameras`` begin with the
+    scene's; none renders nothing. Without the vendor's ``shadows`` a CPU renders other images, about eight times
+    faster.
     """
 
     def __init__(
@@ -107,11 +97,7 @@ class Libero:
         return env
 
     def probe(self) -> dict[str, Any]:
-        """Let one stored state settle that differs between physics versions.
-
-        Raises:
-            LiberoError: it does not hold: these are not the physics of the stored states.
-        """
+        """Let one stored state settle that differs between physics versions; LiberoError where it does not hold."""
         place = facts.SETTLE_PROBE
         task = self._names[place.suite][place.task]
         states = load_suite(self._states_folder / f"{place.suite}.npz", place.suite)[task]

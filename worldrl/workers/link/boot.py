@@ -1,7 +1,6 @@
-"""The first file of a process in a simulator's environment: ``python -I boot.py MODULE ARGUMENT ...``.
+"""First file of a process in a simulator's own Python: ``python -I boot.py MODULE ARGUMENT ...`` runs its ``main``.
 
-It runs ``worldrl.workers.MODULE.main`` in the simulator's own Python environment. It makes ``worldrl.workers``
-importable without a search path, so that no package of the core's environment is visible there.
+``worldrl.workers`` becomes importable without a search path, so no package of the core's environment is visible.
 """
 
 from __future__ import annotations

@@ -26,10 +26,8 @@ BUFFER_BYTES = 1 << 20
 """Requested kernel buffer (the kernel may grant less). An answer with two images of 256 pixels is 393 KB; a sender that
 fills a smaller buffer sleeps and wakes several times per answer.
 """
-_PARTS = 64
-"""Parts per system call, which takes 1024 at most; a network has more tensors."""
-LARGEST_BYTES = 1 << 36
-"""A longer message length means a damaged stream."""
+_PARTS = 64  # Parts per system call, which takes 1024 at most; a network has more tensors
+LARGEST_BYTES = 1 << 36  # A longer message length means a damaged stream
 
 
 class Channel:
@@ -46,12 +44,7 @@ class Channel:
         return self._end.fileno()
 
     def send(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> None:
-        """Send one message.
-
-        Raises:
-            WireError: see :func:`~worldrl.workers.link.wire.parts`; nothing was sent.
-            OSError: the other end is gone.
-        """
+        """Send one message; WireError (nothing was sent) for other than numbers, OSError where nobody listens."""
         body = parts(header, arrays)
         pending = [memoryview(_SIZE.pack(sum(part.nbytes for part in body))), *body]
         while pending:
@@ -62,13 +55,7 @@ class Channel:
                 pending[0] = pending[0][sent:]
 
     def receive(self) -> tuple[dict[str, Any], Arrays]:
-        """Wait for one message.
-
-        Raises:
-            EOFError: the other end is closed.
-            WireError: the bytes are no message.
-            OSError: the connection broke.
-        """
+        """Wait for one message; EOFError where the other end is closed, WireError, OSError for a broken one."""
         (size,) = _SIZE.unpack(self._read(_SIZE.size))
         if size > LARGEST_BYTES:
             raise WireError(f"a message of {size} bytes is announced")

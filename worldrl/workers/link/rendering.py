@@ -1,7 +1,4 @@
-"""Test of the GL back ends for off-screen rendering, each in a child process with a time limit.
-
-A broken driver crashes or hangs instead of an exception, so this process renders nothing.
-"""
+"""Test of the GL back ends in child processes: a broken driver crashes or hangs without an exception."""
 
 from __future__ import annotations
 
@@ -53,16 +50,9 @@ raise SystemExit(0 if camera.get_picture("Color").std() > 0.01 else "the rendere
 
 
 def render_failure(
-    python: str | Path,
-    backend: str,
-    timeout_s: float,
-    program: str = RENDER_PROGRAM,
-    variable: str = "MUJOCO_GL",
+    python: str | Path, backend: str, timeout_s: float, program: str = RENDER_PROGRAM, variable: str = "MUJOCO_GL"
 ) -> str | None:
-    """Return None if a back end renders within ``timeout_s``, else the reason in one line.
-
-    ``program`` renders one image; its exit code is the result. ``variable`` names the back end to it.
-    """
+    """Return None if ``program``, told the back end in ``variable``, renders within ``timeout_s``, else the reason."""
     environment = {**os.environ, variable: backend}
     command = [str(python), "-c", program]
     try:
@@ -83,10 +73,7 @@ def choose_backend(
     program: str = RENDER_PROGRAM,
     variable: str = "MUJOCO_GL",
 ) -> tuple[str | None, list[str]]:
-    """Return the first back end that renders (None for none), and the failures of those before it.
-
-    The arguments are those of :func:`render_failure`; ``timeout_s`` is for each.
-    """
+    """Return the first back end that renders, or None, and the failures before it; see :func:`render_failure`."""
     reasons: list[str] = []
     for backend in backends:
         reason = render_failure(python, backend, timeout_s, program, variable)

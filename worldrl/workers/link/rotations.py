@@ -1,7 +1,4 @@
-"""Rotations in one convention for the poses of LIBERO, ManiSkill and Isaac Lab.
-
-Quaternions are (x, y, z, w); suites with w first reorder them before.
-"""
+"""Rotations in one convention for LIBERO, ManiSkill and Isaac Lab; quaternions are (x, y, z, w)."""
 
 from __future__ import annotations
 
@@ -15,8 +12,7 @@ DOWN = np.diag([1.0, -1.0, -1.0])
 def axis_angle(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
     """Rotation vector (rad) of a quaternion (x, y, z, w), with an angle in [0, 2π] as in robosuite.
 
-    The two quaternions of one rotation give different vectors. Published policies were trained on such states, and the
-    sign matters (83 % → 97 % on libero_goal for one of them).
+    Its sign matters: policies were trained on such states (83 % → 97 % on libero_goal for one of them).
     """
     w = float(np.clip(quaternion[3], -1.0, 1.0))
     sine = np.sqrt(1.0 - w * w)

@@ -38,6 +38,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -48,11 +49,9 @@ from worldrl.workers.link.boot import load_file
 from worldrl.workers.link.channel import Channel
 from worldrl.workers.link.wire import PROTOCOL, Arrays
 
-Answer = tuple[dict[str, Any], Arrays]
-"""A header and its arrays."""
+Answer = tuple[dict[str, Any], Arrays]  # A header and its arrays
 PULSE_S = 0.5
-IMAGE = "image"
-"""The main camera's picture; another camera's is called ``<camera>_image``."""
+IMAGE = "image"  # The main camera's picture; another camera's is called `<camera>_image`
 _PARENT_CHECK_S = 1.0
 
 
@@ -84,11 +83,10 @@ class Simulation(Protocol):
 
 
 class Suite(Protocol):
-    """A benchmark's tasks; built from the options of ``hello``.
+    """A benchmark's tasks, built from the options of ``hello``; see :class:`BatchedSuite` for those that step together.
 
-    One whose calls take minutes may have an attribute ``pulse``, which is set to a function of ``(call, slot)`` to be
-    called in between. One whose simulator steps all its environments at once is a :class:`BatchedSuite`. A simulation
-    whose episodes are worded one by one has an attribute ``instruction``.
+    Optional: ``pulse``, set to a function of (call, slot) to be called during calls of minutes; and of simulations
+    ``instruction``, where episodes are worded one by one.
     """
 
     def describe(self) -> dict[str, Any]:
@@ -127,6 +125,14 @@ class BatchedSuite(Protocol):
         """Release the simulator."""
 
 
+def installed(package: str) -> str:
+    """Version of a package in this Python, "none" without it."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
 def is_image(name: str) -> bool:
     """Whether an array of an observation is a camera's picture."""
     return name == IMAGE or name.endswith(f"_{IMAGE}")
@@ -138,11 +144,7 @@ def start_name(slot: int) -> str:
 
 
 def find_suite(target: str) -> Any:
-    """Return the suite's class.
-
-    Args:
-        target: ``module:Class``, or ``/path/to/file.py:Class``.
-    """
+    """Return the suite's class of ``module:Class``, or ``/path/to/file.py:Class``."""
     where, _, name = target.rpartition(":")
     path = Path(where)
     module = load_file(path.stem, path) if path.suffix == ".py" else importlib.import_module(where)
@@ -150,12 +152,7 @@ def find_suite(target: str) -> Any:
 
 
 class Server:
-    """The slots of one worker.
-
-    Args:
-        suite: makes environments.
-        pulse: told before each row's call.
-    """
+    """The slots of one worker; ``pulse`` is called before each row."""
 
     def __init__(self, suite: Suite, pulse: Any) -> None:
         self._suite, self._pulse = suite, pulse
@@ -218,12 +215,7 @@ class Server:
 
 
 class BatchServer:
-    """Serves a :class:`BatchedSuite`.
-
-    Args:
-        suite: moves all environments together.
-        pulse: told before each call.
-    """
+    """Serves a :class:`BatchedSuite`; ``pulse`` is called before each call."""
 
     def __init__(self, suite: BatchedSuite, pulse: Any) -> None:
         self._suite, self._pulse = suite, pulse
@@ -278,12 +270,7 @@ def _stack(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def main(descriptor: str, target: str) -> None:
-    """Serve until ``stop`` or the parent's end.
-
-    Args:
-        descriptor: number of the inherited end of the socket pair.
-        target: see :func:`find_suite`.
-    """
+    """Serve the class ``target`` on an inherited socket's ``descriptor`` until ``stop`` or the parent's end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops its workers
     threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
     channel = Channel(socket.socket(fileno=int(descriptor)))

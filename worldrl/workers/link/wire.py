@@ -26,8 +26,7 @@ sides."""
 
 Arrays = dict[str, NDArray[Any]]
 _LENGTH = struct.Struct("<I")
-_KEPT_BYTES = 4096
-"""Smaller arrays are copied out of a message; a view would keep its images in memory."""
+_KEPT_BYTES = 4096  # Smaller arrays are copied out of a message; a view would keep its images in memory
 _KINDS = ("b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
 _DTYPES = {dtype.str: dtype for dtype in (np.dtype(order + kind) for order in "<>" for kind in _KINDS)}
 """Allowed types by their text: numpy's own parser evaluates parts of it."""
@@ -40,14 +39,11 @@ class WireError(ValueError):
 
 
 def parts(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> list[memoryview]:
-    """Pack a JSON-ready header and named arrays into the parts of one message, flat bytes without a copy.
-
-    Raises:
-        WireError: an array holds something other than numbers or bools.
-    """
+    """Pack a header and arrays into flat bytes without a copy; WireError for other things than numbers and bools."""
     packed = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
     for name, array in packed.items():
-        _require_numbers(name, array.dtype)
+        if array.dtype.str not in _DTYPES:
+            raise WireError(f"array {name!r}: dtype {array.dtype} does not travel; only numbers and bools do")
     # ascontiguousarray makes a scalar a row of one, so the shape is taken from what was given.
     listing = [[name, array.dtype.str, list(np.shape((arrays or {})[name]))] for name, array in packed.items()]
     head = json.dumps({**header, "arrays": listing}).encode()
@@ -61,13 +57,7 @@ def encode(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None 
 
 
 def decode(message: bytes | memoryview) -> tuple[dict[str, Any], Arrays]:
-    """Unpack :func:`encode`; the arrays are writable.
-
-    Arrays are copied out of bytes. Large ones are views of a writable ``message``, which then belongs to them.
-
-    Raises:
-        WireError: the message is damaged, or lists anything but numbers and bools.
-    """
+    """Unpack :func:`encode`; WireError for a damaged message. Arrays are copies, or views of a writable one."""
     try:
         (length,) = _LENGTH.unpack_from(message)
         offset = _LENGTH.size + length
@@ -89,11 +79,7 @@ def decode(message: bytes | memoryview) -> tuple[dict[str, Any], Arrays]:
 
 
 def view(name: str, dtype: object, shape: object, message: bytes | memoryview, offset: int = 0) -> NDArray[Any]:
-    """Numbers as a view of the message's bytes from ``offset`` on; ``dtype`` and ``shape`` as in the header.
-
-    Raises:
-        WireError: they are no numbers or bools, or the message ends inside.
-    """
+    """Numbers as a view of the bytes from ``offset``; WireError for other types or a cut message."""
     kind = _DTYPES.get(dtype) if isinstance(dtype, str) else None
     if kind is None:
         raise WireError(f"{name}: dtype {reprlib.repr(dtype)} does not travel; only numbers and bools do")
@@ -105,8 +91,3 @@ def view(name: str, dtype: object, shape: object, message: bytes | memoryview, o
     if offset + math.prod(shape) * kind.itemsize > len(message):
         raise WireError(f"{name}: the message ends inside it")
     return np.ndarray(shape, kind, message, offset)
-
-
-def _require_numbers(name: str, dtype: np.dtype[Any]) -> None:
-    if dtype.str not in _DTYPES:
-        raise WireError(f"array {name!r}: dtype {dtype} does not travel; only numbers and bools do")

@@ -1,8 +1,4 @@
-"""A scripted expert for ManiSkill's four cube tasks over privileged state, the places of cubes and goals.
-
-It follows legs. A leg moves to a point with a gripper value, and ends when the tool is near enough or its time is
-spent; a pushing leg lasts to the episode's end.
-"""
+"""A scripted expert for ManiSkill's four cube tasks over privileged state, as legs that end near a point or by time."""
 
 from __future__ import annotations
 
@@ -16,15 +12,12 @@ from numpy.typing import NDArray
 from worldrl.workers.maniskill import facts
 
 OPEN, CLOSED = -1.0, 1.0
-GAIN = 1.0
-"""Share of the remaining way per step; the arm follows with a lag."""
+GAIN = 1.0  # Share of the remaining way per step; the arm follows with a lag
 FOREVER = 1000
 CUBE_M = 0.04
 HOVER_M = 0.08
-BEHIND_M = 0.09
-"""Distance before or behind a cube at which the closed fingers come down: half a cube and half a hand."""
-PUSH_M = 0.14
-"""How far beyond the cube's place the tool pushes or pulls: the target's near edge is 0.1 m away."""
+BEHIND_M = 0.09  # Distance before or behind a cube at which the closed fingers come down: half a cube and half a hand
+PUSH_M = 0.14  # How far beyond the cube's place the tool pushes or pulls: the target's near edge is 0.1 m away
 
 Point = NDArray[np.float64]
 
@@ -51,21 +44,14 @@ class NoExpertError(RuntimeError):
 
 @dataclass(frozen=True)
 class Leg:
-    """One leg.
+    """One leg."""
 
-    Attributes:
-        aim: maps the objects' places to a point (m); initial places are under the same names with ``start:``.
-        gripper: -1 open, +1 closed.
-        most: maximum number of steps.
-        least: minimum number of steps.
-        near_m: distance that counts as reached (m).
-    """
-
+    # Maps the objects' places to a point (m); initial places are under the same names with `start:`.
     aim: Callable[[Mapping[str, Point]], Point]
-    gripper: float
-    most: int = 15
-    least: int = 0
-    near_m: float = 0.01
+    gripper: float  # -1 open, +1 closed
+    most: int = 15  # maximum number of steps
+    least: int = 0  # minimum number of steps
+    near_m: float = 0.01  # distance that counts as reached (m)
 
 
 def _above(name: str, height: float) -> Callable[[Mapping[str, Point]], Point]:
@@ -106,8 +92,7 @@ PLANS: Mapping[str, Sequence[Leg]] = {
     "PushCube-v1": _sweep(+1.0),
     "PullCube-v1": _sweep(-1.0),
 }
-GRASPED = {"PickCube-v1": "cube", "StackCube-v1": "cubeA"}
-"""The cube whose faces the fingers are aligned with."""
+GRASPED = {"PickCube-v1": "cube", "StackCube-v1": "cubeA"}  # The cube whose faces the fingers are aligned with
 
 
 def quarter_turn(angle: float) -> float:
@@ -116,11 +101,7 @@ def quarter_turn(angle: float) -> float:
 
 
 class CubeExpert:
-    """The expert's state in one episode of a reset world.
-
-    Raises:
-        NoExpertError: it does not support this task.
-    """
+    """The expert's state in one episode of a reset world; NoExpertError for a task that it does not support."""
 
     def __init__(self, task: str, world: World) -> None:
         if task not in PLANS:

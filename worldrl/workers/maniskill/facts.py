@@ -20,11 +20,9 @@ from dataclasses import dataclass
 
 CONTROL_HZ = 20.0
 POSITION_SCALE, ROTATION_SCALE = 0.1, 0.1
-STORED_STATES = 2**20
-"""Initial states are drawn, not stored; so many numbers identify them."""
+STORED_STATES = 2**20  # Initial states are drawn, not stored; so many numbers identify them
 CAMERAS = {"scene": "base_camera"}
-PACKAGES = {"mani-skill": "3.0.1", "sapien": "3.0.3"}
-"""The exact packages of the physics."""
+PACKAGES = {"mani-skill": "3.0.1", "sapien": "3.0.3"}  # The exact packages of the physics
 VERSION = "maniskill3.0.1"
 DEVICES = ("cuda", "cpu")
 """Devices of SAPIEN's renderer, in the order of preference; the second through Mesa's software Vulkan."""
@@ -32,17 +30,11 @@ DEVICES = ("cuda", "cpu")
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """One task.
+    """One task."""
 
-    Attributes:
-        instruction: for policies; worldrl's, since ManiSkill has none.
-        horizon: control steps, as ManiSkill registers the task.
-        expert: whether the scripted expert supports it.
-    """
-
-    instruction: str
-    horizon: int
-    expert: bool = False
+    instruction: str  # for policies; worldrl's, since ManiSkill has none
+    horizon: int  # control steps, as ManiSkill registers the task
+    expert: bool = False  # whether the scripted expert supports it
 
 
 TASKS: Mapping[str, TaskFacts] = {

@@ -1,8 +1,6 @@
-"""ManiSkill in its own environment: its tasks behind the worker's interface (``link/server.py``).
+"""ManiSkill in its own environment behind the worker's interface (``link/server.py``); each slot is an environment.
 
-Only this module converts ManiSkill's gripper and rotation signs and its state vector; the numbers are in
-``maniskill/facts.py``. Images are rendered on the CPU or the GPU as the launch requests. Each slot is an environment of
-its own on the CPU's PhysX, so episodes of different slots are independent.
+Only here are its gripper, rotation signs and state vector converted; numbers in ``maniskill/facts.py``.
 """
 
 from __future__ import annotations
@@ -21,8 +19,7 @@ from worldrl.workers.link.wire import Arrays
 from worldrl.workers.maniskill import facts
 from worldrl.workers.maniskill.expert import CubeExpert
 
-TOUCH_N = 1e-3
-"""Force (N) between a finger and an object that counts as contact."""
+TOUCH_N = 1e-3  # Force (N) between a finger and an object that counts as contact
 
 
 class ManiSkillError(Refusal):
@@ -35,17 +32,7 @@ def vendor_action(action: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 class ManiSkill:
-    """Some tasks of ManiSkill.
-
-    Args:
-        suite: a key of :data:`~worldrl.workers.maniskill.facts.SUITES`.
-        image_size: pixels of the square images.
-        cameras: worldrl's camera names; empty renders nothing.
-        device: of SAPIEN's renderer: ``cpu`` or ``cuda``.
-
-    Raises:
-        ManiSkillError: other packages than the protocol names.
-    """
+    """Tasks of a suite of ``facts.SUITES``; ManiSkillError for other packages than the protocol's."""
 
     def __init__(self, *, suite: str, image_size: int = 128, cameras: Sequence[str] = (), device: str = "cpu") -> None:
         self.packages = {name: version(name) for name in facts.PACKAGES}
@@ -90,11 +77,7 @@ class ManiSkill:
         return Simulation(self, task, env)
 
     def probe(self) -> dict[str, Any]:
-        """Leave the first task's scene alone for ten steps: nothing may fall or drift.
-
-        Raises:
-            ManiSkillError: an object moved by more than a centimetre.
-        """
+        """Leave a scene alone for ten steps; ManiSkillError where an object moves by more than a centimetre."""
         simulation = self.make(facts.SUITES[self.suite][0])
         try:
             simulation.reset(0, 0, render=False)

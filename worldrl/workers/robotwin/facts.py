@@ -20,8 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 COMMIT = "cf47ab5697c81c39f78522ba24102f789b6bce5e"
-CLIENT_COMMIT = "7198143e890ee73bee241c6cf2521f748ab91427"
-"""Commit of XPolicyLab, the client of RoboTwin's evaluation."""
+CLIENT_COMMIT = "7198143e890ee73bee241c6cf2521f748ab91427"  # Commit of XPolicyLab, the client of RoboTwin's evaluation
 ARM_JOINTS = 6
 SIZE = 14
 CAMERAS = {"head": "head_camera", "left_wrist": "left_camera", "right_wrist": "right_camera"}
@@ -29,18 +28,14 @@ CAMERAS = {"head": "head_camera", "left_wrist": "left_camera", "right_wrist": "r
 CLIENT_CAMERAS = {"head": "cam_head", "left_wrist": "cam_left_wrist", "right_wrist": "cam_right_wrist"}
 """worldrl's camera names → those of RoboTwin's evaluation client."""
 IMAGE = (240, 320)
-FRAME_HZ = 10.0
-"""RoboTwin's playback rate of videos; a step lasts as long as its motion."""
+FRAME_HZ = 10.0  # RoboTwin's playback rate of videos; a step lasts as long as its motion
 CONFIGS: Mapping[str, str] = {"robotwin_clean": "demo_clean", "robotwin_randomised": "demo_randomized"}
 """Suite → task configuration of the checkout."""
-DEFAULT_STEPS = 1000
-"""Time limit of a task that the checkout's table does not name."""
+DEFAULT_STEPS = 1000  # Time limit of a task that the checkout's table does not name
 EMBODIMENT = "aloha-agilex"
 SEED_BLOCK = 100000
-MOST_ATTEMPTS = 50
-"""Candidates per start before the search fails, as in RoboTwin's batch evaluation."""
-FAILED_IN_A_ROW = 5
-"""This many consecutive exceptions mean a broken installation."""
+MOST_ATTEMPTS = 50  # Candidates per start before the search fails, as in RoboTwin's batch evaluation
+FAILED_IN_A_ROW = 5  # This many consecutive exceptions mean a broken installation
 STORED_STATES = SEED_BLOCK // MOST_ATTEMPTS
 
 NEEDED = (
@@ -63,10 +58,7 @@ def first_seed(seed: int) -> int:
 
 
 def joints() -> dict[str, list[Any]]:
-    """Names and bounds of an action's numbers.
-
-    The bounds catch degrees and unnormalised grippers; the robot's own limits are within them.
-    """
+    """Names and bounds of an action's numbers; the bounds catch degrees and unnormalised grippers."""
     names = [*(f"joint{number}" for number in range(1, ARM_JOINTS + 1)), "gripper"]
     high = [6.2832] * ARM_JOINTS + [1.0]
     low = [-6.2832] * ARM_JOINTS + [0.0]

@@ -1,8 +1,4 @@
-"""Seeds that RoboTwin's expert has solved: searched once, stored as one small file per candidate.
-
-A verdict is a function of task, configuration and candidate. Several workers may search the same folder: they write
-equal files, each by one rename.
-"""
+"""Seeds that RoboTwin's expert has solved: a small file per candidate, the same whichever worker writes it."""
 
 from __future__ import annotations
 
@@ -30,11 +26,7 @@ class VerifiedSeeds:
         self._folder, self._verify = folder, verify
 
     def find(self, init_id: int, seed: int) -> tuple[int, dict[str, Any]]:
-        """Return the ``init_id``-th solved candidate and the expert's description of its scene.
-
-        Raises:
-            RoboTwinError: too many candidates were not solved, or too many consecutive ones raised an exception.
-        """
+        """Return the ``init_id``-th solved candidate and its scene; RoboTwinError after too many failures."""
         first, solved, failures = facts.first_seed(seed), -1, 0
         attempts = facts.MOST_ATTEMPTS * (init_id + 1)
         for candidate in range(first, first + attempts):
@@ -54,10 +46,7 @@ class VerifiedSeeds:
         )
 
     def verdict(self, candidate: int) -> Verdict:
-        """Return the stored verdict of a candidate, or play it with the expert.
-
-        Exceptions are not stored: a repaired installation must not repeat them.
-        """
+        """Return a candidate's stored verdict, or play it; exceptions are not stored: a repair may follow."""
         path = self._folder / f"{candidate}.json"
         if path.exists():
             return json.loads(path.read_text())

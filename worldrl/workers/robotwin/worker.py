@@ -1,10 +1,7 @@
 """A RoboTwin 2.0 checkout behind the worker's interface (``link/server.py``); facts in ``robotwin/facts.py``.
 
-RoboTwin is a folder of scripts, not a package: the process adds it to its path and works inside it. Each scene seeds
-its global generators, so a process holds one environment at a time.
-
-Written against the commit of ``robotwin/facts.py`` and tested against a double with its interface; it never ran against
-the real one.
+A folder of scripts: the process works inside it, with one environment, since each scene seeds its global generators.
+Written against the commit of the facts and tested against a double; it never ran against the real one.
 """
 
 from __future__ import annotations
@@ -14,13 +11,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from worldrl.workers.link.server import installed
 from worldrl.workers.link.wire import Arrays
 from worldrl.workers.robotwin import facts
 from worldrl.workers.robotwin.starts import FAILED, SOLVED, UNSOLVED, UNSTABLE, RoboTwinError, Verdict, VerifiedSeeds
@@ -74,14 +71,7 @@ def scene_arguments(root: Path, task: str, config: str) -> dict[str, Any]:
 
 
 class RoboTwin:
-    """All tasks of a checkout, clean or randomised.
-
-    Args:
-        suite: a key of :data:`~worldrl.workers.robotwin.facts.CONFIGS`.
-        checkout: folder of RoboTwin 2.0.
-        seeds: folder of the expert's verdicts.
-        cameras: worldrl's camera names; empty renders nothing.
-    """
+    """All tasks of a checkout, clean or randomised; ``seeds`` is the folder of the expert's verdicts."""
 
     def __init__(self, *, suite: str, checkout: str, seeds: str, cameras: Sequence[str] = ()) -> None:
         self.suite, self.config, self.cameras = suite, facts.CONFIGS[suite], tuple(cameras)
@@ -106,7 +96,7 @@ class RoboTwin:
             "suite": self.suite,
             "tasks": tasks,
             "stored_states": facts.STORED_STATES,
-            "packages": {"robotwin": self.commit, **{name: _version(name) for name in ("sapien", "mplib")}},
+            "packages": {"robotwin": self.commit, **{name: installed(name) for name in ("sapien", "mplib")}},
             "assets": "of the checkout",
             "control_hz": facts.FRAME_HZ,
             "joints": facts.joints(),
@@ -212,11 +202,7 @@ class Simulation:
         return row
 
     def expert(self) -> NDArray[np.float32]:
-        """RoboTwin's expert plays whole episodes, not single actions.
-
-        Raises:
-            RoboTwinError: always.
-        """
+        """RoboTwinError always: RoboTwin's expert plays whole episodes, not single actions."""
         raise RoboTwinError(
             "RoboTwin's expert plays whole episodes; every start was solved by it before it is given out"
         )
@@ -226,10 +212,3 @@ class Simulation:
         if self._open:
             self.env.close_env()
             self._open = False
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "none"

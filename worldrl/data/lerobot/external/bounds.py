@@ -1,7 +1,4 @@
-"""Actions beyond the robot's range in an external dataset: refused, or moved to it by ``clip_actions``.
-
-Shapes legend: ``n`` rows, ``A`` numbers of an action.
-"""
+"""Actions beyond the robot's range in an external dataset: refused, or moved to it by ``clip_actions``."""
 
 from __future__ import annotations
 
@@ -37,11 +34,7 @@ def clips(folder: ExternalFolder, stated: Mapping[str, Any]) -> bool:
 def within_bounds(
     action: NDArray[np.float32], spec: ActionSpec, *, clip: bool, where: str, path: Path
 ) -> NDArray[np.float32]:
-    """Return actions ``[n, A]`` within the robot's range.
-
-    Raises:
-        ArtefactError: one lies beyond and is not clipped; names the field, row, value and setting.
-    """
+    """Return actions ``[n, A]`` within the robot's range; ArtefactError names row and value beyond it."""
     low, high = np.array(spec.low, np.float32), np.array(spec.high, np.float32)
     if clip:
         return np.clip(action, low, high)

@@ -21,11 +21,7 @@ SIZE = 64
 
 
 def read_cameras(folder: ExternalFolder, stated: Mapping[str, Any], draft: Draft) -> dict[str, str]:
-    """Return features by our names, the main camera first, whatever the order in ``worldrl.json``.
-
-    Raises:
-        SettingError: what is stated is impossible.
-    """
+    """Return features by our names, the main camera first; SettingError where what is stated is impossible."""
     there = [name for name, feature in folder.features.items() if feature.is_image]
     if "cameras" in stated:
         return main_first(_stated_cameras(folder, stated["cameras"], there))
@@ -56,12 +52,7 @@ def _stated_cameras(folder: ExternalFolder, cameras: Any, there: list[str]) -> d
 
 
 def _unasked(folder: ExternalFolder, there: list[str], draft: Draft) -> list[str]:
-    """Return the colour cameras; which are meant is asked where another one measures depth.
-
-    Raises:
-        ArtefactError: the tables have a camera or a flag that ``info.json`` does not list.
-        SettingError: there is no colour camera.
-    """
+    """Return the colour cameras; which are meant is asked where another one measures depth."""
     colour = [name for name in there if folder.features[name].is_colour and not folder.features[name].depth]
     others = [name for name in there if name not in colour]
     if lost := unlisted(folder, (*NAMES, REWARD)):
@@ -84,11 +75,7 @@ def main_first(cameras: Mapping[str, str]) -> dict[str, str]:
 def read_image_size(
     folder: ExternalFolder, stated: Mapping[str, Any], cameras: Mapping[str, str], draft: Draft
 ) -> tuple[tuple[int, int], Fit]:
-    """Return rows and columns that images get, those of the folder where nothing is stated, and how they get them.
-
-    Raises:
-        SettingError: what is stated is impossible.
-    """
+    """Return rows and columns that images get, the folder's where none are stated, and how; SettingError."""
     sizes = sorted({folder.features[name].image_size for name in cameras.values()})
     size, fit = _stated_size(folder, stated.get("image_size")), _stated_fit(folder, stated)
     if size is None:

@@ -22,15 +22,7 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def require_digest(folder: Path, file: Path) -> None:
-    """Compare a file with every digest that is stored of it; nothing where there is none.
-
-    Args:
-        folder: the dataset.
-        file: one of its files.
-
-    Raises:
-        ArtefactError: the file is missing, or is not the one that a digest was stored of.
-    """
+    """Compare a file with every digest stored of it, if any; ArtefactError where it is missing or another."""
     stored = list(_stored(folder, file.relative_to(folder)))
     if not stored:
         return

@@ -63,17 +63,11 @@ SOURCE = "lerobot"
 
 @dataclass(frozen=True)
 class ExternalDataset:
-    """A foreign dataset, opened.
+    """A foreign dataset, opened."""
 
-    Attributes:
-        folder: its metadata.
-        meaning: of its numbers.
-        header: what its episodes share.
-    """
-
-    folder: ExternalFolder
-    meaning: Meaning
-    header: DatasetHeader
+    folder: ExternalFolder  # its metadata
+    meaning: Meaning  # of its numbers
+    header: DatasetHeader  # what its episodes share
 
     def records(self) -> Iterator[tuple[EpisodeRecord, Callable[[], Episode]]]:
         """What is known of each episode that is kept, and what decodes it."""
@@ -110,11 +104,8 @@ class ExternalDataset:
 def open_external(path: Path, wanted: ImageFit | None = None) -> ExternalDataset:
     """Open a folder, and say once per process what was assumed about it.
 
-    ``wanted`` replaces ``image_size`` and ``fit`` of ``worldrl.json`` where these give images of another size.
-
-    Raises:
-        ArtefactError: its metadata is incomplete or damaged.
-        SettingError: what its numbers mean cannot be told; the message has the line to write.
+    ``wanted`` replaces its ``image_size`` and ``fit``. ArtefactError for damaged metadata; SettingError, with the line
+    to write, where the meaning of its numbers is unknown.
     """
     folder = read_folder(path)
     require_rows(folder)
@@ -137,11 +128,7 @@ def _tell(path: Path, assumed: tuple[str, ...]) -> None:
 
 
 def successes(folder: ExternalFolder, meaning: Meaning) -> frozenset[int]:
-    """Numbers of the episodes that fulfilled their task at some frame that they keep.
-
-    Raises:
-        ArtefactError: a data file lacks the feature.
-    """
+    """Numbers of the episodes that fulfilled their task at some frame that they keep."""
     if not is_feature(meaning.success):
         return succeeded(folder, meaning.success)
     found: set[int] = set()
@@ -157,16 +144,7 @@ def successes(folder: ExternalFolder, meaning: Meaning) -> frozenset[int]:
 
 
 def read_episode(dataset: ExternalDataset, episode: ExternalEpisode, record: EpisodeRecord) -> Episode:
-    """Decode one episode.
-
-    Args:
-        dataset: opened.
-        episode: where it lies.
-        record: what is known of it.
-
-    Raises:
-        ArtefactError: the files say something else than the metadata, or hold what no episode may; with file and field.
-    """
+    """Decode one episode; ArtefactError, with file and field, where files and metadata disagree."""
     with _left_out_by_mend(dataset.folder, episode):
         table = _rows(dataset, episode)
         times = scalars(table, "timestamp", episode.file)

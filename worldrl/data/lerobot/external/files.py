@@ -1,7 +1,7 @@
 """Files of a LeRobotDataset that others made: which ones may be read, and Parquet tables in typed errors.
 
-A folder's metadata names its files by patterns. They stay inside the folder: no ``..``, no absolute name, no link to a place
-outside it. A snapshot in Hugging Face's cache is an exception: its files are links to ``blobs`` of the same dataset.
+The patterns of a folder's metadata stay inside it: no ``..``, no absolute name, no link to a place outside. Hugging
+Face's cache is an exception: its files are links to ``blobs`` of the same dataset.
 """
 
 from __future__ import annotations
@@ -29,17 +29,9 @@ PLAIN = re.compile(r"[^\x00-\x1f\x7f\\]*")
 
 
 def file_of(folder: Path, where: str, pattern: str, numbers: Sequence[int], key: str = "") -> Path:
-    """Return the file that a pattern of ``info.json`` means.
+    """Return the file of numbers of chunk and file, and of a camera's ``key``, by a pattern of ``info.json``.
 
-    Args:
-        folder: the dataset.
-        where: file and field of the pattern, for the message.
-        pattern: for example ``"data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"``.
-        numbers: of chunk and file.
-        key: name of the camera, for ``{video_key}``.
-
-    Raises:
-        ArtefactError: the pattern has other fields or formats, or leads out of the folder.
+    ArtefactError, from ``where``, for other fields or formats, or one that leads out of the folder.
     """
     parts = list(_parts(where, pattern))
     values = {"chunk_index": numbers[0], "file_index": numbers[1], "video_key": key}
@@ -79,11 +71,7 @@ def _parts(where: str, pattern: str) -> Iterator[tuple[str, str, str]]:
 
 
 def require_file(folder: Path, file: Path) -> None:
-    """Refuse what is missing, no regular file, or a link to a place outside the dataset.
-
-    Raises:
-        ArtefactError: with the file.
-    """
+    """ArtefactError for what is missing, no regular file, or a link to a place outside the dataset."""
     _require_regular(file)
     target, root = file.resolve(), folder.resolve()
     roots = [root, *([root.parents[1] / "blobs"] if root.parent.name == "snapshots" else [])]
@@ -103,21 +91,11 @@ def _require_regular(file: Path) -> None:
 
 
 def _first_line(reason: BaseException) -> str:
-    """Return the first line of an error of another library."""
     return next(iter(str(reason).splitlines()), "") or type(reason).__name__
 
 
 def read_columns(file: Path, columns: Sequence[str], **options: Any) -> pa.Table:
-    """Read columns of a Parquet file; checksums of its pages are verified where it has them.
-
-    Args:
-        file: which.
-        columns: names.
-        **options: of ``pyarrow.parquet.read_table``.
-
-    Raises:
-        ArtefactError: the file is missing or damaged, or lacks one of them.
-    """
+    """Read columns of a Parquet file and verify its checksums; ArtefactError where one is missing or damaged."""
     there = read_schema(file).names
     missing = [name for name in columns if name not in there]
     if missing:
@@ -133,11 +111,7 @@ def read_columns(file: Path, columns: Sequence[str], **options: Any) -> pa.Table
 
 
 def read_schema(file: Path) -> pa.Schema:
-    """Return the types of a Parquet file's columns.
-
-    Raises:
-        ArtefactError: the file is missing, damaged, or no Parquet.
-    """
+    """Return the types of a Parquet file's columns; ArtefactError where it is missing, damaged, or another file."""
     _require_regular(file)
     try:
         schema = pq.read_schema(file)

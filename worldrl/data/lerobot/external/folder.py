@@ -54,70 +54,41 @@ MAX_TIME_S = 1e9
 
 @dataclass(frozen=True)
 class Clip:
-    """Where an episode lies in a video file.
+    """Where an episode lies in a video file."""
 
-    Attributes:
-        file: the video.
-        start_s: time of the episode's first frame in it (s).
-        end_s: time at which the episode ends in it (s).
-    """
-
-    file: Path
-    start_s: float
-    end_s: float
+    file: Path  # the video
+    start_s: float  # time of the episode's first frame in it (s)
+    end_s: float  # time at which the episode ends in it (s)
 
 
 @dataclass(frozen=True)
 class ExternalEpisode:
-    """One row of the episode table.
+    """One row of the episode table."""
 
-    Attributes:
-        index: its number.
-        rows: how many frames it has.
-        first_row: how many rows come before it in the dataset.
-        sentence: what the robot was told.
-        file: the data file.
-        clips: by camera feature, of the cameras that are videos.
-    """
-
-    index: int
-    rows: int
-    first_row: int
-    sentence: str
-    file: Path
-    clips: Mapping[str, Clip]
+    index: int  # its number
+    rows: int  # how many frames it has
+    first_row: int  # how many rows come before it in the dataset
+    sentence: str  # what the robot was told
+    file: Path  # the data file
+    clips: Mapping[str, Clip]  # by camera feature, of the cameras that are videos
 
 
 @dataclass(frozen=True)
 class ExternalFolder:
-    """What the metadata says.
+    """What the metadata says."""
 
-    Attributes:
-        path: the folder.
-        fps: frames per second, as ``info.json`` states them.
-        robot_type: likewise; empty where it says none.
-        data_path: pattern of the data files.
-        video_path: pattern of the video files; empty where it says none.
-        features: by name.
-        sentences: by ``task_index``.
-        selection: which episodes are kept.
-        table: every row of the episode table, by number.
-        promised: how many episodes ``info.json`` counts.
-        episodes: those that are kept, in order.
-        verified: films, by camera, and data files that were verified since the folder was opened.
-    """
-
-    path: Path
-    fps: float
-    robot_type: str
-    data_path: str
-    video_path: str
-    features: Mapping[str, Feature]
-    sentences: Mapping[int, str]
-    selection: Selection
-    table: Mapping[int, TableRow]
-    promised: int
-    episodes: tuple[ExternalEpisode, ...]
+    path: Path  # the folder
+    fps: float  # frames per second, as `info.json` states them
+    robot_type: str  # likewise; empty where it says none
+    data_path: str  # pattern of the data files
+    video_path: str  # pattern of the video files; empty where it says none
+    features: Mapping[str, Feature]  # by name
+    sentences: Mapping[int, str]  # by `task_index`
+    selection: Selection  # which episodes are kept
+    table: Mapping[int, TableRow]  # every row of the episode table, by number
+    promised: int  # how many episodes `info.json` counts
+    episodes: tuple[ExternalEpisode, ...]  # those that are kept, in order
+    # Films, by camera, and data files that were verified since the folder was opened.
     verified: set[tuple[str, Path]] = field(default_factory=set, compare=False, repr=False)
 
     @property
@@ -169,11 +140,7 @@ class ExternalFolder:
 
 
 def is_external(folder: Path) -> bool:
-    """Whether this is a LeRobotDataset of a version that is read here, and not one that worldrl wrote.
-
-    Raises:
-        ArtefactError: ``info.json`` is damaged, or a link to a place outside the folder.
-    """
+    """Whether this is a LeRobotDataset of the version read here, not worldrl's; ArtefactError if damaged."""
     path = folder / INFO_PATH
     if (folder / JOURNAL_PATH).exists() or not path.exists():
         return False
@@ -183,14 +150,9 @@ def is_external(folder: Path) -> bool:
 
 
 def read_folder(path: Path) -> ExternalFolder:
-    """Read the metadata of a folder.
+    """Read the metadata of a folder for which :func:`is_external` holds.
 
-    Args:
-        path: for which :func:`is_external` holds.
-
-    Raises:
-        ArtefactError: a file or field that is missing, or says something else than another one; the message names both.
-        SettingError: ``worldrl.json`` keeps no episode, or has an impossible key.
+    ArtefactError for a field that is missing or contradicts another; SettingError for an impossible ``worldrl.json``.
     """
     info = read_info(path)
     features = info.typed_features(path / INFO_PATH)
@@ -232,15 +194,7 @@ def _episodes(folder: ExternalFolder, rows: Iterable[TableRow]) -> list[External
 
 
 def with_films(folder: ExternalFolder, cameras: Iterable[str]) -> ExternalFolder:
-    """Look up the films of the cameras that are read; those of others may be missing.
-
-    Args:
-        folder: the metadata.
-        cameras: names of features.
-
-    Raises:
-        ArtefactError: an episode that is kept has no film, or the episode table says something impossible about it.
-    """
+    """Look up the films of the cameras that are read; ArtefactError where a kept episode has none."""
     names = [name for name in cameras if folder.features[name].dtype == "video"]
     faults: dict[int, str] = {}
     found: list[ExternalEpisode] = []
@@ -260,16 +214,7 @@ def with_films(folder: ExternalFolder, cameras: Iterable[str]) -> ExternalFolder
 
 
 def clip_of(folder: ExternalFolder, index: int, name: str) -> Clip:
-    """Return the part of a film. Data and videos are numbered apart: one's number says nothing about the other's.
-
-    Args:
-        folder: the metadata.
-        index: number of an episode of the table.
-        name: of the camera.
-
-    Raises:
-        ArtefactError: the episode table has something else than numbers and times.
-    """
+    """Return an episode's part of a camera's film; ArtefactError for other than numbers and times."""
     films, prefix = folder.table[index].films, f"videos/{name}/"
     where = f"{folder.path / 'meta/episodes'}: episode {index}, field '{prefix}"
     numbers: list[int] = []

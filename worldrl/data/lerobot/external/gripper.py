@@ -1,7 +1,4 @@
-"""What a gripper's numbers mean in an external dataset: its two ends, stated, read off LIBERO's fingers, or asked for.
-
-Shapes legend: ``n`` rows, ``S`` and ``A`` numbers of state and action, ``G`` grippers.
-"""
+"""What a gripper's numbers mean in an external dataset. Shapes: ``n`` rows, ``S`` state, ``A`` action, ``G`` grips."""
 
 from __future__ import annotations
 
@@ -32,15 +29,9 @@ Ends = tuple[tuple[float, float], ...]
 
 
 def read_ends(folder: ExternalFolder, given: Any, names: tuple[str, ...]) -> Ends:
-    """Return the ends that ``worldrl.json`` states: one pair for all grippers, or a pair by the gripper's name.
+    """Return the stated ends: ``{"open": number, "closed": number}`` for all grippers, or such pairs by name.
 
-    Args:
-        folder: for messages.
-        given: ``{"open": number, "closed": number}``, or such pairs by name.
-        names: of the robot's numbers.
-
-    Raises:
-        SettingError: no number is a gripper, a name is none of them, or a pair is none.
+    SettingError where no number is a gripper, a name is none of them, or a pair is none.
     """
     grippers = [names[place] for place in gripper_places(names)]
     if not grippers:
@@ -82,23 +73,14 @@ def plain_ends(ends: Ends, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def needs_ends(column: NDArray[np.float32]) -> bool:
-    """Whether numbers of a gripper are not 0 closed and 1 open: outside [0, 1], or moving on one side of the middle.
-
-    Args:
-        column: all rows ``[n]`` of a gripper's recorded targets.
-    """
+    """Whether targets ``[n]`` of a gripper are not 0 closed and 1 open: outside, or on one side of the middle."""
     least, greatest = float(column.min()), float(column.max())
     moves = greatest - least > max(MOVING, IDLE * max(abs(least), abs(greatest)))
     return least < -SLACK or greatest > 1 + SLACK or (moves and not least < 0.5 < greatest)
 
 
 def data_ends(action: NDArray[np.float32], places: tuple[int, ...]) -> Ends | None:
-    """Take the ends from the data, the larger number for open; None where the numbers are 0 closed and 1 open as they are.
-
-    Args:
-        action: all rows ``[n, A]``.
-        places: of the grippers.
-    """
+    """Take the ends from actions ``[n, A]``, the larger for open; None where they are 0 closed and 1 open."""
     if not any(needs_ends(action[:, place]) for place in places):
         return None
     return tuple(_column_ends(action[:, place].astype(np.float64)) for place in places)
@@ -139,11 +121,7 @@ def libero_ends(
     action: NDArray[np.float32],
     draft: Draft,
 ) -> Ends:
-    """Return LIBERO's ends: stated, or read off the fingers, or asked for.
-
-    Raises:
-        SettingError: what is stated is impossible, or the fingers do the opposite.
-    """
+    """Return LIBERO's ends: stated, read off the fingers, or asked for; SettingError where the fingers contradict."""
     measured = measured_gripper(state, action)
     if "gripper" not in stated:
         if measured is None:
@@ -165,14 +143,9 @@ def libero_ends(
 
 
 def measured_gripper(state: NDArray[np.float32], action: NDArray[np.float32]) -> tuple[float, float] | None:
-    """Read off the fingers which gripper command opens and which closes.
+    """Numbers for open and for closed, by ``state`` ``[n, 8]`` (two fingers last, m) and ``action`` ``[n, 7]``.
 
-    Args:
-        state: ``[n, 8]``, the last two the fingers (m).
-        action: ``[n, 7]``, the last the command: two sides of [-1, 1], or of [0, 1].
-
-    Returns:
-        The numbers for open and for closed; None where the commands or the fingers do not tell.
+    None where commands (two sides of [-1, 1] or [0, 1]) or fingers do not show it.
     """
     command, opening = action[:, 6], state[:, 6] - state[:, 7]
     ends = (0.0 if command.min() > -0.5 else -1.0), 1.0

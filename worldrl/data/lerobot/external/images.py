@@ -1,7 +1,4 @@
-"""Pictures of a foreign LeRobotDataset: PNG or JPEG in the rows, or frames of a video that many episodes share.
-
-Shapes legend: ``N`` rows of an episode, ``Y X`` pixels.
-"""
+"""Images of an external LeRobotDataset: PNG or JPEG in the rows, or frames of a video that many episodes share."""
 
 from __future__ import annotations
 
@@ -39,15 +36,7 @@ def _beside(entry: Any) -> str:
 
 
 def stored_images(column: Sequence[Any], where: str) -> Iterator[Picture]:
-    """Decode the rows of an image column, RGB.
-
-    Args:
-        column: ``{"bytes": ..., "path": ...}`` per row, as Hugging Face datasets store pictures.
-        where: file and feature, for the message.
-
-    Raises:
-        ArtefactError: a row without a picture, or with a damaged one.
-    """
+    """Decode the rows ``{"bytes": ..., "path": ...}`` of an image column, RGB; ArtefactError for a damaged one."""
     for row, entry in enumerate(column):
         content = entry.get("bytes") if isinstance(entry, Mapping) else None
         picture = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR) if content else None
@@ -57,15 +46,9 @@ def stored_images(column: Sequence[Any], where: str) -> Iterator[Picture]:
 
 
 def film_images(clip: Clip, times: NDArray[np.float64], where: str) -> Iterator[Picture]:
-    """Decode an episode's frames out of a video, RGB: for each row the frame at ``clip.start_s`` plus its time.
+    """Decode an episode's frames out of a video, RGB: for each row the frame at ``clip.start_s`` plus its time (s).
 
-    Args:
-        clip: file, and when the episode begins.
-        times: of the rows (s), ascending; inside the clip.
-        where: file and feature, for the message.
-
-    Raises:
-        ArtefactError: the video cannot be read or is damaged, or a row has no frame at its time.
+    ArtefactError, from ``where``, for a damaged video, or a row without a frame at its time.
     """
     wanted, given = clip.start_s + times, 0
     for seeks in (True, False):  # a film of open groups of frames has errors after a seek, and none from its beginning
@@ -88,11 +71,7 @@ def film_images(clip: Clip, times: NDArray[np.float64], where: str) -> Iterator[
 
 
 def read_film(file: Path, where: str) -> Film:
-    """Read a film's end and rate from its index; nothing is decoded.
-
-    Raises:
-        ArtefactError: it cannot be read.
-    """
+    """Read a film's end and rate from its index, undecoded; ArtefactError where it cannot be read."""
     try:
         with _opened(file) as container:
             stream = container.streams.video[0]

@@ -22,21 +22,13 @@ MAX_FPS, MAX_SIDE, MAX_SIZE = 10_000, 8192, 100_000
 
 @dataclass(frozen=True)
 class Feature:
-    """One feature of ``info.json``.
+    """One feature of ``info.json``."""
 
-    Attributes:
-        name: its key.
-        dtype: as written there: ``float32``, ``image``, ``video``, ...
-        shape: of one row.
-        labels: names of its numbers, where it has as many.
-        depth: a camera that measures distance and is marked as such.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    labels: tuple[str, ...]
-    depth: bool = False
+    name: str  # its key
+    dtype: str  # as written there: `float32`, `image`, `video`, ...
+    shape: tuple[int, ...]  # of one row
+    labels: tuple[str, ...]  # names of its numbers, where it has as many
+    depth: bool = False  # a camera that measures distance and is marked as such
 
     @property
     def is_image(self) -> bool:
@@ -68,47 +60,23 @@ class FeatureEntry:
 
 @dataclass(frozen=True)
 class Info:
-    """The fields that are read.
+    """The fields that are read."""
 
-    Attributes:
-        fps: frames per second.
-        features: by name, as written.
-        data_path: pattern of the data files.
-        video_path: pattern of the video files, where there are any.
-        robot_type: name of the robot, if it has one.
-        total_episodes: how many there should be, where it is written.
-        total_frames: how many rows there should be, where it is written.
-    """
-
-    fps: float
-    features: dict[str, Any]
-    data_path: str
-    video_path: str | None = None
-    robot_type: str | None = None
-    total_episodes: int | None = None
-    total_frames: int | None = None
+    fps: float  # frames per second
+    features: dict[str, Any]  # by name, as written
+    data_path: str  # pattern of the data files
+    video_path: str | None = None  # pattern of the video files, where there are any
+    robot_type: str | None = None  # name of the robot, if it has one
+    total_episodes: int | None = None  # how many there should be, where it is written
+    total_frames: int | None = None  # how many rows there should be, where it is written
 
     def typed_features(self, where: Path) -> dict[str, Feature]:
-        """Return the features.
-
-        Args:
-            where: the file, for the message.
-
-        Raises:
-            ArtefactError: one without dtype and shape, or with impossible ones.
-        """
+        """Return the features; ArtefactError for one without dtype and shape, or with impossible ones."""
         return {name: _feature(where, name, entry) for name, entry in self.features.items()}
 
 
 def read_info(path: Path) -> Info:
-    """Read ``info.json`` of a dataset.
-
-    Args:
-        path: the dataset.
-
-    Raises:
-        ArtefactError: no JSON, a field that is missing, or one of another type; with file and field.
-    """
+    """Read ``info.json`` of a dataset; ArtefactError with the field that is missing or of another type."""
     where = path / INFO_PATH
     info: Info = _typed(Info, read_json(where, error=ArtefactError), str(where))
     if not 0 < info.fps <= MAX_FPS:
@@ -117,7 +85,6 @@ def read_info(path: Path) -> Info:
 
 
 def _typed(hint: Any, entry: Mapping[str, Any], where: str) -> Any:
-    """Make a dataclass of the keys that it knows."""
     known = {name: entry[name] for name in hint.__dataclass_fields__ if name in entry}
     try:
         return from_plain(hint, known, where=where, error=ArtefactError)

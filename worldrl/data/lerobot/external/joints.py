@@ -1,9 +1,7 @@
 """A robot of joint targets in an external dataset: held against all rows, and described from them where nobody did.
 
-The command of row ``t + 1`` is the target of row ``t``. Imagination moves its command no faster than ``max_speed``, so a
-recorded target is followed exactly if each number's change between rows is at most ``max_speed / control_hz``.
-
-Shapes legend: ``n`` rows, ``A`` numbers of an action, of a command and of a state.
+The command of row ``t + 1`` is the target of row ``t``, followed exactly if each number's change between rows is at
+most ``max_speed / control_hz``. Shapes: ``n`` rows, ``A`` numbers of an action, of a command and of a state.
 """
 
 from __future__ import annotations
@@ -26,17 +24,7 @@ TRACKED = 0.5
 
 
 def describe_joints(names: Sequence[str], sample: Sample, ends: Ends | None, control_hz: float) -> dict[str, Any]:
-    """Describe joint targets by the data: ranges rounded outwards, speeds that reach every target with a margin.
-
-    Args:
-        names: of the numbers.
-        sample: all rows.
-        ends: of the grippers, whose numbers are mapped to 0 closed and 1 open; None where they are such.
-        control_hz: rows per second.
-
-    Returns:
-        An embodiment as ``worldrl.json`` has it.
-    """
+    """Describe joint targets as ``worldrl.json`` has them: ranges rounded outwards, speeds with a margin."""
     size, grippers = len(names), gripper_places(names)
     spec = joint_targets(tuple(names), (-1.0,) * size, (1.0,) * size)
     mapped = in_robots_numbers(sample.action, ends, spec).astype(np.float64)
@@ -66,13 +54,7 @@ def largest_changes(sample: Sample, ends: Ends | None, names: tuple[str, ...]) -
 
 
 def gripper_faults(robot: JointEmbodiment, sample: Sample, ends: Ends | None) -> list[str]:
-    """Say which grippers' numbers are not 0 closed and 1 open.
-
-    Args:
-        robot: as stated.
-        sample: all rows.
-        ends: as stated; None where none are.
-    """
+    """Say which grippers' numbers, mapped by the stated ends, are not 0 closed and 1 open."""
     mapped, faults = in_robots_numbers(sample.action, ends, robot.actions), list[str]()
     for place in robot.actions.grippers:
         name, column = robot.names[place], mapped[:, place]
@@ -98,14 +80,7 @@ def one_sided(robot: JointEmbodiment, sample: Sample, ends: Ends | None) -> list
 
 
 def joint_faults(robot: JointEmbodiment, sample: Sample, ends: Ends | None, *, derived: bool) -> list[str]:
-    """Say in what a stated robot contradicts the data.
-
-    Args:
-        robot: as stated.
-        sample: all rows.
-        ends: as stated, and not at fault; None where none are.
-        derived: the command is the last target, so it must be reached within a row.
-    """
+    """Say in what a stated robot contradicts the data; a ``derived`` command must reach its target within a row."""
     mapped = in_robots_numbers(sample.action, ends, robot.actions)
     for i, (low, high) in enumerate(zip(robot.low, robot.high, strict=True)):
         name, least, greatest = robot.names[i], mapped[:, i].min(), mapped[:, i].max()
@@ -157,7 +132,6 @@ def _ranges(values: NDArray[np.float64]) -> tuple[list[float], list[float]]:
 
 
 def _rounded(value: float, *, up: bool) -> float:
-    """Round a positive number to three digits."""
     return _to_unit(value, 10.0 ** (np.floor(np.log10(value)) - 2), up=up)
 
 

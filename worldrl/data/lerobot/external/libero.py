@@ -1,7 +1,4 @@
-"""Whether a dataset shows LIBERO's robot: by its numbers, by what the folder calls its robot, and by how the hand moves.
-
-Shapes legend: ``n`` rows looked at.
-"""
+"""Whether a dataset shows LIBERO's robot: by its numbers, by its name in the folder, and by how the hand moves."""
 
 from __future__ import annotations
 
@@ -30,12 +27,7 @@ def has_libero_numbers(sample: Sample) -> bool:
 
 
 def libero_doubts(robot_type: str, sample: Sample) -> str:
-    """Say why a robot with LIBERO's numbers is none; empty where nothing speaks against it.
-
-    Args:
-        robot_type: of ``info.json``.
-        sample: rows with LIBERO's numbers.
-    """
+    """Say why a robot with LIBERO's numbers is none; empty where nothing speaks against it."""
     kind = robot_type.lower()
     if kind not in ROBOT_TYPES and not any(word in kind for word in ROBOT_TYPES[2:]):
         return f"it has LIBERO's 8 and 7 numbers, but robot_type is {robot_type!r}"

@@ -9,10 +9,7 @@ from worldrl.workers.libero import facts
 
 
 def libero_embodiment() -> Embodiment:
-    """Constants of LIBERO's robot.
-
-    Its command is the measured pose, which lags behind the actions; integrating them gives where the controller aims.
-    """
+    """Constants of LIBERO's robot, whose command (the measured pose) lags behind the integrated actions."""
     return Embodiment(
         position_scale=facts.POSITION_SCALE,
         rotation_scale=facts.ROTATION_SCALE,

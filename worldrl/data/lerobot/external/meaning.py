@@ -53,41 +53,24 @@ BEFORE, AFTER = "before", "after"
 
 @dataclass(frozen=True)
 class Meaning:
-    """How rows become episodes; see the module for what each is.
+    """How rows become episodes; see the module for what each is."""
 
-    Attributes:
-        robot: whose actions these are.
-        state: features of the measured numbers.
-        action: features of the action.
-        command: features of the command; empty where it follows from state or actions.
-        cameras: our name to feature, in the order of the episodes' cameras, the main one first.
-        image_size: rows and columns (pixels).
-        fit: how images get that size.
-        pictures: how they are turned.
-        gripper: recorded numbers for open and for closed, of each gripper; None where they are the robot's own.
-        clip_actions: move actions beyond the robot's range to it.
-        observed: ``before`` or ``after``.
-        success: feature, column of the episode table, ``every episode`` or ``no episode``.
-        contact: feature that says when the fingers touch a task object; empty where none does.
-        tasks: sentence to name; empty keeps all.
-        assumed: what nobody stated, in sentences.
-    """
-
-    robot: AnyEmbodiment
-    state: tuple[Columns, ...]
-    action: tuple[Columns, ...]
-    command: tuple[Columns, ...]
-    cameras: Mapping[str, str]
-    image_size: tuple[int, int]
-    fit: Fit
-    pictures: str
+    robot: AnyEmbodiment  # whose actions these are
+    state: tuple[Columns, ...]  # features of the measured numbers
+    action: tuple[Columns, ...]  # features of the action
+    command: tuple[Columns, ...]  # features of the command; empty where it follows from state or actions
+    cameras: Mapping[str, str]  # our name to feature, in the order of the episodes' cameras, the main one first
+    image_size: tuple[int, int]  # rows and columns (pixels)
+    fit: Fit  # how images get that size
+    pictures: str  # how they are turned
+    # Recorded numbers for open and for closed, of each gripper; None where they are the robot's own.
     gripper: Ends | None
-    clip_actions: bool
-    observed: str
-    success: str
-    contact: str
-    tasks: Mapping[str, str]
-    assumed: tuple[str, ...]
+    clip_actions: bool  # move actions beyond the robot's range to it
+    observed: str  # `before` or `after`
+    success: str  # feature, column of the episode table, `every episode` or `no episode`
+    contact: str  # feature that says when the fingers touch a task object; empty where none does
+    tasks: Mapping[str, str]  # sentence to name; empty keeps all
+    assumed: tuple[str, ...]  # what nobody stated, in sentences
 
     def told(self, folder: ExternalFolder) -> dict[str, Any]:
         """What an episode's ``meta`` keeps, as plain JSON values; the robot is in the dataset's header."""
@@ -112,13 +95,8 @@ class Meaning:
 def read_meaning(folder: ExternalFolder) -> Meaning:
     """Find out what a folder's numbers mean.
 
-    Args:
-        folder: its metadata.
-
-    Raises:
-        SettingError: ``worldrl.json`` says something impossible, or something that it must say is missing; then the message
-            has a whole ``worldrl.json`` with which the folder opens.
-        ArtefactError: it, or a data file, cannot be read.
+    SettingError for an impossible ``worldrl.json``, or with a whole one that opens the folder where something is
+    missing; ArtefactError where a file cannot be read.
     """
     own = stated_by_header(folder)
     stated = {**own, **read_ours(folder.path)}
@@ -152,11 +130,7 @@ def read_meaning(folder: ExternalFolder) -> Meaning:
 
 
 def stated_by_header(folder: ExternalFolder) -> dict[str, Any]:
-    """What the header of a recording of worldrl says of a folder that lerobot's tools made from it; empty elsewhere.
-
-    Raises:
-        ArtefactError: the header is damaged.
-    """
+    """What the header copy in a recording that lerobot's tools edited says; ArtefactError where it is damaged."""
     entry = read_json(folder.info, error=ArtefactError)["features"].get("action", {})
     if HEADER_COPY not in entry:
         return {}

@@ -17,12 +17,7 @@ SPARE_M = 0.05
 
 
 def describe_tool(commanded: Sample, control_hz: float) -> Embodiment:
-    """Measure the constants.
-
-    Args:
-        commanded: commands ``[n, 7]`` in the place of the state, with the actions.
-        control_hz: rows per second.
-    """
+    """Measure the constants by commands ``[n, 7]`` in the place of the state, with the actions."""
     rows = commanded.within_episodes()
     command = torch.from_numpy(commanded.state.astype(np.float64))
     action = commanded.action[rows].astype(np.float64)

@@ -1,7 +1,4 @@
-"""Whose robot an external dataset shows, recognised or stated, and which of its columns are that robot's numbers.
-
-Shapes legend: ``n`` rows looked at, ``S`` and ``A`` numbers of state and action.
-"""
+"""Whose robot an external dataset shows, recognised or stated, and which of its columns are that robot's numbers."""
 
 from __future__ import annotations
 
@@ -34,34 +31,20 @@ LIBERO = "libero"
 
 @dataclass(frozen=True)
 class Body:
-    """A robot, and the columns that hold its numbers.
+    """A robot, and the columns that hold its numbers."""
 
-    Attributes:
-        robot: whose actions these are.
-        state: features of the measured numbers, in the robot's order.
-        action: features of the action, likewise.
-        command: features of the command; empty where it follows from state or actions.
-        gripper: recorded numbers for open and for closed, of each gripper; None where they are the robot's own.
-    """
-
-    robot: AnyEmbodiment
-    state: tuple[Columns, ...]
-    action: tuple[Columns, ...]
-    command: tuple[Columns, ...] = ()
+    robot: AnyEmbodiment  # whose actions these are
+    state: tuple[Columns, ...]  # features of the measured numbers, in the robot's order
+    action: tuple[Columns, ...]  # features of the action, likewise
+    command: tuple[Columns, ...] = ()  # features of the command; empty where it follows from state or actions
+    # Recorded numbers for open and for closed, of each gripper; None where they are the robot's own.
     gripper: Ends | None = None
 
 
 def read_body(folder: ExternalFolder, stated: Mapping[str, Any], draft: Draft) -> Body:
-    """Return the robot and its columns.
+    """Return the robot and its columns; ``draft`` receives what was assumed, and what is unknown.
 
-    Args:
-        folder: the metadata.
-        stated: of ``worldrl.json``.
-        draft: receives what was assumed, and what is unknown.
-
-    Raises:
-        SettingError: what is stated is impossible, or no robot can be described by these numbers.
-        ArtefactError: a data file cannot be read.
+    SettingError where what is stated is impossible, or no robot has such numbers; ArtefactError for an unreadable file.
     """
     state, action = (read_columns_of(folder, stated, name) for name in ("state", "action"))
     sample, given = Sample.read(folder, state, action, limit=SAMPLE_ROWS), stated.get("robot")
@@ -227,11 +210,7 @@ def _require_sizes(folder: ExternalFolder, body: Body) -> None:
 
 
 def read_command(folder: ExternalFolder, stated: Mapping[str, Any], robot: AnyEmbodiment) -> tuple[Columns, ...]:
-    """Return the features of the command; none where it follows from state or actions, as LIBERO's and that of joints.
-
-    Raises:
-        SettingError: another robot's is not stated, or has another size.
-    """
+    """Return the features of the command; none where it follows from state or actions. SettingError if unknown."""
     if "command" in stated:
         own = isinstance(robot, JointEmbodiment)
         parts = by_name(folder, "command", read_columns_of(folder, stated, "command"), robot.command_names, own=own)

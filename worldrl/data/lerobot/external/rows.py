@@ -1,7 +1,4 @@
-"""Rows of a LeRobotDataset that others made, held against the episode table and ``info.json`` before they are used.
-
-What is written twice must agree: whose rows a data file holds and how many, and how many numbers a row has.
-"""
+"""Rows of external LeRobotDatasets: what is written twice must agree, in the episode table, ``info.json`` and data."""
 
 from __future__ import annotations
 
@@ -28,12 +25,7 @@ PLACE = ("episode_index", "frame_index")
 def require_rows(folder: ExternalFolder) -> None:
     """Hold the data files' rows against the episode table; only their episodes' numbers are read.
 
-    Args:
-        folder: its metadata.
-
-    Raises:
-        ArtefactError: an episode that is kept has other rows than the table says, or rows have no episode in the table.
-        SettingError: an episode is left out that no table and no file has.
+    ArtefactError for other rows than the table says; SettingError where an unknown episode is left out.
     """
     place = folder.places
     faults: dict[int, str] = {}
@@ -72,15 +64,7 @@ def _strays(folder: ExternalFolder, file: Path, counts: Mapping[int, int]) -> di
 
 
 def episode_counts(path: Path, file: Path) -> Counter[int]:
-    """Count the rows of each episode in a data file.
-
-    Args:
-        path: the dataset.
-        file: the data file.
-
-    Raises:
-        ArtefactError: it is missing or damaged, or a row has no episode's number.
-    """
+    """Count the rows of each episode in a data file; ArtefactError where a row has no episode's number."""
     require_file(path, file)
     counts: Counter[int] = Counter()
     column = read_columns(file, ["episode_index"])["episode_index"]
@@ -109,16 +93,7 @@ def unlisted(folder: ExternalFolder, flags: Collection[str]) -> list[str]:
 
 
 def read_rows(folder: ExternalFolder, file: Path, columns: Iterable[str]) -> pa.Table:
-    """Read columns of a data file, rows of the episodes that are kept, with sound numbers only.
-
-    Args:
-        folder: the metadata.
-        file: one of its data files.
-        columns: features; the numbers of episode and frame are read with them.
-
-    Raises:
-        ArtefactError: a column is missing, or has rows of another size, or numbers that are missing or not finite.
-    """
+    """Read features of kept episodes in a data file, with episode and frame; ArtefactError for unsound numbers."""
     here = [episode.index for episode in folder.kept[file]]
     names = list(dict.fromkeys([*PLACE, *columns]))
     table = read_columns(file, names, filters=[("episode_index", "in", here)])
@@ -127,13 +102,7 @@ def read_rows(folder: ExternalFolder, file: Path, columns: Iterable[str]) -> pa.
 
 
 def number_faults(folder: ExternalFolder, file: Path, table: pa.Table) -> dict[int, str]:
-    """Return what is wrong with the numbers of a table, by episode.
-
-    Args:
-        folder: the metadata.
-        file: where the rows are from.
-        table: with the numbers of episode and frame.
-    """
+    """Return what is wrong with the numbers of a table with episode and frame, by episode."""
     found: dict[int, str] = {}
     episodes, frames = (table[name].to_pylist() for name in PLACE)
     for name in table.column_names:

@@ -1,7 +1,4 @@
-"""Rows of state and action of an external dataset, read to find out what its numbers mean.
-
-Shapes legend: ``n`` rows looked at, ``S`` and ``A`` numbers of state and action.
-"""
+"""Rows of state ``[n, S]`` and action ``[n, A]`` of an external dataset, read to find out what its numbers mean."""
 
 from __future__ import annotations
 
@@ -31,14 +28,7 @@ class Sample:
     def read(
         cls, folder: ExternalFolder, state: Sequence[Columns], action: Sequence[Columns], *, limit: int | None = None
     ) -> Sample:
-        """Read data files.
-
-        Args:
-            folder: the metadata.
-            state: whose numbers.
-            action: likewise.
-            limit: stop after the file with this row; None reads all.
-        """
+        """Read data files, up to the one with row ``limit``."""
         parts: list[tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]] = []
         for file in folder.kept:
             table = read_rows(folder, file, [part.feature for part in (*state, *action)])

@@ -1,6 +1,6 @@
-"""Which episodes of a LeRobotDataset that others made are read: ``leave_out`` and ``tasks`` of its ``worldrl.json``.
+"""Which episodes of an external LeRobotDataset are read: ``leave_out`` and ``tasks`` of its ``worldrl.json``.
 
-An episode that cannot be read stops the folder only where it is kept. The error names it, and has the line that leaves it out.
+An unreadable episode stops the folder only where it is kept; the error has the line that leaves it out.
 """
 
 from __future__ import annotations
@@ -24,17 +24,11 @@ KEYS = (
 
 @dataclass(frozen=True)
 class Selection:
-    """What is kept.
+    """What is kept."""
 
-    Attributes:
-        file: the ``worldrl.json``, which need not exist.
-        leave_out: numbers of episodes that are not read.
-        tasks: sentence to task name; empty keeps all.
-    """
-
-    file: Path
-    leave_out: frozenset[int]
-    tasks: Mapping[str, str]
+    file: Path  # the `worldrl.json`, which need not exist
+    leave_out: frozenset[int]  # numbers of episodes that are not read
+    tasks: Mapping[str, str]  # sentence to task name; empty keeps all
 
     def keeps(self, episode: int, sentences: Collection[str]) -> bool:
         """Whether an episode is read: not left out, and about one of the tasks, or about nobody knows what."""
@@ -47,15 +41,7 @@ class Selection:
         return f'to read the others, write "leave_out": {numbers} to {self.file}'
 
     def refuse(self, faults: Mapping[int, str], kept: Collection[int]) -> None:
-        """Stop at episodes that cannot be read.
-
-        Args:
-            faults: by episode, what is wrong with it.
-            kept: all episodes that are kept.
-
-        Raises:
-            ArtefactError: there is one.
-        """
+        """ArtefactError where an episode has a fault; ``kept`` are all that are kept."""
         if not faults:
             return
         first = min(faults)
@@ -67,15 +53,7 @@ class Selection:
 
 
 def read_ours(path: Path) -> dict[str, Any]:
-    """Read ``worldrl.json`` of a dataset; empty where there is none.
-
-    Args:
-        path: the dataset.
-
-    Raises:
-        ArtefactError: it is no JSON object.
-        SettingError: a key that is not known.
-    """
+    """Read ``worldrl.json`` of a dataset, if any; ArtefactError for other than JSON, SettingError for unknown keys."""
     file = path / OURS
     if not os.path.lexists(file):
         return {}
@@ -88,16 +66,7 @@ def read_ours(path: Path) -> dict[str, Any]:
 
 
 def read_selection(path: Path, sentences: Collection[str]) -> Selection:
-    """Read what is kept.
-
-    Args:
-        path: the dataset.
-        sentences: all that its episodes may be about.
-
-    Raises:
-        ArtefactError: ``worldrl.json`` is no JSON object.
-        SettingError: a key or a value that cannot be.
-    """
+    """Read what is kept; ArtefactError for other than JSON, SettingError for an impossible key or value."""
     stated, file = read_ours(path), path / OURS
     tasks, left = stated.get("tasks", {}), stated.get("leave_out", [])
     if not isinstance(tasks, dict) or not all(isinstance(name, str) for name in tasks.values()):
@@ -111,15 +80,7 @@ def read_selection(path: Path, sentences: Collection[str]) -> Selection:
 
 
 def require_known(selection: Selection, known: Sequence[int]) -> None:
-    """Refuse a ``leave_out`` with a number that no episode has.
-
-    Args:
-        selection: what is kept.
-        known: numbers of all episodes, of the table or of rows.
-
-    Raises:
-        SettingError: the first that is not known.
-    """
+    """SettingError for a ``leave_out`` with a number that no episode has."""
     for number in sorted(selection.leave_out - set(known)):
         raise SettingError(
             f"{selection.file}: leave_out: there is no episode {number}; the last one is {max(known, default=0)}"

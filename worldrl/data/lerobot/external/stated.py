@@ -1,7 +1,4 @@
-"""The file ``worldrl.json`` of a foreign dataset, its keys one by one, and the features that they name.
-
-What each key means is written in ``foreign_meaning.py``.
-"""
+"""The file ``worldrl.json`` of an external dataset, its keys one by one (see ``meaning.py``), and their features."""
 
 from __future__ import annotations
 
@@ -40,17 +37,13 @@ class Columns:
 
 @dataclass
 class Draft:
-    """What is found out about a folder while it is opened.
+    """What is found out about a folder while it is opened."""
 
-    Attributes:
-        entries: of a ``worldrl.json`` that would say all of it: stated, found or guessed.
-        problems: what is unknown or contradictory; with one of them the folder does not open.
-        assumed: what nobody stated and is taken so, in clauses.
-    """
-
+    # Of a `worldrl.json` that would say all of it: stated, found or guessed.
     entries: dict[str, Any] = field(default_factory=dict)
+    # What is unknown or contradictory; with one of them the folder does not open.
     problems: list[str] = field(default_factory=list)
-    assumed: list[str] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)  # what nobody stated and is taken so, in clauses
 
     def ask(self, problem: str) -> None:
         """Note something that the user has to say; its entry is a guess."""
@@ -61,11 +54,7 @@ class Draft:
         self.assumed.append(text)
 
     def require_answers(self, folder: ExternalFolder) -> None:
-        """Refuse a folder with problems, all at once, with the whole ``worldrl.json`` to write.
-
-        Raises:
-            SettingError: there is a problem.
-        """
+        """SettingError with all problems at once, and with the whole ``worldrl.json`` to write."""
         if self.problems:
             line = json.dumps({key: self.entries[key] for key in KEYS if key in self.entries}, ensure_ascii=False)
             raise unclear(folder, "; ".join(self.problems), line)
@@ -96,11 +85,7 @@ def choice(
 
 
 def read_columns_of(folder: ExternalFolder, stated: Mapping[str, Any], key: str) -> tuple[Columns, ...]:
-    """Return the features that a key names, or the one under its usual name.
-
-    Raises:
-        SettingError: no such feature or part, or several usual names.
-    """
+    """Return the features that a key names, or the one under its usual name; SettingError for none or several."""
     given = stated.get(key)
     if given is None:
         usual = [name for name in USUAL.get(key, ()) if name in folder.features]
@@ -153,15 +138,8 @@ def by_name(
 ) -> tuple[Columns, ...]:
     """Choose and order numbers by the robot's names, where the columns have those names; others stay as they are.
 
-    Args:
-        folder: the metadata.
-        key: of ``worldrl.json``, for the message.
-        columns: to choose from.
-        names: of the robot's numbers.
-        own: the names are the recorded robot's own, as those of joints are; publishers name a tool's numbers as they like.
-
-    Raises:
-        SettingError: some of a robot's own names are those of columns, others are not.
+    SettingError where columns have only some of the robot's ``own`` names; publishers name a tool's numbers as they
+    like.
     """
     labels = labels_of(folder, columns)
     known = set(labels) & set(names)
@@ -181,11 +159,7 @@ def by_name(
 
 
 def numbers(table: Any, columns: Sequence[Columns], where: str) -> NDArray[np.float32]:
-    """Return numbers of a table's features side by side, float32 ``[rows, size]``.
-
-    Raises:
-        ArtefactError: a row has another size, or a number that is not finite.
-    """
+    """Return features side by side, float32 ``[rows, size]``; ArtefactError for other sizes or not finite ones."""
     found: list[NDArray[np.float32]] = []
     for part in columns:
         try:
@@ -206,11 +180,7 @@ def numbers(table: Any, columns: Sequence[Columns], where: str) -> NDArray[np.fl
 
 
 def scalars(table: Any, name: str, file: Path) -> NDArray[np.float64]:
-    """Return one number a row; some writers wrap it into a list of one.
-
-    Raises:
-        ArtefactError: a row has several.
-    """
+    """Return one number a row, which may be wrapped into a list of one; ArtefactError for several."""
     try:
         return np.array(table[name].to_pylist(), np.float64).reshape(len(table))
     except (TypeError, ValueError) as reason:

@@ -1,7 +1,6 @@
 """Which episodes of an external dataset succeeded: the column that says it, one number a row or one an episode.
 
-Names in use are looked for (:data:`NAMES`); ``next.done`` says that an episode ended and nothing else, and a reward is success
-only where somebody says so. Nothing is taken for a success because a column is missing.
+``next.done`` says only that an episode ended, and a reward is success only where somebody says so.
 """
 
 from __future__ import annotations
@@ -27,11 +26,7 @@ OF_EPISODES = "meta/episodes:"
 
 
 def read_success(folder: ExternalFolder, stated: Mapping[str, Any], draft: Draft) -> str:
-    """Return where success stands: a feature, a column of the episode table, ``every episode`` or ``no episode``.
-
-    Raises:
-        SettingError: what is stated is none of them.
-    """
+    """Return where success stands: feature, column of the episode table, ``every episode``, ``no episode``."""
     flags = [feature.name for feature in folder.features.values() if feature.shape == (1,)]
     table = [OF_EPISODES + name for name in _episode_columns(folder)]
     if "success" in stated:
@@ -56,11 +51,7 @@ def read_success(folder: ExternalFolder, stated: Mapping[str, Any], draft: Draft
 
 
 def succeeded(folder: ExternalFolder, success: str) -> frozenset[int]:
-    """Return numbers of the kept episodes that succeeded, where the episode table or nobody's column says it.
-
-    Raises:
-        ArtefactError: the column is damaged, or is no truth value.
-    """
+    """Numbers of the kept episodes that succeeded by the episode table; ArtefactError for no truth value."""
     if not success.startswith(OF_EPISODES):
         return folder.numbers if success == EVERY else frozenset()
     name, told, faults = success.removeprefix(OF_EPISODES), dict[int, bool](), dict[int, str]()

@@ -25,23 +25,14 @@ FILM_COLUMNS = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
 
 @dataclass(frozen=True)
 class TableRow:
-    """One row of the episode table.
+    """One row of the episode table."""
 
-    Attributes:
-        index: its number.
-        rows: how many frames it has; 0 where that is no number.
-        sentences: what the robot was told.
-        data: numbers of the data file's chunk and file.
-        films: what is written about its films, by column.
-        fault: why it cannot be read, with file and field; empty where it can be.
-    """
-
-    index: int
-    rows: int
-    sentences: tuple[str, ...]
-    data: tuple[int, int]
-    films: Mapping[str, Any]
-    fault: str
+    index: int  # its number
+    rows: int  # how many frames it has; 0 where that is no number
+    sentences: tuple[str, ...]  # what the robot was told
+    data: tuple[int, int]  # numbers of the data file's chunk and file
+    films: Mapping[str, Any]  # what is written about its films, by column
+    fault: str  # why it cannot be read, with file and field; empty where it can be
 
 
 def whole(value: Any) -> int | None:
@@ -52,14 +43,7 @@ def whole(value: Any) -> int | None:
 
 
 def read_sentences(path: Path) -> dict[int, str]:
-    """Return sentences by ``task_index``; pandas has them as the frame's index, under one name or another.
-
-    Args:
-        path: the dataset.
-
-    Raises:
-        ArtefactError: the table is missing or damaged, or a row is no number and text.
-    """
+    """Return instructions by ``task_index``, pandas' index or a column; ArtefactError for other rows."""
     file = path / TASKS_PATH
     require_file(path, file)
     texts = [name for name in read_schema(file).names if name != "task_index"]
@@ -80,15 +64,7 @@ def read_sentences(path: Path) -> dict[int, str]:
 
 
 def read_table(path: Path, sentences: Mapping[int, str]) -> dict[int, TableRow]:
-    """Read the episode table, all files of it, in the order of the episodes.
-
-    Args:
-        path: the dataset.
-        sentences: by ``task_index``.
-
-    Raises:
-        ArtefactError: there is none, it is damaged, or a row has no episode's number.
-    """
+    """Read all files of the episode table in order; ArtefactError without one, or for a row without a number."""
     files = sorted(path.glob(EPISODE_FILES))
     if not files:
         raise ArtefactError(f"{path / EPISODE_FILES}: no such file; {WHOLE}")
@@ -149,17 +125,7 @@ def _fault(row: Mapping[str, Any], told: Sequence[str], known: Collection[str]) 
 
 
 def require_counts(path: Path, info: Info, table: Mapping[int, TableRow], selection: Selection) -> None:
-    """Compare the episode table with ``info.json``, and look for numbers that are missing.
-
-    Args:
-        path: the dataset.
-        info: its ``info.json``.
-        table: its episode table.
-        selection: episodes that are left out may be missing.
-
-    Raises:
-        ArtefactError: counts differ, or an episode's number is missing.
-    """
+    """ArtefactError where table and ``info.json`` count other episodes, or a number is missing and not left out."""
     where, known = path / INFO_PATH, {*table, *selection.leave_out}
     lost = list(
         islice(
@@ -176,17 +142,7 @@ def require_counts(path: Path, info: Info, table: Mapping[int, TableRow], select
 
 
 def require_frames(path: Path, info: Info, table: Mapping[int, TableRow], selection: Selection) -> None:
-    """Compare the rows of the episode table with ``info.json``, where no episode is wrong or left out.
-
-    Args:
-        path: the dataset.
-        info: its ``info.json``.
-        table: its episode table.
-        selection: what is kept.
-
-    Raises:
-        ArtefactError: they differ.
-    """
+    """ArtefactError where table and ``info.json`` count other rows, unless an episode is wrong or left out."""
     frames = sum(row.rows for row in table.values())
     certain = not selection.leave_out and not any(row.fault for row in table.values())
     if certain and info.total_frames not in (None, frames):

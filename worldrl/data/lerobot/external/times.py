@@ -1,7 +1,7 @@
 """Times of an external LeRobotDataset: when its rows were recorded, and where its episodes lie in a film.
 
-A row's image is the film's frame at ``from_timestamp + timestamp``. Rows are one frame apart, because an action leads from
-its row to the next. A film contains many episodes and does not mark them: only the episode table separates them.
+A row's image is the film's frame at ``from_timestamp + timestamp``. Rows are one frame apart, as an action leads from
+one to the next. Only the episode table separates the episodes of a film.
 """
 
 from __future__ import annotations
@@ -23,16 +23,7 @@ TABLE = "write from_timestamp and to_timestamp of where the episodes lie in the 
 
 
 def require_steps(times: NDArray[np.float64], fps: float, where: str) -> None:
-    """Refuse rows that are not one frame apart.
-
-    Args:
-        times: of the rows (s).
-        fps: frames per second.
-        where: file and episode, for the message.
-
-    Raises:
-        ArtefactError: a time that is no number, a gap, a step back; with the row.
-    """
+    """ArtefactError, with the row, for times (s) that are not one frame apart."""
     bad, steps = ~np.isfinite(times), np.zeros(0)
     if not bad.any():
         steps = np.diff(times) * fps
@@ -66,50 +57,28 @@ def _mend(steps: NDArray[np.float64], row: int, fps: float) -> str:
 
 @dataclass(frozen=True)
 class Film:
-    """What a video file is.
+    """What a video file is."""
 
-    Attributes:
-        last_s: time of its last frame (s).
-        rate: its frames per second; rows may be fewer.
-    """
-
-    last_s: float
-    rate: float
+    last_s: float  # time of its last frame (s)
+    rate: float  # its frames per second; rows may be fewer
 
 
 @dataclass(frozen=True)
 class Part:
-    """An episode in a film.
+    """An episode in a film."""
 
-    Attributes:
-        episode: its number.
-        rows: how many; 0 where the table has no number.
-        start_s: its ``from_timestamp`` (s).
-        end_s: its ``to_timestamp`` (s).
-        first_s: earliest time of a row after ``start_s`` (s); NaN of an episode that is not read.
-        last_s: latest one (s).
-    """
-
-    episode: int
-    rows: int
-    start_s: float
-    end_s: float
-    first_s: float
-    last_s: float
+    episode: int  # its number
+    rows: int  # how many; 0 where the table has no number
+    start_s: float  # its `from_timestamp` (s)
+    end_s: float  # its `to_timestamp` (s)
+    first_s: float  # earliest time of a row after `start_s` (s); NaN of an episode that is not read
+    last_s: float  # latest one (s)
 
 
 def require_parts(parts: Sequence[Part], film: Film, fps: float, where: str, *, longer: bool) -> None:
-    """Refuse a film in which an episode could be shown images of another.
+    """ArtefactError for a film in which an episode could be shown images of another.
 
-    Args:
-        parts: all episodes of the film.
-        film: its last frame and its rate.
-        fps: rows per second.
-        where: film and feature, for the message.
-        longer: the film may go on: not every episode is in the table.
-
-    Raises:
-        ArtefactError: parts overlap, are too short for their rows, or end where the film does not.
+    Parts overlap, are too short for their rows, or end where the film does not (unless it may be ``longer``).
     """
     ordered, off = sorted(parts, key=lambda part: part.start_s), OFF / film.rate
     for part in ordered:
@@ -140,13 +109,7 @@ def _span(part: Part, where: str) -> str:
 
 
 def times_outside(part: Part, film: Film, where: str) -> str:
-    """Return what is wrong with the times of an episode's rows in its film; empty where nothing is.
-
-    Args:
-        part: the episode.
-        film: its film.
-        where: film and feature, for the message.
-    """
+    """Return what is wrong with the times of an episode's rows in its film; empty where nothing is."""
     off, last_s = OFF / film.rate, part.end_s - part.start_s - 1 / film.rate
     if not (part.first_s < -off or part.last_s > last_s + off):
         return ""
@@ -157,12 +120,7 @@ def times_outside(part: Part, film: Film, where: str) -> str:
 
 
 def times_by_episode(episodes: NDArray[np.float64], times: NDArray[np.float64]) -> dict[int, tuple[float, float]]:
-    """Return the earliest and the latest time of each episode's rows.
-
-    Args:
-        episodes: number of each row's episode.
-        times: of each row (s); NaN is left out.
-    """
+    """Return the earliest and the latest time (s) of each episode's rows; NaN is left out."""
     order = np.argsort(episodes, kind="stable")
     numbers, first = np.unique(episodes[order], return_index=True)
     least, most = np.fmin.reduceat(times[order], first), np.fmax.reduceat(times[order], first)
