@@ -17,7 +17,7 @@ from worldrl.jobs.benchmark.report import Films, Measured, always_failing, choos
 from worldrl.jobs.benchmark.tables import protocol_line, protocol_rows
 from worldrl.recipes.run import open_run
 from worldrl.rollout.real.specs import EpisodeOutcome
-from worldrl.rollout.suites.episodes import EpisodeTiming
+from worldrl.rollout.real.episodes import EpisodeTiming
 
 TASKS = ("put_it_here", "put_it_there")
 PROTOCOL = EvalProtocol(

@@ -123,11 +123,11 @@ def test_one_domain_is_recorded_dreamt_of_and_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(
         training_suite, "collect_dataset", lambda *_, env_options, **__: seen.append(env_options.domain) or []
     )
-    for name in ("simulator_starts", "replay_in_simulator"):
-        monkeypatch.setattr(starts, name, lambda *_, domain="clean", **__: seen.append(domain))
+    real = starts.EmbeddedSlots
+    monkeypatch.setattr(starts, "EmbeddedSlots", lambda options: seen.append(options.domain) or real(options))
     suite.record(tmp_path, [])
-    suite.simulator_backend.starts(suite.tasks, 1, seed=0, memory_frames=1, image_size=16)
-    suite.simulator_backend.replay(suite.tasks[0], [(0, 0)], [])
+    suite.simulator_backend.starts(suite.tasks[:1], 0, seed=0, memory_frames=1, image_size=16)
+    suite.simulator_backend.replay(suite.tasks[0], [], [])
     assert [*seen, suite.protocol.domain] == ["randomised"] * 4
     for over, words in (
         ({"domain": "dark"}, "domain"),

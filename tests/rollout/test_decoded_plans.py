@@ -71,9 +71,9 @@ def test_true_readings_open_the_drawer_again_and_wrong_ones_do_not():
 
 def test_a_randomised_episode_is_executed_on_the_table_that_it_was_recorded_on(monkeypatch):
     spec = EpisodeSpec("BimanualLiftPot", 1, 3)
-    episode, opened, real = demonstration(spec, "randomised"), [], starts.simulator
-    monkeypatch.setattr(starts, "simulator", lambda task, **options: opened.append(options) or real(task, **options))
-    again = starts.replay_in_simulator(spec.task, [(spec.index, spec.seed)], [episode.action], domain="randomised")
+    episode, opened, real = demonstration(spec, "randomised"), [], starts.EmbeddedSlots
+    monkeypatch.setattr(starts, "EmbeddedSlots", lambda options: opened.append(options.domain) or real(options))
+    again = starts.EmbeddedBackend("randomised").replay(spec.task, [(spec.index, spec.seed)], [episode.action])
     assert again.tolist() == [episode.first_success]
     assert execute_recorded([episode], 1, partial(commanded, 1)).tolist() == [True]
-    assert [options["domain"] for options in opened] == ["randomised", "randomised"]
+    assert opened == ["randomised", "randomised"]

@@ -14,8 +14,9 @@ from worldrl.evaluation.policy.provenance import suite_provenance
 from worldrl.evaluation.policy.result import EvalResult
 from worldrl.rollout.agents.actors import AnyActor
 from worldrl.rollout.agents.vector_agent import VectorActor
+from worldrl.rollout.real.episodes import EpisodeTiming
 from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
-from worldrl.rollout.suites.episodes import EpisodeTiming, Rules, play_episodes
+from worldrl.rollout.suites.episodes import Rules, play_episodes
 from worldrl.rollout.suites.suite import Suite
 from worldrl.simulators.pool import SimulatorPool
 

@@ -50,7 +50,7 @@ from worldrl.rollout.agents.policy_folder import is_agent, policy_facts
 from worldrl.rollout.agents.vector_agent import require_vector_fits
 from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.real.embedded import embedded_cameras
-from worldrl.rollout.suites.episodes import EpisodeTiming
+from worldrl.rollout.real.episodes import EpisodeTiming
 from worldrl.rollout.suites.names import SUITE, SUITE_PYTHON, require_suite_name
 from worldrl.rollout.suites.registry import find_suite, require_suite_fits
 from worldrl.rollout.suites.suite import Suite, drawn_size, require_expert

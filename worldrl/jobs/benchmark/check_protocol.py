@@ -36,12 +36,15 @@ from worldrl.jobs.benchmark.check_protocol_report import first_images, report_pa
 from worldrl.recipes.run import open_run
 from worldrl.recipes.suites.opening import open_suite
 from worldrl.rollout.real.embedded import embedded_embodiment
+from worldrl.rollout.real.episodes import Slots
+from worldrl.rollout.real.replays import Opening, openings, replays
+from worldrl.rollout.real.slots import EmbeddedSlots
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec, has_spec, spec_of
+from worldrl.rollout.suites.episodes import SuiteSlots
 from worldrl.rollout.suites.libero import libero_tasks
 from worldrl.rollout.suites.libero_files import IMAGES, START, SUFFIX, find_demonstrations, read_demonstration
 from worldrl.rollout.suites.names import CLIP_ACTIONS, FAMILIES
 from worldrl.rollout.suites.registry import find_suite
-from worldrl.rollout.suites.replays import EmbeddedReplayer, Opening, Replayer, SuiteReplayer
 from worldrl.settings import one_of, positive, required, setting
 from worldrl.workers.libero import facts as libero_facts
 from worldrl.workers.libero.package import task_instruction
@@ -99,10 +102,10 @@ def main(settings: CheckProtocolSettings) -> dict[str, Any]:
     demonstrations = read(settings)
     specs, known = starts(demonstrations, settings.seed)
     with open_run("check-protocol", settings) as run:
-        with open_replayer(settings, demonstrations, specs) as (replayer, robot):
-            openings = replayer.open(specs)
-            matches = first_frames(robot, demonstrations, openings)
-            play = player(replayer, robot, demonstrations, specs, known)
+        with open_slots(settings, demonstrations, specs) as (slots, robot):
+            first = openings(slots, specs)
+            matches = first_frames(robot, demonstrations, first)
+            play = player(slots, robot, demonstrations, specs, known)
             idle = {
                 name: play(actions) for name, actions in idle_actions(demonstrations, robot.spec, settings.seed).items()
             }
@@ -122,7 +125,7 @@ def main(settings: CheckProtocolSettings) -> dict[str, Any]:
             "verdict": text,
         }
         run.write_result(metrics, seed=settings.seed, device="cpu")
-        strips = first_images(demonstrations, openings)
+        strips = first_images(demonstrations, first)
         page = publish(run, report_page(settings.data, metrics, found, matches, strips))
     show(found, metrics)
     console().print(f"report: {page}", markup=False)
@@ -200,9 +203,9 @@ def evenly(there: int, count: int) -> list[int]:
 
 
 @contextmanager
-def open_replayer(
+def open_slots(
     settings: CheckProtocolSettings, demonstrations: Sequence[Episode], specs: Sequence[EpisodeSpec]
-) -> Generator[tuple[Replayer, AnyConventions]]:
+) -> Generator[tuple[Slots, AnyConventions]]:
     """Open the suite with the recordings' cameras and picture size, to begin where they began."""
     cameras, (height, width) = demonstrations[0].cameras, demonstrations[0].frames.shape[2:4]
     if height != width:
@@ -217,11 +220,11 @@ def open_replayer(
         options = EnvOptions(
             image_size=height, cameras=cameras, domain=domain_of(demonstrations), actions=robot.actions
         )
-        with closing(EmbeddedReplayer(options, len(robot.state_names))) as replayer:
+        with closing(EmbeddedSlots(options)) as slots:
             if isinstance(robot, Embodiment):
-                yield replayer, ToolConventions(robot.rotation_scale)
+                yield slots, ToolConventions(robot.rotation_scale)
             else:
-                yield replayer, JointConventions(robot.actions, [episode.state for episode in demonstrations])
+                yield slots, JointConventions(robot.actions, [episode.state for episode in demonstrations])
         return
     suite = find_suite(settings.suite)
     with open_suite(
@@ -238,7 +241,7 @@ def open_replayer(
     ) as opened:
         given = {spec.key: e.meta[START] for spec, e in zip(specs, demonstrations, strict=True) if START in e.meta}
         scale = float(suite.meaning(float(opened.pool.suite["control_hz"]))["rotation_scale"])
-        yield SuiteReplayer(opened.pool, cameras, given), ToolConventions(scale)
+        yield SuiteSlots(opened.pool, cameras, horizon={}, given=given), ToolConventions(scale)
 
 
 def domain_of(demonstrations: Sequence[Episode]) -> str:
@@ -257,7 +260,7 @@ def domain_of(demonstrations: Sequence[Episode]) -> str:
 
 
 def player(
-    replayer: Replayer,
+    slots: Slots,
     robot: Conventions[F],
     demonstrations: Sequence[Episode],
     specs: Sequence[EpisodeSpec],
@@ -267,7 +270,7 @@ def player(
     within = robot.spec.within  # the suite's range, whatever that of the data is
 
     def play(actions: Sequence[NDArray[np.float32]]) -> F:
-        return robot.measure(replayer.play(specs, [within(action) for action in actions]), demonstrations, known)
+        return robot.measure(replays(slots, specs, [within(action) for action in actions]), demonstrations, known)
 
     return play
 

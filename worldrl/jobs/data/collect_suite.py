@@ -8,7 +8,6 @@ simulator is started.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from worldrl.recipes.suites.opening import OpenSuite, choose_suite_tasks, open_s
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor
 from worldrl.rollout.real.collect import CollectPlan, record_missing
 from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
-from worldrl.rollout.suites.episodes import Rules, in_order, play_episodes
+from worldrl.rollout.suites.episodes import Rules, record_each
 from worldrl.rollout.suites.libero_files import Demonstration, find_demonstrations, read_demonstration
 from worldrl.rollout.suites.registry import find_suite
 from worldrl.rollout.suites.suite import Suite, recorded_robot, require_expert
@@ -167,15 +166,14 @@ def _player(suite: Suite, opened: OpenSuite | None, settings: CollectSettings, c
     """Return what plays missing episodes in the suite, or reads them, one actor after the other."""
 
     def play(missing: Sequence[tuple[EpisodeSpec, AnyActor | Demonstration]]) -> Iterator[Episode | EpisodeOutcome]:
-        for actor, group in groupby(missing, key=lambda pair: pair[1]):
-            specs = [spec for spec, _ in group]
+        played = [(spec, actor) for spec, actor in missing if not isinstance(actor, Demonstration)]
+        read = {"cameras": cameras, "seed": settings.seed, "clip_actions": settings.clip_actions}
+        for _, actor in missing:  # read_plans comes before make_plans
             if isinstance(actor, Demonstration):
-                read = {"cameras": cameras, "seed": settings.seed, "clip_actions": settings.clip_actions}
                 yield of_size(read_demonstration(actor, **read), settings.image_size)
-            elif opened is not None:
-                horizon = {spec.task: suite.horizon(spec.task) for spec in specs}
-                rules = Rules(horizon, cameras, settings.hold_steps, range(len(specs)))
-                yield from in_order(play_episodes(opened.pool, specs, actor, rules), specs)
+        if opened is not None:
+            horizon = {spec.task: suite.horizon(spec.task) for spec, _ in played}
+            yield from record_each(opened.pool, played, Rules(horizon, cameras, settings.hold_steps))
 
     return play
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,7 +30,7 @@ from worldrl.rollout.agents.policy_folder import policy_facts
 from worldrl.rollout.real.collect import CollectPlan, record_missing
 from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
 from worldrl.rollout.suites.backend import ExternalBackend
-from worldrl.rollout.suites.episodes import Rules, in_order, play_episodes
+from worldrl.rollout.suites.episodes import Rules, record_each
 from worldrl.rollout.suites.suite import Suite, recorded_robot, require_expert
 
 CAMERAS = ("scene",)
@@ -152,14 +151,12 @@ class ExternalTrainingSuite:
         )
 
     def _play(self, missing: Sequence[tuple[EpisodeSpec, AnyActor]]) -> Iterator[Episode | EpisodeOutcome]:
-        horizon = self.simulator_backend.horizons(self.tasks)
-        for actor, group in groupby(missing, key=lambda pair: pair[1]):
-            specs = [spec for spec, _ in group]
-            rules = Rules(horizon, CAMERAS, self.options.hold_steps, range(len(specs)))
-            yield from in_order(play_episodes(self._opened.pool, specs, self._deciding(actor), rules), specs)
-
-    def _deciding(self, actor: AnyActor) -> AnyActor:
-        return replace(actor, device=self._device) if isinstance(actor, PolicyActor) else actor
+        rules = Rules(self.simulator_backend.horizons(self.tasks), CAMERAS, self.options.hold_steps)
+        here = [
+            (spec, replace(actor, device=self._device) if isinstance(actor, PolicyActor) else actor)
+            for spec, actor in missing
+        ]
+        return record_each(self._opened.pool, here, rules)
 
     @property
     def protocol(self) -> EvalProtocol:

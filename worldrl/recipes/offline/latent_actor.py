@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -67,6 +67,7 @@ class LatentActor:
     begins: Callable[[], DecideChunk]
     encoder: KeypointEncoder | None = None
     basis: ChunkBasis | None = None
+    images_needed: ClassVar[int] = 1
 
     def build(self) -> LatentActor:
         """Itself: there is no other process."""

@@ -35,7 +35,7 @@ from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.agents.actors import PolicyActor
 from worldrl.rollout.agents.policy_folder import load_policy, policy_facts
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts, confirmed_by_execution, execute, imagine_policy
-from worldrl.rollout.imagined.starts import simulator_starts, task_horizons
+from worldrl.rollout.imagined.starts import EMBEDDED_BACKEND
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.embedded import embedded_options
 from worldrl.rollout.trust.confidence import confidence_scores
@@ -188,7 +188,7 @@ def judge_policy(
     """Let one policy dream and act; what an earlier session did is read."""
     outcome = model.config.outcome
     rule = SuccessRule(outcome.threshold, outcome.debounce)
-    horizon, size = task_horizons(tasks), model.config.codec.image_size
+    horizon, size = EMBEDDED_BACKEND.horizons(tasks), model.config.codec.image_size
     files = {name: stage.folder / f"{name}.npz" for name in ("dreams", "opinions")}
     if not files["dreams"].exists():
         policy = load_policy(folder, str(model.device))
@@ -234,7 +234,7 @@ def _starts(model: AnyVideoModel, policy_rollouts: PolicyRollouts, count: int, s
     """Render the initial states of dreams again."""
     tasks, size = list(dict.fromkeys(policy_rollouts.task)), model.config.codec.image_size
     layout = {"memory_frames": model.memory_frames, "image_size": size, "more": model.more}
-    return simulator_starts(tasks, count, seed=seed, **layout)
+    return EMBEDDED_BACKEND.starts(tasks, count, seed=seed, **layout)
 
 
 def _normalised_error(

@@ -29,7 +29,7 @@ from worldrl.reproductions.stage_sharing import shared
 from worldrl.rollout.agents.actors import ImaginedPlanActor
 from worldrl.rollout.imagined.decoded_plans import joint_path
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts
-from worldrl.rollout.imagined.starts import simulator_starts
+from worldrl.rollout.imagined.starts import EMBEDDED_BACKEND
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.embedded import embedded_options
 
@@ -88,7 +88,7 @@ def given_actions(settings: EvaSettings, seed: int, parts: Parts, tried: Collect
     tasks, source = task_names_of(settings), states_seed(seed, COLLECTION)
     hit = tried.success.nonzero()[0]
     sizes = {"memory_frames": 1, "image_size": settings.image_size, "domain": settings.domain}
-    starts = simulator_starts(tasks, settings.executed_plans, seed=source, **sizes)
+    starts = EMBEDDED_BACKEND.starts(tasks, settings.executed_plans, seed=source, **sizes)
     command = torch.from_numpy(np.stack([record.command for record in starts]))[hit]
     model = parts.model
     path = joint_path(command, tried.read[hit], model.frame_stride, model.embodiment.actions)

@@ -27,9 +27,8 @@ class Recording:
     ``terminated`` means that the task was fulfilled, also when it is undone while holding; every other end is a
     truncation.
 
-    ``cameras`` are in the order of the frames' axis ``V``. Without ``keep`` only the outcome is known. ``restarted``
-    marks an episode that an earlier worker lost; it may be set while the episode runs. ``domain`` is stored where not
-    ``clean``.
+    ``cameras`` are in the order of the frames' axis ``V``. Without ``keep`` only the outcome is known. The attribute
+    ``restarted`` marks an episode that a worker lost. ``domain`` is stored where not ``clean``.
     """
 
     def __init__(
@@ -39,13 +38,12 @@ class Recording:
         cameras: tuple[str, ...],
         keep: bool,
         hold_steps: int,
-        restarted: bool,
         actions: ActionSpec = TOOL_ACTIONS,
         domain: str = "clean",
     ) -> None:
         self.spec, self._actions = spec, actions
         self._domain = {} if domain == "clean" else {"domain": domain}
-        self._cameras, self._keep, self._hold_steps, self.restarted = cameras, keep, hold_steps, restarted
+        self._cameras, self._keep, self._hold_steps, self.restarted = cameras, keep, hold_steps, False
         self._frames: list[NDArray[np.uint8]] = []
         self._state: list[NDArray[np.float32]] = []
         self._command: list[NDArray[np.float32]] = []
@@ -56,22 +54,21 @@ class Recording:
         self._clipped = 0
         self.ended = False
 
-    def observe(self, obs: Mapping[str, Any], info: Mapping[str, Any]) -> None:
-        """Store one frame's observation."""
+    def observe(self, obs: Mapping[str, Any]) -> None:
+        """Store one frame's observation, with ``success`` and ``contact``."""
         if not self._keep:
             return
         self._frames.append(camera_frames(obs, self._cameras))
         self._state.append(np.array(obs["state"], np.float32))
         self._command.append(np.array(obs["command"], np.float32))
-        self._contact.append(bool(info["contact"]))
+        self._contact.append(bool(obs["contact"]))
 
     def step(
         self,
         action: NDArray[np.float32],
         obs: Mapping[str, Any],
-        info: Mapping[str, Any],
         *,
-        env_ended: bool,
+        env_ended: bool = False,
         clipped: int = 0,
     ) -> None:
         """Store one executed action float32 ``[A]`` and the frame after it.
@@ -79,12 +76,12 @@ class Recording:
         ``env_ended`` is the environment's terminated | truncated; ``clipped`` counts numbers decided outside the
         robot's range.
         """
-        success = bool(info["is_success"])
+        success = bool(obs["success"])
         self._clipped += clipped
         if self._keep:
             self._action.append(np.array(action, np.float32))
         self._reward.append(float(success))
-        self.observe(obs, info)
+        self.observe(obs)
         if success and self._first_success is None:
             self._first_success = len(self._reward)
         held = self._first_success is not None and len(self._reward) >= self._first_success + self._hold_steps

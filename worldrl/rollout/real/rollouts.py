@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Literal
 from worldrl.core.errors import ProtocolError, SettingError
 from worldrl.core.types import Episode
 from worldrl.rollout.agents.actors import AnyActor
+from worldrl.rollout.real.episodes import silent
 from worldrl.rollout.real.specs import EnvOptions, EpisodeOutcome, EpisodeSpec
 from worldrl.rollout.real.worker_task import Assignment, WorkerTask, run_share
 
@@ -88,7 +89,7 @@ def rollout_episodes(
         record=frozenset(record if not isinstance(record, bool) else positions if record else ()),
     )
     if workers == 0:
-        return _arrange(run_share(whole, lambda call, position: None), order)
+        return arranged(run_share(whole, silent), order)
     shares = [replace(whole, episodes=whole.episodes[number::count]) for number in range(count)]
     pool = WorkerPool(shares, timeout_s=timeout_s, restarts=restarts, recycle_after=recycle_after)
     return _pooled(pool, shares, order) if specs else iter(())
@@ -109,8 +110,8 @@ def _check(
             raise ProtocolError(f"specs: (task, index, init_id, seed) = {key} appears {times} times; each counts once")
 
 
-def _arrange(results: Iterator[tuple[int, Result]], order: Order) -> Iterator[Result]:
-    """Yield one process's results in the wanted order."""
+def arranged(results: Iterator[tuple[int, Result]], order: Order) -> Iterator[Result]:
+    """Yield results by position in the wanted order."""
     held = _Held(order)
     for position, item in results:
         held.add(position, item)
@@ -142,7 +143,7 @@ class _Held:
 def _pooled(pool: WorkerPool, shares: Sequence[WorkerTask], order: Order) -> Iterator[Result]:
     from worldrl.simulators.renderer import embedded_drawing
 
-    if shares[0].obs == "pixels":
+    if shares[0].draws:
         embedded_drawing()
     # Memory holds a few results at most: beyond that only the worker whose turn it is may deliver.
     window = 2 * len(shares) * shares[0].envs_per_worker

@@ -20,7 +20,8 @@ from worldrl.rollout.real.specs import EpisodeSpec
 class Row:
     """One running episode as an actor observes it.
 
-    ``env`` is its Gymnasium environment, already reset; ``obs`` the newest observation (``image``, ``command``, ...).
+    ``env`` is its Gymnasium environment, already reset, or None where it is in another process; ``slot`` its simulator's
+    number. ``obs`` is the newest observation (``image``, ``command``, ...).
     ``actor_state`` is the actor's own state of this episode. ``past`` holds observations of earlier control steps, the
     oldest first, as many as the actor asked for.
     """
@@ -29,6 +30,7 @@ class Row:
     env: Any
     obs: Mapping[str, Any]
     instruction: str
+    slot: int = 0
     actor_state: Any = field(default=None, repr=False)
     past: deque[Mapping[str, Any]] = field(default_factory=lambda: deque(maxlen=0), repr=False)
 

@@ -29,7 +29,7 @@ import torch
 
 from worldrl.core.actions import ActionSpec
 from worldrl.core.types import Episode
-from worldrl.rollout.real.specs import EpisodeOutcome
+from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
 from worldrl.rollout.real.worker_task import WorkerTask, run_share
 from worldrl.workers.link.wire import Arrays, encode
 
@@ -59,18 +59,20 @@ def decode_result(header: dict[str, Any], arrays: Arrays) -> tuple[int, Episode 
 
 
 class Pulser:
-    """Sends the parent the worker's next call."""
+    """Sends the parent the worker's next call and its episode's position, -1 for none."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, share: WorkerTask) -> None:
         self._connection = connection
+        self._positions = {item.spec.key: item.position for item in share.episodes}
         self._last_s = -PULSE_S
 
-    def __call__(self, call: str, position: int) -> None:
+    def __call__(self, call: str, spec: EpisodeSpec | None) -> None:
         """Send a pulse, unless a fast call follows the last one closely."""
         now_s = time.monotonic()
         if call in _FAST_CALLS and now_s - self._last_s < PULSE_S:
             return
         self._last_s = now_s
+        position = -1 if spec is None else self._positions[spec.key]
         self._connection.send_bytes(encode({"kind": "pulse", "call": call, "position": position}))
 
 
@@ -83,7 +85,7 @@ def worker_main(connection: Connection, share_json: str) -> None:
     torch.set_num_threads(1)
     try:
         share = WorkerTask.from_json(json.loads(share_json))
-        for position, item in run_share(share, Pulser(connection)):
+        for position, item in run_share(share, Pulser(connection, share)):
             connection.send_bytes(encode_result(position, item))
         connection.send_bytes(encode({"kind": "finished"}))
     except BrokenPipeError:
