@@ -5,8 +5,8 @@ import pytest
 
 from worldrl.core.rng import numpy_stream
 from worldrl.rollout.camera import Camera, scene_camera
-from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
 from worldrl.rollout.real.slots import EnvSlot
+from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
 
 DOWN = Camera(np.array([0.0, 0.0, 2.0]), np.eye(3), half_width=0.5)
 

@@ -36,9 +36,7 @@ from worldrl.jobs.benchmark.check_protocol_report import first_images, report_pa
 from worldrl.recipes.run import open_run
 from worldrl.recipes.suites.opening import open_suite
 from worldrl.rollout.real.embedded import embedded_embodiment
-from worldrl.rollout.real.episodes import Slots
-from worldrl.rollout.real.replays import Opening, openings, replays
-from worldrl.rollout.real.slots import EmbeddedSlots
+from worldrl.rollout.real.slots import EmbeddedSlots, Opening, Slots, openings, replays
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec, has_spec, spec_of
 from worldrl.rollout.suites.episodes import SuiteSlots
 from worldrl.rollout.suites.libero import libero_tasks

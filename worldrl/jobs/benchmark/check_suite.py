@@ -21,8 +21,8 @@ from worldrl.core.errors import GateError
 from worldrl.core.rng import numpy_stream
 from worldrl.core.storage.log import console
 from worldrl.recipes.run import open_run
-from worldrl.recipes.suites.opening import choose_suite_tasks, open_suite
-from worldrl.rollout.suites.names import SUITE_PYTHON
+from worldrl.recipes.suites.opening import open_suite
+from worldrl.rollout.suites.names import SUITE_PYTHON, choose_suite_tasks
 from worldrl.rollout.suites.registry import find_suite
 from worldrl.rollout.suites.suite import Suite
 from worldrl.settings import non_negative, positive, required, setting

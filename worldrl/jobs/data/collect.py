@@ -30,6 +30,7 @@ from worldrl.recipes.world_model.start import weights_folder
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor, WanderActor
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.embedded import WRISTS, embedded_embodiment, main_camera
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import IMAGE_SIZES, EnvOptions, EpisodeSpec, require_styles
 from worldrl.rollout.suites.names import CLIP_ACTIONS, EMBEDDED, SUITE, SUITE_PYTHON, require_suite_name
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
@@ -154,16 +155,9 @@ def record_embedded(
     tasks = choose_tasks(settings.tasks, settings.kind)
     require_room(settings, len(tasks), run.path / DATASET)
     plans = [*make_plans(settings, tasks, device), *imagined_plans(settings, tasks, run.path / "dreams.npz", device)]
-    rows = collect_dataset(
-        run.path / DATASET,
-        plans,
-        env_options=env_options(settings, tasks),
-        workers=settings.workers,
-        envs_per_worker=settings.envs_per_worker,
-        timeout_s=settings.timeout_s,
-        hold_steps=settings.hold_steps,
-    )
-    return rows, {}
+    options = env_options(settings, tasks)
+    player = EmbeddedPlayer(options, settings.workers, settings.envs_per_worker, settings.timeout_s)
+    return collect_dataset(run.path / DATASET, plans, player, hold_steps=settings.hold_steps), {}
 
 
 def require_room(settings: CollectSettings, tasks: int, folder: Path) -> None:

@@ -17,14 +17,14 @@ from worldrl.core.storage.run import RunDirectory
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.writer import least_bytes
 from worldrl.recipes.run import DATASET
-from worldrl.recipes.suites.opening import OpenSuite, choose_suite_tasks, open_suite
+from worldrl.recipes.suites.opening import OpenSuite, open_suite, suite_layout
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor
 from worldrl.rollout.real.collect import CollectPlan, record_missing
 from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
-from worldrl.rollout.suites.episodes import Rules, record_each
 from worldrl.rollout.suites.libero_files import Demonstration, find_demonstrations, read_demonstration
+from worldrl.rollout.suites.names import choose_suite_tasks
 from worldrl.rollout.suites.registry import find_suite
-from worldrl.rollout.suites.suite import Suite, recorded_robot, require_expert
+from worldrl.rollout.suites.suite import Suite, require_expert
 
 if TYPE_CHECKING:
     from worldrl.jobs.data.collect import CollectSettings
@@ -68,7 +68,8 @@ def record_suite(
         ArtefactError: a file of demonstrations that cannot be read, or says something else than the suite.
     """
     suite = find_suite(settings.suite, settings.python)
-    robot, cameras, names = recorded_robot(suite), cameras_of(suite, wrist=settings.wrist), suite.tasks()
+    cameras, names = cameras_of(suite, wrist=settings.wrist), suite.tasks()
+    layout = suite_layout(suite, cameras, settings.image_size)
     tasks = choose_suite_tasks(settings.tasks, names)
     if settings.expert_episodes > 0:
         require_expert("expert_episodes", suite, tasks)
@@ -77,16 +78,9 @@ def record_suite(
         count, size = sum(len(plan.specs) for plan in plans), settings.image_size
         need = least_bytes(count, settings.hold_steps + 1, len(cameras), size)
         require_disk(folder, need, f"{count} episodes with image_size={size}")
-    fields: dict[str, Any] = {
-        "embodiment": robot,
-        "cameras": cameras,
-        "image_size": settings.image_size,
-        "suite": suite.name,
-    }
     if settings.expert_episodes + settings.policy_episodes == 0:
-        return record_missing(run.path / DATASET, plans, _player(suite, None, settings, cameras), **fields), {
-            "suite": suite.name
-        }
+        rows = record_missing(run.path / DATASET, plans, _player(None, settings, cameras), layout)
+        return rows, {"suite": suite.name}
     with open_suite(
         suite,
         cameras=cameras,
@@ -96,7 +90,7 @@ def record_suite(
         slots=settings.workers * settings.envs_per_worker,
         timeout_s=settings.timeout_s,
     ) as opened:
-        rows = record_missing(run.path / DATASET, plans, _player(suite, opened, settings, cameras), **fields)
+        rows = record_missing(run.path / DATASET, plans, _player(opened, settings, cameras), layout)
     return rows, {"suite": suite.name, **opened.facts}
 
 
@@ -162,7 +156,7 @@ def name_episodes(
     ]
 
 
-def _player(suite: Suite, opened: OpenSuite | None, settings: CollectSettings, cameras: tuple[str, ...]) -> Any:
+def _player(opened: OpenSuite | None, settings: CollectSettings, cameras: tuple[str, ...]) -> Any:
     """Return what plays missing episodes in the suite, or reads them, one actor after the other."""
 
     def play(missing: Sequence[tuple[EpisodeSpec, AnyActor | Demonstration]]) -> Iterator[Episode | EpisodeOutcome]:
@@ -172,8 +166,7 @@ def _player(suite: Suite, opened: OpenSuite | None, settings: CollectSettings, c
             if isinstance(actor, Demonstration):
                 yield of_size(read_demonstration(actor, **read), settings.image_size)
         if opened is not None:
-            horizon = {spec.task: suite.horizon(spec.task) for spec, _ in played}
-            yield from record_each(opened.pool, played, Rules(horizon, cameras, settings.hold_steps))
+            yield from opened.play(played, hold_steps=settings.hold_steps)
 
     return play
 

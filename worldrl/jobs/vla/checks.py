@@ -34,7 +34,7 @@ def evaluate(loop: Loop, name: str, policy: SavedPolicy) -> EvalResult:
         result = loop.plan.suite.evaluate(
             policy.folder,
             out=stage.folder / "evaluation",
-            videos=loop.plan.evaluation.videos,
+            record_videos=loop.plan.evaluation.videos,
             on_recording=video_writer(stage.folder / "videos", loop.plan.suite.embodiment.control_hz),
         )
         loop.finish(stage, {**result.metrics(), "facts": dict(loop.plan.suite.facts)})

@@ -185,7 +185,7 @@ def _suite(settings: TrainVlaSettings, device: torch.device) -> TrainingSuite:
 def external_tasks(settings: TrainVlaSettings, suite: Suite) -> tuple[str, ...]:
     """Return the tasks of an external suite that the settings name; SettingError for what the suite cannot give."""
     from worldrl.jobs.vla.external_suite import require_players, require_possible
-    from worldrl.recipes.suites.opening import choose_suite_tasks
+    from worldrl.rollout.suites.names import choose_suite_tasks
 
     scratch = settings.start == SCRATCH
     later = not scratch or settings.rounds > 1  # only a first round without a world model has the longer collection

@@ -38,6 +38,7 @@ from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts, confirmed_b
 from worldrl.rollout.imagined.starts import EMBEDDED_BACKEND
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.embedded import embedded_options
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.trust.confidence import confidence_scores
 from worldrl.rollout.trust.resampled import ResampledRollouts, resample_rollouts
 from worldrl.rollout.trust.shown_grasp import check_robot, grasp_error
@@ -274,15 +275,8 @@ def _act_freely(
     plan = CollectPlan(
         PolicyActor(str(policy), drawn.temperature, drawn.noise_correlation), policy_rollouts.specs("policy")
     )
-    rows = collect_dataset(
-        data,
-        [plan],
-        env_options=embedded_options(
-            set(policy_rollouts.task), image_size, images=images_among(policy_facts(policy).more)
-        ),
-        workers=config.workers,
-        envs_per_worker=config.envs_per_worker,
-    )
+    options = embedded_options(set(policy_rollouts.task), image_size, images=images_among(policy_facts(policy).more))
+    rows = collect_dataset(data, [plan], EmbeddedPlayer(options, config.workers, config.envs_per_worker))
     return wilson(sum(bool(row["success"]) for row in rows), len(rows))
 
 

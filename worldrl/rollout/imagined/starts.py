@@ -18,9 +18,7 @@ from worldrl.core.observation import COMMAND, STATE, images_among, stack_views
 from worldrl.core.types import ResetRecord
 from worldrl.rollout.imagined.reset_store import initial_record
 from worldrl.rollout.real.embedded import embedded_options
-from worldrl.rollout.real.episodes import Observed, Slots
-from worldrl.rollout.real.replays import replays
-from worldrl.rollout.real.slots import EmbeddedSlots
+from worldrl.rollout.real.slots import EmbeddedSlots, Observed, Slots, replays
 from worldrl.rollout.real.specs import IMAGE_SIZES, EpisodeSpec
 
 

@@ -15,67 +15,69 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from worldrl.core.actions import ActionSpec
+from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.types import Episode
-from worldrl.rollout.real.recording import Recording
-from worldrl.rollout.real.rows import Actor, Row
+from worldrl.rollout.real.rows import Actor, Recording, Row
+from worldrl.rollout.real.slots import Actions, Observed, Slots
 from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
 
-Actions = dict[int, NDArray[np.float32]]
-Observed = dict[str, Any]
-"""One observation by name, with ``success`` and ``contact``, and images where they are rendered."""
-Pulse = Callable[[str, EpisodeSpec | None], None]
-"""Called with the name of the next call and its episode, before each call that may take long."""
+Result = Episode | EpisodeOutcome
+Order = Literal["spec", "completion"]
 
 
-def silent(call: str, spec: EpisodeSpec | None) -> None:
-    """A :data:`Pulse` that nobody waits for."""
+class Player(Protocol):
+    """A suite that plays lists of episodes: the embedded one in worker processes of its own, or an external one."""
 
+    def play(
+        self,
+        planned: Sequence[tuple[EpisodeSpec, Any]],
+        *,
+        hold_steps: int = 0,
+        record: bool | Collection[int] = True,
+        order: Order = "spec",
+        horizon: Mapping[str, int] | None = None,
+    ) -> Iterator[Result]:
+        """Run episodes with their actors; each ends ``hold_steps`` after its first success.
 
-class Slots(Protocol):
-    """Simulators that run one episode each.
-
-    ``cameras`` are in the order of an episode's frames, ``domain`` is of two-armed tasks. ``joint`` simulators are
-    stepped together, others one after the other. ``several_steps``: they take several actions in one call.
-    """
-
-    slots: int
-    cameras: tuple[str, ...]
-    actions: ActionSpec
-    domain: str
-    joint: bool
-    several_steps: bool
-    pulse: Pulse
-
-    def reset(self, specs: Mapping[int, EpisodeSpec], *, render: bool) -> Mapping[int, Observed]:
-        """Begin episodes by slot; returns the first observation of each."""
-        ...
-
-    def steps(self, actions: Actions, *, render: Collection[int]) -> Mapping[int, Sequence[Observed]]:
-        """Take actions ``[n, A]`` by slot; returns the observation after each step.
-
-        A slot ends early after a step that fulfils its task. Images are of the last step, of the slots ``render``.
+        ``record`` is True for full episodes, False for outcomes, or the positions in ``planned`` to record in full.
+        ``order`` is that of the list (buffers a few results), or as episodes end. ``horizon`` are time limits by task
+        (control steps); None takes the suite's own.
         """
         ...
 
-    def env(self, slot: int) -> Any:
-        """The Gymnasium environment of a slot's episode; None where it is in another process."""
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What a result states about assets, physics and drawing."""
         ...
 
-    def horizon(self, slot: int) -> int:
-        """Time limit of a slot's episode (control steps)."""
+    def layout(self, tasks: Collection[str]) -> DatasetLayout:
+        """What a dataset of these tasks' episodes states about the suite."""
         ...
 
-    def finish(self, slot: int) -> bool:
-        """Forget a slot's ended episode; returns whether it lost its worker."""
+    def surroundings(self, *, images: bool) -> dict[str, Any]:
+        """Processes and environments, and what a measurement ran in; ``images``: the actor receives some."""
         ...
+
+
+class DatasetLayout(TypedDict):
+    """What a dataset states about the suite; ``cameras`` are in the order of the frames' axis ``V``."""
+
+    embodiment: AnyEmbodiment
+    cameras: tuple[str, ...]
+    image_size: int
+    suite: str
+
+
+def positions(record: bool | Collection[int], count: int) -> frozenset[int]:
+    """Positions to record among so many."""
+    return frozenset(record if not isinstance(record, bool) else range(count) if record else ())
 
 
 @dataclass(frozen=True)
@@ -115,14 +117,14 @@ class _Run:
             over = self.steps >= self.horizon
             self.recording.step(action, obs, env_ended=over, clipped=int((action != wanted).sum()))
 
-    def result(self) -> Episode | EpisodeOutcome:
+    def result(self) -> Result:
         """The record or the outcome of the ended episode."""
         return self.recording.episode(self.row.instruction) if self.plan.record else self.recording.outcome()
 
 
 def play(
     slots: Slots, planned: Sequence[Planned], *, hold_steps: int, spent: EpisodeTiming | None = None
-) -> Iterator[tuple[int, Episode | EpisodeOutcome]]:
+) -> Iterator[tuple[int, Result]]:
     """Run episodes, each until ``hold_steps`` steps after its first success or to its time limit.
 
     The time is added to ``spent``. Yields position and result of each, as they end.
@@ -179,7 +181,7 @@ def _decide(slots: Slots, running: Mapping[int, _Run]) -> Actions:
 
 def _execute(
     slots: Slots, running: dict[int, _Run], left: Actions, spent: EpisodeTiming
-) -> Iterator[tuple[int, Episode | EpisodeOutcome]]:
+) -> Iterator[tuple[int, Result]]:
     """Take the decided actions, each in the robot's range; yields the episodes that end."""
     while left:
         count = _together(slots, running, left)

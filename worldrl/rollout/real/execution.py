@@ -32,7 +32,7 @@ from worldrl.core.observation import IMAGE
 from worldrl.core.types import Episode
 from worldrl.rollout.camera import Camera, scene_camera
 from worldrl.rollout.real.embedded import embedded_cameras
-from worldrl.rollout.real.recording import Recording
+from worldrl.rollout.real.rows import Recording
 from worldrl.rollout.real.slots import EnvSlot
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec, spec_of
 

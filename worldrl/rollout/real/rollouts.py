@@ -15,21 +15,20 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from worldrl.core.errors import ProtocolError, SettingError
-from worldrl.core.types import Episode
 from worldrl.rollout.agents.actors import AnyActor
-from worldrl.rollout.real.episodes import silent
-from worldrl.rollout.real.specs import EnvOptions, EpisodeOutcome, EpisodeSpec
+from worldrl.rollout.real.embedded import EMBEDDED_SUITE, embedded_embodiment
+from worldrl.rollout.real.episodes import DatasetLayout, EpisodeTiming, Order, Result, positions
+from worldrl.rollout.real.slots import silent
+from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
 from worldrl.rollout.real.worker_task import Assignment, WorkerTask, run_share
 
 if TYPE_CHECKING:
     from worldrl.rollout.real.pool import WorkerPool
 
-Result = Episode | EpisodeOutcome
-Order = Literal["spec", "completion"]
 LEAST = {"workers": 0, "envs_per_worker": 1, "hold_steps": 0, "recycle_after": 1}
 
 
@@ -77,7 +76,7 @@ def rollout_episodes(
 
     counts = {"workers": workers, "envs_per_worker": envs_per_worker, "hold_steps": hold_steps}
     _check(specs, actor, counts | ({} if recycle_after is None else {"recycle_after": recycle_after}), timeout_s)
-    count, positions = max(1, min(workers, len(specs))), range(len(specs))
+    count = max(1, min(workers, len(specs)))
     each = list(actor) if isinstance(actor, Sequence) else [actor] * len(specs)
     actors = list(dict.fromkeys(each))
     whole = WorkerTask(
@@ -86,13 +85,70 @@ def rollout_episodes(
         env_options=env_options,
         envs_per_worker=envs_per_worker,
         hold_steps=hold_steps,
-        record=frozenset(record if not isinstance(record, bool) else positions if record else ()),
+        record=positions(record, len(specs)),
     )
     if workers == 0:
         return arranged(run_share(whole, silent), order)
     shares = [replace(whole, episodes=whole.episodes[number::count]) for number in range(count)]
     pool = WorkerPool(shares, timeout_s=timeout_s, restarts=restarts, recycle_after=recycle_after)
     return _pooled(pool, shares, order) if specs else iter(())
+
+
+@dataclass(frozen=True)
+class EmbeddedPlayer:
+    """The embedded suite, see :class:`~worldrl.rollout.real.episodes.Player`; fields as of :func:`rollout_episodes`.
+
+    The time is added to ``spent``: workers decide and simulate in one.
+    """
+
+    options: EnvOptions
+    workers: int = 1
+    envs_per_worker: int = 1
+    timeout_s: float = 120.0
+    restarts: int = 1
+    recycle_after: int | None = None
+    spent: EpisodeTiming = field(default_factory=EpisodeTiming)
+
+    def play(
+        self,
+        planned: Sequence[tuple[EpisodeSpec, AnyActor]],
+        *,
+        horizon: Mapping[str, int] | None = None,
+        **asked: Any,
+    ) -> Iterator[Result]:
+        """As :func:`rollout_episodes`."""
+        own = {
+            name: getattr(self, name)
+            for name in ("workers", "envs_per_worker", "timeout_s", "restarts", "recycle_after")
+        }
+        options = self.options if horizon is None else replace(self.options, max_steps=horizon)
+        specs, actors = [spec for spec, _ in planned], [actor for _, actor in planned]
+        began_s = time.monotonic()
+        for result in rollout_episodes(specs, actor=actors, env_options=options, **own, **asked):
+            self.spent.simulate_s += time.monotonic() - began_s
+            yield result
+            began_s = time.monotonic()
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """None: assets and physics come with it, and the protocol names the packages."""
+        return {}
+
+    def layout(self, tasks: Collection[str]) -> DatasetLayout:
+        """SettingError: one- and two-armed tasks together."""
+        return {
+            "embodiment": embedded_embodiment(tasks),
+            "cameras": self.options.cameras,
+            "image_size": self.options.image_size,
+            "suite": EMBEDDED_SUITE,
+        }
+
+    def surroundings(self, *, images: bool) -> dict[str, Any]:
+        """The renderer is stated only where the actor receives images."""
+        from worldrl.simulators.renderer import embedded_drawing
+
+        envs = max(1, self.workers) * self.envs_per_worker
+        return {"workers": self.workers, "envs": envs, **(embedded_drawing() if images else {})}
 
 
 def _check(

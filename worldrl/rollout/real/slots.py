@@ -1,21 +1,74 @@
-"""Environments of the embedded suite side by side in this process, for :func:`~worldrl.rollout.real.episodes.play`.
+"""Simulators side by side: environments of the embedded suite in this process, and actions played open loop.
 
 An environment is made in the process that steps it, because a GL context must never be inherited. Each slot reuses its
 environment while the task stays the same.
+
+Shapes legend: ``T`` steps, ``V`` cameras, ``Y X`` pixels; ``A`` numbers of an action, ``S`` of a state.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from worldrl.rollout.real.episodes import Observed, Pulse, silent
+from worldrl.core.actions import ActionSpec
+from worldrl.rollout.real.rows import camera_frames
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
+
+Actions = dict[int, NDArray[np.float32]]
+Observed = dict[str, Any]
+"""One observation by name, with ``success`` and ``contact``, and images where they are rendered."""
+Pulse = Callable[[str, EpisodeSpec | None], None]
+"""Called with the name of the next call and its episode, before each call that may take long."""
+
+
+def silent(call: str, spec: EpisodeSpec | None) -> None:
+    """A :data:`Pulse` that nobody waits for."""
+
+
+class Slots(Protocol):
+    """Simulators that run one episode each.
+
+    ``cameras`` are in the order of an episode's frames, ``domain`` is of two-armed tasks. ``joint`` simulators are
+    stepped together, others one after the other. ``several_steps``: they take several actions in one call.
+    """
+
+    slots: int
+    cameras: tuple[str, ...]
+    actions: ActionSpec
+    domain: str
+    joint: bool
+    several_steps: bool
+    pulse: Pulse
+
+    def reset(self, specs: Mapping[int, EpisodeSpec], *, render: bool) -> Mapping[int, Observed]:
+        """Begin episodes by slot; returns the first observation of each."""
+        ...
+
+    def steps(self, actions: Actions, *, render: Collection[int]) -> Mapping[int, Sequence[Observed]]:
+        """Take actions ``[n, A]`` by slot; returns the observation after each step.
+
+        A slot ends early after a step that fulfils its task. Images are of the last step, of the slots ``render``.
+        """
+        ...
+
+    def env(self, slot: int) -> Any:
+        """The Gymnasium environment of a slot's episode; None where it is in another process."""
+        ...
+
+    def horizon(self, slot: int) -> int:
+        """Time limit of a slot's episode (control steps)."""
+        ...
+
+    def finish(self, slot: int) -> bool:
+        """Forget a slot's ended episode; returns whether it lost its worker."""
+        ...
 
 
 class EnvSlot:
@@ -73,7 +126,7 @@ def _observed(obs: Mapping[str, Any], info: Mapping[str, Any]) -> Observed:
 
 
 class EmbeddedSlots:
-    """See :class:`~worldrl.rollout.real.episodes.Slots`; ``restarted`` are keys of episodes that an earlier worker lost."""
+    """See :class:`~worldrl.rollout.real.slots.Slots`; ``restarted`` are keys of episodes that an earlier worker lost."""
 
     joint, several_steps = False, True
 
@@ -129,3 +182,59 @@ class EmbeddedSlots:
         """Release every environment."""
         for held in self._held:
             held.close()
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Result of actions: measured state float32 ``[T+1, S]``, and the first frame (1..T) of success, or None."""
+
+    state: NDArray[np.float32]
+    first_success: int | None
+
+    @property
+    def success(self) -> bool:
+        """Whether the task was fulfilled at some frame after the first."""
+        return self.first_success is not None
+
+
+@dataclass(frozen=True)
+class Opening:
+    """The first frame of an episode: state float32 ``[S]``, frames uint8 ``[V, Y, X, 3]``."""
+
+    state: NDArray[np.float32]
+    frames: NDArray[np.uint8]
+
+
+def replays(
+    slots: Slots, specs: Sequence[EpisodeSpec], actions: Sequence[NDArray[np.float32]], *, to_success: bool = False
+) -> list[Replay]:
+    """Play ``[T, A]`` actions of each episode, all or ``to_success``, as many episodes at once as there are slots."""
+    found: list[Replay] = []
+    for first in range(0, len(specs), slots.slots):
+        batch = slice(first, first + slots.slots)
+        found += _batch(slots, specs[batch], actions[batch], to_success)
+    return found
+
+
+def _batch(
+    slots: Slots, specs: Sequence[EpisodeSpec], actions: Sequence[NDArray[np.float32]], to_success: bool
+) -> list[Replay]:
+    states = {slot: [row["state"]] for slot, row in slots.reset(dict(enumerate(specs)), render=False).items()}
+    hits: dict[int, list[bool]] = {slot: [] for slot in states}
+    for step in range(max(map(len, actions))):
+        running = [slot for slot in states if step < len(actions[slot]) and not (to_success and True in hits[slot])]
+        live = {slot: actions[slot][step : step + 1] for slot in running}
+        for slot, (row,) in (slots.steps(live, render=()) if live else {}).items():
+            states[slot].append(row["state"])
+            hits[slot].append(bool(row["success"]))
+    return [Replay(np.stack(states[slot]).astype(np.float32), _first(hits[slot])) for slot in sorted(states)]
+
+
+def openings(slots: Slots, specs: Sequence[EpisodeSpec]) -> list[Opening]:
+    """Show the first frame of each episode."""
+    rows = (slots.reset({0: spec}, render=True)[0] for spec in specs)
+    return [Opening(np.array(row["state"], np.float32), camera_frames(row, slots.cameras)) for row in rows]
+
+
+def _first(hits: Sequence[bool]) -> int | None:
+    return hits.index(True) + 1 if True in hits else None

@@ -12,8 +12,8 @@ from typing import Any
 
 from worldrl.core.types import Episode
 from worldrl.rollout.agents.actors import AnyActor, PolicyActor, actor_from_json, actor_to_json
-from worldrl.rollout.real.episodes import Planned, Pulse, play
-from worldrl.rollout.real.slots import EmbeddedSlots
+from worldrl.rollout.real.episodes import Planned, play
+from worldrl.rollout.real.slots import EmbeddedSlots, Pulse
 from worldrl.rollout.real.specs import EnvOptions, EpisodeOutcome, EpisodeSpec
 
 

@@ -16,7 +16,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.observation import IMAGE
 from worldrl.core.rng import numpy_stream
 from worldrl.rollout.imagined.starts import SimulatorBackend
-from worldrl.rollout.real.episodes import Observed, Slots
+from worldrl.rollout.real.slots import Observed, Slots
 from worldrl.rollout.real.specs import EpisodeSpec
 from worldrl.rollout.suites.episodes import SuiteSlots
 from worldrl.simulators.pool import SimulatorPool

@@ -6,8 +6,7 @@ One decision is made for all slots of the pool, so neither the number of workers
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +14,13 @@ from numpy.typing import NDArray
 from worldrl.core.actions import suite_actions
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import numpy_stream
-from worldrl.core.types import Episode
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, ImaginedPlanActor, PolicyActor
 from worldrl.rollout.agents.vector_agent import VectorActor
-from worldrl.rollout.real.episodes import Actions, EpisodeTiming, Observed, Planned, play, silent
-from worldrl.rollout.real.rollouts import Order, arranged
+from worldrl.rollout.real.episodes import EpisodeTiming, Order, Planned, Result, play
+from worldrl.rollout.real.rollouts import arranged
 from worldrl.rollout.real.rows import Actor, Row
-from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
+from worldrl.rollout.real.slots import Actions, Observed, silent
+from worldrl.rollout.real.specs import EpisodeSpec
 from worldrl.simulators.pool import SimulatorPool, Start
 
 Key = tuple[str, int, int, int]
@@ -43,7 +42,7 @@ class Rules:
 
 
 class SuiteSlots:
-    """The slots of a pool; see :class:`~worldrl.rollout.real.episodes.Slots`.
+    """The slots of a pool; see :class:`~worldrl.rollout.real.slots.Slots`.
 
     ``horizon`` holds control steps by task. ``given`` maps an episode's key to a state of the simulator to begin at;
     other episodes begin at stored ones.
@@ -135,7 +134,7 @@ def play_episodes(
     spent: EpisodeTiming | None = None,
     *,
     order: Order = "completion",
-) -> Iterator[Episode | EpisodeOutcome]:
+) -> Iterator[Result]:
     """Run episodes, each from its stored initial state, in the running workers of a suite.
 
     The time is added to ``spent``. Yields one record for each episode. Raises SettingError (an episode has no stored
@@ -148,12 +147,3 @@ def play_episodes(
     planned = [Planned(at, spec, built, at in rules.record) for at, spec in enumerate(specs)]
     slots = SuiteSlots(pool, rules.cameras, horizon=rules.horizon)
     yield from arranged(play(slots, planned, hold_steps=rules.hold_steps, spent=spent), order)
-
-
-def record_each(
-    pool: SimulatorPool, planned: Sequence[tuple[EpisodeSpec, AnyActor]], rules: Rules
-) -> Iterator[Episode | EpisodeOutcome]:
-    """Run and record episodes in their order, one actor after the other."""
-    for actor, group in groupby(planned, key=lambda pair: pair[1]):
-        specs = [spec for spec, _ in group]
-        yield from play_episodes(pool, specs, actor, replace(rules, record=range(len(specs))), order="spec")

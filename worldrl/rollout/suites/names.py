@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.metadata import entry_points
 
 from worldrl.core.errors import SettingError, nearest
@@ -53,3 +53,13 @@ def own_adapter(setting: str, value: str, names: Iterable[str]) -> tuple[str, st
     raise SettingError(
         f"{setting}: unknown value {value!r}{nearest(value, names)}; an adapter of your own is FILE.py:Class"
     )
+
+
+def choose_suite_tasks(tasks: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the named tasks, or all ``names`` of a suite; SettingError for an unknown task, or one named twice."""
+    for task in tasks:
+        if task not in names:
+            raise SettingError(f"tasks: unknown task {task!r}{nearest(task, names)}")
+    if len(set(tasks)) < len(tasks):
+        raise SettingError(f"tasks: each may be named once, got {list(tasks)}")
+    return list(tasks or names)
