@@ -48,7 +48,7 @@ def rollout_episodes(
 ) -> Iterator[Result]:
     """Run episodes in the real simulator.
 
-    Processes start with the first ``next`` and end with the iterator; scripts with workers need a ``__main__`` guard.
+    Processes start with the first ``next`` and end with the iterator.
 
     Args:
         specs: the episodes; each identity may appear once.

@@ -5,16 +5,15 @@ The share and ``envs_per_worker`` alone decide which rows share a batch, so a re
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from worldrl.core.types import Episode
 from worldrl.rollout.agents.actors import AnyActor, PolicyActor, actor_from_json, actor_to_json
-from worldrl.rollout.real.episodes import Planned, play
+from worldrl.rollout.real.episodes import Planned, Result, play
 from worldrl.rollout.real.slots import EmbeddedSlots, Pulse
-from worldrl.rollout.real.specs import EnvOptions, EpisodeOutcome, EpisodeSpec
+from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class WorkerTask:
         return bool(self.record) or any(isinstance(actor, PolicyActor) for actor in self.actors)
 
 
-def run_share(share: WorkerTask, pulse: Pulse) -> Iterator[tuple[int, Episode | EpisodeOutcome]]:
+def run_share(share: WorkerTask, pulse: Pulse) -> Generator[tuple[int, Result]]:
     """Run every episode of a share; yields ``(position, result)`` as episodes end."""
     pulse("load the actors", None)
     actors = [actor.build() for actor in share.actors]
