@@ -133,10 +133,10 @@ def test_restarts_are_allowed_to_the_embedded_suites_workers_too(tmp_path, monke
     class SeenError(Exception):
         pass
 
-    def seen(specs, *, restarts, **_):
-        raise SeenError(restarts)
+    def seen(player, planned, **_):
+        raise SeenError(player.restarts)
 
-    monkeypatch.setattr("worldrl.rollout.real.rollouts.rollout_episodes", seen)
+    monkeypatch.setattr("worldrl.rollout.real.rollouts.EmbeddedPlayer.play", seen)
     with pytest.raises(SeenError, match="7"):
         main(["benchmark", "policy=expert", "episodes=1", "restarts=7", f"run_dir={tmp_path / 'run'}"])
 

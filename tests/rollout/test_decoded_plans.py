@@ -16,7 +16,7 @@ from worldrl.rollout.agents.actors import ExpertActor
 from worldrl.rollout.imagined import starts
 from worldrl.rollout.imagined.decoded_plans import check_targets, commanded, decoded, execute_recorded, joint_path
 from worldrl.rollout.real.embedded import embedded_options
-from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import EpisodeSpec
 
 PAIR = joint_targets(("joint1", "gripper"), (-1.0, 0.0), (1.0, 1.0))
@@ -54,7 +54,7 @@ class Knowing:
 
 def demonstration(spec: EpisodeSpec, domain: str = "clean") -> Episode:
     options = replace(embedded_options([spec.task], 16), domain=domain)
-    (episode,) = rollout_episodes([spec], actor=ExpertActor(), env_options=options, workers=0, hold_steps=8)
+    (episode,) = EmbeddedPlayer(options, workers=0).play([(spec, ExpertActor())], hold_steps=8)
     assert isinstance(episode, Episode)
     assert episode.success
     return episode

@@ -17,14 +17,14 @@ import worldrl.rollout.real.rollouts as real
 import worldrl.workers.link.channel as channel
 from worldrl.core.errors import SettingError, WorkerError
 from worldrl.rollout.agents.actors import ExpertActor
-from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 
-def run(specs, options, **settings):
-    settings = {"workers": 1, "record": False, **settings}
-    return list(rollout_episodes(specs, actor=ExpertActor(), env_options=options, **settings))
+def run(specs, options, *, record=False, **settings):
+    player = EmbeddedPlayer(options, **{"workers": 1, **settings})
+    return list(player.play([(spec, ExpertActor()) for spec in specs], record=record))
 
 
 def undisturbed(outcomes):
@@ -89,7 +89,7 @@ def test_an_exception_is_not_tried_again(specs, faulty):
 
 
 def test_sigkill_from_outside(specs, options, started):
-    episodes = rollout_episodes(specs, actor=ExpertActor(), env_options=options, workers=2)
+    episodes = EmbeddedPlayer(options, workers=2).play([(spec, ExpertActor()) for spec in specs])
     first = next(episodes)
     victims = list(started)
     for victim in victims:
@@ -103,7 +103,7 @@ def test_sigkill_from_outside(specs, options, started):
 
 def test_an_abandoned_iterator_leaves_nobody(specs, options, started):
     many = [dataclasses.replace(specs[0], index=index) for index in range(24)]  # no worker ends before the question
-    episodes = rollout_episodes(many, actor=ExpertActor(), env_options=options, workers=2)
+    episodes = EmbeddedPlayer(options, workers=2).play([(spec, ExpertActor()) for spec in many])
     next(episodes)
     assert [process._process.poll() for process in started] == [None, None]
     episodes.close()
@@ -123,7 +123,7 @@ def test_waiting_results_are_bounded(specs, faulty, monkeypatch):
 SCRIPT = """
 import json, sys
 from worldrl.rollout.agents.actors import WanderActor
-from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
 from worldrl.simulators.process import SimulatorProcess
 
@@ -132,7 +132,8 @@ SimulatorProcess.__init__ = lambda self, *a, **k: (started.append(self), start(s
 if __name__ == "__main__":
     specs = [EpisodeSpec("PickRedCube", index, 0) for index in range(10_000)]
     options = EnvOptions.from_json(json.loads(sys.argv[1]))
-    for _ in rollout_episodes(specs, actor=WanderActor(), env_options=options, workers=2, order="completion"):
+    planned = [(spec, WanderActor()) for spec in specs]
+    for _ in EmbeddedPlayer(options, workers=2).play(planned, order="completion"):
         print(*(process.pid for process in started), flush=True)
 """
 

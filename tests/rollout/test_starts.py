@@ -6,7 +6,7 @@ import pytest
 from worldrl.core.types import Episode
 from worldrl.rollout.agents.actors import ExpertActor
 from worldrl.rollout.imagined.starts import EMBEDDED_BACKEND, EmbeddedBackend
-from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
 
 
@@ -14,7 +14,7 @@ from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
 def expert_episodes() -> list[Episode]:
     """Two of the scripted expert's, through the same code as collection and evaluation."""
     specs = [EpisodeSpec("PickRedCube", index, 7, source="expert") for index in range(2)]
-    episodes = rollout_episodes(specs, actor=ExpertActor(), env_options=EnvOptions(image_size=16), workers=0)
+    episodes = EmbeddedPlayer(EnvOptions(image_size=16), workers=0).play([(spec, ExpertActor()) for spec in specs])
     return sorted((e for e in episodes if isinstance(e, Episode)), key=lambda e: e.meta["index"])
 
 

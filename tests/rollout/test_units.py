@@ -11,7 +11,7 @@ from worldrl.rewards.motion.readout import choose_columns, recorded_names
 from worldrl.rollout.agents.actors import ExpertActor
 from worldrl.rollout.imagined.decoded_plans import joint_path
 from worldrl.rollout.real.embedded import embedded_embodiment, embedded_options
-from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.slots import EnvSlot
 from worldrl.rollout.real.specs import EpisodeSpec
 
@@ -54,9 +54,7 @@ def shown(state):
 
 def test_what_is_recorded_are_the_scenes_angles_and_gaps():
     spec = EpisodeSpec(TASK, 0, 3)
-    (episode,) = rollout_episodes(
-        [spec], actor=ExpertActor(), env_options=embedded_options([TASK], 16), workers=0, hold_steps=0
-    )
+    (episode,) = EmbeddedPlayer(embedded_options([TASK], 16), workers=0).play([(spec, ExpertActor())], hold_steps=0)
     columns = choose_columns(["state"], recorded_names(embedded_embodiment([TASK])))
     assert [column.unit for column in columns] == 2 * [*6 * ["rad"], ""]
     with closing(EnvSlot(embedded_options([TASK], 16))) as slot:

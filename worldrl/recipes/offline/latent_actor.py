@@ -3,7 +3,7 @@
 ``train-offline world=latent`` and ``reproduce offline-video`` score their agents here (:class:`LatentEnvironment`).
 
 It is an actor (:mod:`worldrl.rollout.agents.actors`) of one process only, since an offline agent is no policy folder that a worker
-could open. Give it to ``rollout_episodes`` with ``workers=0`` and ``record=True`` (images are rendered for recorded episodes).
+could open. Give it to an ``EmbeddedPlayer`` with ``workers=0``.
 
 Shapes legend: ``S`` latent observation, ``A = a L`` a whole chunk of ``a`` numbers a step.
 """
@@ -25,7 +25,7 @@ from worldrl.evaluation.policy.protocol import embedded_protocol
 from worldrl.methods.offline.neubay.neubay import Neubay
 from worldrl.rollout.imagined.latent_world import latent_obs
 from worldrl.rollout.imagined.reset_store import initial_record
-from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.rows import Row
 from worldrl.rollout.vector.episodes import remembering
 from worldrl.world_models.latent.chunk_basis import ChunkBasis
@@ -105,7 +105,7 @@ def played(actor: LatentActor, task: str, episodes: int, seed: int) -> list[Epis
     size, length = actor.model.config.codec.image_size, actor.model.chunk_length
     protocol = embedded_protocol([task], episodes_per_task=episodes, seed=seed, chunk_length=length, image_size=size)
     driver: Any = actor
-    found = rollout_episodes(protocol.specs(), actor=driver, env_options=protocol.env_options, workers=0, record=True)
+    found = EmbeddedPlayer(protocol.env_options, workers=0).play([(spec, driver) for spec in protocol.specs()])
     return [item for item in found if isinstance(item, Episode)]
 
 

@@ -57,7 +57,7 @@ def restyle_dataset(
     """Replay every episode of ``source`` into the dataset ``folder``; an interrupted run is resumed.
 
     The settings are those of :func:`restyled_specs` and :class:`~worldrl.rollout.real.rollouts.EmbeddedPlayer`. Returns
-    the episodes with their styles. Raises ArtefactError (``source`` is not of ``rollout_episodes`` or is randomised
+    the episodes with their styles. Raises ArtefactError (``source`` is not of an ``EmbeddedPlayer`` or is randomised
     already, or a replay left the recorded path).
     """
     recorded = EpisodeDataset.open(source)

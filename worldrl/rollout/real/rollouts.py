@@ -29,76 +29,18 @@ from worldrl.rollout.real.worker_task import Assignment, WorkerTask, run_share
 if TYPE_CHECKING:
     from worldrl.rollout.real.pool import WorkerPool
 
-LEAST = {"workers": 0, "envs_per_worker": 1, "hold_steps": 0, "recycle_after": 1}
-
-
-def rollout_episodes(
-    specs: Sequence[EpisodeSpec],
-    *,
-    actor: AnyActor | Sequence[AnyActor],
-    env_options: EnvOptions,
-    workers: int = 1,
-    envs_per_worker: int = 1,
-    timeout_s: float = 120.0,
-    hold_steps: int = 0,
-    record: bool | Collection[int] = True,
-    order: Order = "spec",
-    restarts: int = 1,
-    recycle_after: int | None = None,
-) -> Iterator[Result]:
-    """Run episodes in the real simulator.
-
-    Processes start with the first ``next`` and end with the iterator.
-
-    Args:
-        specs: the episodes; each identity may appear once.
-        actor: of all episodes, or one for each spec.
-        env_options: how to make environments.
-        workers: processes; 0 runs everything in this process, without a watchdog.
-        envs_per_worker: environments stepped in lock-step by each worker, and the largest batch of a decision.
-        timeout_s: longest silence of a worker (s) before it counts as dead; its start may take two minutes.
-        hold_steps: further steps after the first success before an episode ends.
-        record: True for full episodes, False for outcomes, or the positions in ``specs`` to record in full.
-        order: yield in the order of ``specs`` (buffers a few results), or as episodes finish.
-        restarts: how often the same episode may lose its worker before that is an error.
-        recycle_after: episodes after which a worker is replaced; None never.
-
-    Returns:
-        An iterator over one ``Episode`` (recorded positions) or ``EpisodeOutcome`` for each spec.
-
-    Raises:
-        SettingError: a number is out of range, or there is not one actor per spec.
-        ProtocolError: an episode identity appears twice.
-        WorkerEnvironmentError: workers need images, and nothing renders.
-        WorkerError: a worker raised, or died or fell silent more than ``restarts`` times on the same episode.
-    """
-    from worldrl.rollout.real.pool import WorkerPool
-
-    counts = {"workers": workers, "envs_per_worker": envs_per_worker, "hold_steps": hold_steps}
-    _check(specs, actor, counts | ({} if recycle_after is None else {"recycle_after": recycle_after}), timeout_s)
-    count = max(1, min(workers, len(specs)))
-    each = list(actor) if isinstance(actor, Sequence) else [actor] * len(specs)
-    actors = list(dict.fromkeys(each))
-    whole = WorkerTask(
-        episodes=[Assignment(at, *pair) for at, pair in enumerate(zip(specs, map(actors.index, each), strict=True))],
-        actors=actors,
-        env_options=env_options,
-        envs_per_worker=envs_per_worker,
-        hold_steps=hold_steps,
-        record=positions(record, len(specs)),
-    )
-    if workers == 0:
-        return arranged(run_share(whole, silent), order)
-    shares = [replace(whole, episodes=whole.episodes[number::count]) for number in range(count)]
-    pool = WorkerPool(shares, timeout_s=timeout_s, restarts=restarts, recycle_after=recycle_after)
-    return _pooled(pool, shares, order) if specs else iter(())
-
 
 @dataclass(frozen=True)
 class EmbeddedPlayer:
-    """The embedded suite, see :class:`~worldrl.rollout.real.episodes.Player`; fields as of :func:`rollout_episodes`.
+    """The embedded suite, see :class:`~worldrl.rollout.real.episodes.Player`; ``options`` say how environments are made.
 
-    The time is added to ``spent``: workers decide and simulate in one.
+    Attributes:
+        workers: processes; 0 runs everything in this process, without a watchdog.
+        envs_per_worker: environments stepped in lock-step by each worker, and the largest batch of a decision.
+        timeout_s: longest silence of a worker (s) before it counts as dead; its start may take two minutes.
+        restarts: how often the same episode may lose its worker before that is an error.
+        recycle_after: episodes after which a worker is replaced; None never.
+        spent: the time is added to it; workers decide and simulate in one.
     """
 
     options: EnvOptions
@@ -113,21 +55,54 @@ class EmbeddedPlayer:
         self,
         planned: Sequence[tuple[EpisodeSpec, AnyActor]],
         *,
+        hold_steps: int = 0,
+        record: bool | Collection[int] = True,
+        order: Order = "spec",
         horizon: Mapping[str, int] | None = None,
-        **asked: Any,
     ) -> Iterator[Result]:
-        """As :func:`rollout_episodes`."""
-        own = {
-            name: getattr(self, name)
-            for name in ("workers", "envs_per_worker", "timeout_s", "restarts", "recycle_after")
-        }
-        options = self.options if horizon is None else replace(self.options, max_steps=horizon)
-        specs, actors = [spec for spec, _ in planned], [actor for _, actor in planned]
+        """Run episodes; each identity may appear once. Processes start with the first ``next`` and end with the iterator.
+
+        Raises SettingError (a number is out of range). Raises ProtocolError (an episode's identity appears twice).
+        Raises WorkerEnvironmentError (workers need images, and nothing renders). Raises WorkerError (a worker raised,
+        or died or fell silent more than ``restarts`` times on the same episode).
+        """
+        self._check(planned, hold_steps)
+        count, actors = max(1, min(self.workers, len(planned))), list(dict.fromkeys(actor for _, actor in planned))
+        whole = WorkerTask(
+            episodes=[Assignment(at, spec, actors.index(actor)) for at, (spec, actor) in enumerate(planned)],
+            actors=actors,
+            env_options=self.options if horizon is None else replace(self.options, max_steps=horizon),
+            envs_per_worker=self.envs_per_worker,
+            hold_steps=hold_steps,
+            record=positions(record, len(planned)),
+        )
         began_s = time.monotonic()
-        for result in rollout_episodes(specs, actor=actors, env_options=options, **own, **asked):
+        for result in self._played(whole, count, order) if planned else ():
             self.spent.simulate_s += time.monotonic() - began_s
             yield result
             began_s = time.monotonic()
+
+    def _check(self, planned: Sequence[tuple[EpisodeSpec, AnyActor]], hold_steps: int) -> None:
+        least = {"workers": 0, "envs_per_worker": 1, "hold_steps": 0, "recycle_after": 1}
+        for name, value in {**vars(self), "hold_steps": hold_steps}.items():
+            if name in least and value is not None and value < least[name]:
+                raise SettingError(f"{name}: must be >= {least[name]}, got {value}")
+        if self.timeout_s <= 0:
+            raise SettingError(f"timeout_s: must be > 0, got {self.timeout_s}")
+        for key, times in Counter(spec.key for spec, _ in planned).items():
+            if times > 1:
+                raise ProtocolError(
+                    f"specs: (task, index, init_id, seed) = {key} appears {times} times; each counts once"
+                )
+
+    def _played(self, whole: WorkerTask, count: int, order: Order) -> Iterator[Result]:
+        from worldrl.rollout.real.pool import WorkerPool
+
+        if self.workers == 0:
+            return arranged(run_share(whole, silent), order)
+        shares = [replace(whole, episodes=whole.episodes[number::count]) for number in range(count)]
+        limits = {"timeout_s": self.timeout_s, "restarts": self.restarts, "recycle_after": self.recycle_after}
+        return _pooled(WorkerPool(shares, **limits), shares, order)
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -149,21 +124,6 @@ class EmbeddedPlayer:
 
         envs = max(1, self.workers) * self.envs_per_worker
         return {"workers": self.workers, "envs": envs, **(embedded_drawing() if images else {})}
-
-
-def _check(
-    specs: Sequence[EpisodeSpec], actor: AnyActor | Sequence[AnyActor], counts: Mapping[str, int], timeout_s: float
-) -> None:
-    for name, value in counts.items():
-        if value < (low := LEAST[name]):
-            raise SettingError(f"{name}: must be >= {low}, got {value}")
-    if isinstance(actor, Sequence) and len(actor) != len(specs):
-        raise SettingError(f"actor: needs one for each of the {len(specs)} specs, got {len(actor)}")
-    if timeout_s <= 0:
-        raise SettingError(f"timeout_s: must be > 0, got {timeout_s}")
-    for key, times in Counter(spec.key for spec in specs).items():
-        if times > 1:
-            raise ProtocolError(f"specs: (task, index, init_id, seed) = {key} appears {times} times; each counts once")
 
 
 def arranged(results: Iterator[tuple[int, Result]], order: Order) -> Iterator[Result]:
