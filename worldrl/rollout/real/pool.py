@@ -14,8 +14,7 @@ from typing import Any
 
 from worldrl.core.errors import WorkerError
 from worldrl.rollout.real.episodes import Result
-from worldrl.rollout.real.worker import decode_result
-from worldrl.rollout.real.worker_task import Assignment, WorkerTask
+from worldrl.rollout.real.worker import Assignment, WorkerTask, decode_result
 from worldrl.simulators.process import Launch, SimulatorProcess, WorkerDied
 
 TARGET = "worldrl.rollout.real.worker:Share"
@@ -36,14 +35,12 @@ class Worker:
         self._share, self._timeout_s, self._restarts, self._most = share, timeout_s, restarts, recycle_after
         self._remaining: dict[int, Assignment] = {item.position: item for item in share.episodes}
         self._started: set[int] = set()
-        self._restarted = set(share.restarted)
         self._losses: Counter[int] = Counter()
         self._start()
 
     def _start(self) -> None:
         self._given = list(self._remaining)[: self._most]
-        episodes = [self._remaining[position] for position in self._given]
-        share = replace(self._share, episodes=episodes, restarted=self._restarted)
+        share = replace(self._share, episodes=[self._remaining[position] for position in self._given])
         launch = Launch("worldrl", sys.executable, TARGET, {"share": share.to_json()}, shared=True)
         self.process = SimulatorProcess(launch, number=self.number, timeout_s=self._timeout_s)
         self._started.clear()
@@ -101,7 +98,7 @@ class Worker:
             raise WorkerError(
                 f"{report}, and was restarted {self._restarts} times before; run that episode alone with workers=0 to see why"
             )
-        self._restarted |= lost
+        self._remaining |= {position: replace(self._remaining[position], restarted=True) for position in lost}
         logger.warning("%s; restarting it, %d episodes run again", report, len(lost))
         self.process.stop()
         self._start()

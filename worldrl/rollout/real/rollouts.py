@@ -24,7 +24,7 @@ from worldrl.rollout.real.embedded import EMBEDDED_SUITE, embedded_embodiment
 from worldrl.rollout.real.episodes import DatasetLayout, EpisodeTiming, Order, Result, positions
 from worldrl.rollout.real.slots import silent
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
-from worldrl.rollout.real.worker_task import Assignment, WorkerTask, run_share
+from worldrl.rollout.real.worker import Assignment, WorkerTask, run_share
 
 if TYPE_CHECKING:
     from worldrl.rollout.real.pool import WorkerPool
@@ -67,14 +67,16 @@ class EmbeddedPlayer:
         or died or fell silent more than ``restarts`` times on the same episode).
         """
         self._check(planned, hold_steps)
+        kept = positions(record, len(planned))
         count, actors = max(1, min(self.workers, len(planned))), list(dict.fromkeys(actor for _, actor in planned))
         whole = WorkerTask(
-            episodes=[Assignment(at, spec, actors.index(actor)) for at, (spec, actor) in enumerate(planned)],
+            episodes=[
+                Assignment(at, spec, actors.index(actor), at in kept) for at, (spec, actor) in enumerate(planned)
+            ],
             actors=actors,
             env_options=self.options if horizon is None else replace(self.options, max_steps=horizon),
             envs_per_worker=self.envs_per_worker,
             hold_steps=hold_steps,
-            record=positions(record, len(planned)),
         )
         began_s = time.monotonic()
         for result in self._played(whole, count, order) if planned else ():

@@ -1,6 +1,7 @@
-"""The worker's side of a share: it answers each request ``next`` by one result, as messages (see ``workers/link/server.py``).
+"""A worker of the embedded suite: its share of the episodes, played in environments of its own process.
 
-::
+The share and ``envs_per_worker`` alone decide which rows share a batch, so a rerun gives the same bits. The worker
+answers each request ``next`` by one result, as messages (see ``workers/link/server.py``)::
 
     outcome   position, outcome
     episode   position, fields, arrays
@@ -10,18 +11,87 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from worldrl.core.actions import ActionSpec
 from worldrl.core.types import Episode
-from worldrl.rollout.real.episodes import Result
-from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
-from worldrl.rollout.real.worker_task import WorkerTask, run_share
+from worldrl.rollout.agents.actors import AnyActor, PolicyActor, actor_from_json, actor_to_json
+from worldrl.rollout.real.episodes import Planned, Result, play
+from worldrl.rollout.real.slots import EmbeddedSlots, Pulse
+from worldrl.rollout.real.specs import EnvOptions, EpisodeOutcome, EpisodeSpec
 from worldrl.workers.link.server import Answer
 from worldrl.workers.link.wire import Arrays
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One episode of a share: its position in the whole list, and its actor's index in the share.
+
+    Frames are stored where ``record``; ``restarted``: an earlier worker lost it.
+    """
+
+    position: int
+    spec: EpisodeSpec
+    actor: int
+    record: bool
+    restarted: bool = False
+
+
+@dataclass(frozen=True)
+class WorkerTask:
+    """Everything that a worker needs.
+
+    ``episodes`` are in the order in which they start, ``envs_per_worker`` slots are stepped in lock-step. An episode
+    ends ``hold_steps`` after its first success.
+    """
+
+    episodes: Sequence[Assignment]
+    actors: Sequence[AnyActor]
+    env_options: EnvOptions
+    envs_per_worker: int
+    hold_steps: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "episodes": [asdict(item) for item in self.episodes],
+            "actors": [actor_to_json(actor) for actor in self.actors],
+            "env_options": self.env_options.to_json(),
+            "envs_per_worker": self.envs_per_worker,
+            "hold_steps": self.hold_steps,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> WorkerTask:
+        """Rebuild from :meth:`to_json`."""
+        made = {
+            "episodes": [Assignment(**{**row, "spec": EpisodeSpec.from_json(row["spec"])}) for row in data["episodes"]],
+            "actors": [actor_from_json(actor) for actor in data["actors"]],
+            "env_options": EnvOptions.from_json(data["env_options"]),
+        }
+        return cls(**{**data, **made})
+
+    @property
+    def draws(self) -> bool:
+        """Whether images are rendered: where a policy or a record needs them."""
+        return any(item.record or isinstance(self.actors[item.actor], PolicyActor) for item in self.episodes)
+
+
+def run_share(share: WorkerTask, pulse: Pulse) -> Generator[tuple[int, Result]]:
+    """Run every episode of a share; yields ``(position, result)`` as episodes end."""
+    pulse("load the actors", None)
+    actors = [actor.build() for actor in share.actors]
+    planned = [Planned(item.position, item.spec, actors[item.actor], item.record) for item in share.episodes]
+    lost = {item.spec.key for item in share.episodes if item.restarted}
+    used = min(share.envs_per_worker, len(planned))  # a slot beyond the episodes would stay empty
+    with closing(EmbeddedSlots(share.env_options, used, pulse=pulse, restarted=lost)) as slots:
+        yield from play(slots, planned, hold_steps=share.hold_steps)
+
 
 _ARRAYS = ("frames", "state", "command", "action", "reward", "contact")
 
