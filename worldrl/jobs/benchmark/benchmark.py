@@ -99,7 +99,7 @@ class BenchmarkSettings:
 
     def __post_init__(self) -> None:
         """Check the names and the ranges."""
-        require_suite_name("suite", self.suite, others=[EMBEDDED])
+        require_suite_name(self.suite)
         one_of("domain", self.domain, DOMAINS)
         if self.domain != "clean" and self.suite != EMBEDDED:
             raise SettingError(f"domain: is of the embedded suite's bimanual tasks; leave it out with {self.suite}")

@@ -43,6 +43,7 @@ from worldrl.rollout.suites.libero import libero_tasks
 from worldrl.rollout.suites.libero_files import IMAGES, START, SUFFIX, find_demonstrations, read_demonstration
 from worldrl.rollout.suites.names import CLIP_ACTIONS, FAMILIES
 from worldrl.rollout.suites.registry import find_suite
+from worldrl.rollout.suites.suite import Workers
 from worldrl.settings import one_of, positive, required, setting
 from worldrl.workers.libero import facts as libero_facts
 from worldrl.workers.libero.package import task_instruction
@@ -225,18 +226,9 @@ def open_slots(
                 yield slots, JointConventions(robot.actions, [episode.state for episode in demonstrations])
         return
     suite = find_suite(settings.suite)
-    with open_suite(
-        suite,
-        cameras=cameras,
-        image_size=height,
-        shadows=settings.shadows,
-        assets=settings.assets,
-        workers=settings.workers,
-        slots=min(settings.episodes, 2 * settings.workers),
-        timeout_s=settings.timeout_s,
-        restarts=2,
-        recycle_after=None,
-    ) as opened:
+    slots, own = min(settings.episodes, 2 * settings.workers), {"shadows": settings.shadows, "assets": settings.assets}
+    asked = Workers(cameras, height, settings.workers, slots, recycle_after=None, **own)
+    with open_suite(suite, asked, timeout_s=settings.timeout_s) as opened:
         given = {spec.key: e.meta[START] for spec, e in zip(specs, demonstrations, strict=True) if START in e.meta}
         scale = float(suite.meaning(float(opened.pool.suite["control_hz"]))["rotation_scale"])
         yield SuiteSlots(opened.pool, cameras, horizon={}, given=given), ToolConventions(scale)

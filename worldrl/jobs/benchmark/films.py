@@ -31,7 +31,7 @@ from worldrl.rollout.real.episodes import Player, Result
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import EpisodeSpec
 from worldrl.rollout.suites.registry import find_suite
-from worldrl.rollout.suites.suite import Suite
+from worldrl.rollout.suites.suite import Suite, Workers
 
 if TYPE_CHECKING:
     from worldrl.jobs.benchmark.benchmark import BenchmarkSettings
@@ -41,20 +41,18 @@ def open_external(
     settings: BenchmarkSettings, suite: Suite, cameras: Sequence[str], image_size: int
 ) -> AbstractContextManager[OpenSuite]:
     """Start the suite's workers as the settings say."""
-    return open_suite(
-        suite,
-        cameras=cameras,
-        image_size=image_size,
-        shadows=settings.shadows,
-        assets=settings.assets,
-        assets_note=settings.assets_note,
-        workers=settings.workers,
-        slots=settings.envs,
-        timeout_s=settings.timeout_s,
-        restarts=settings.restarts,
-        recycle_after=recycle_after_of(settings),
-        fit=fit_of(settings, image_size, suite),
+    asked = Workers(
+        tuple(cameras),
+        image_size,
+        settings.workers,
+        settings.envs,
+        settings.restarts,
+        recycle_after_of(settings),
+        settings.shadows,
+        settings.assets,
+        fit_of(settings, image_size, suite),
     )
+    return open_suite(suite, asked, timeout_s=settings.timeout_s, assets_note=settings.assets_note)
 
 
 def fit_of(settings: BenchmarkSettings, image_size: int, suite: Suite) -> Fit:

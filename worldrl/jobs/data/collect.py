@@ -113,7 +113,7 @@ class CollectSettings:
         if (self.imagined_episodes > 0) != (self.world_model is not None):
             raise SettingError("world_model and imagined_episodes go together: give both, or neither")
         one_of("domain", self.domain, DOMAINS)
-        require_suite_name("suite", self.suite, others=[EMBEDDED])
+        require_suite_name(self.suite)
         if self.suite != EMBEDDED:
             check_settings(self)
         elif self.demonstrations is not None:

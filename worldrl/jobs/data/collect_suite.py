@@ -24,7 +24,7 @@ from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
 from worldrl.rollout.suites.libero_files import Demonstration, find_demonstrations, read_demonstration
 from worldrl.rollout.suites.names import choose_suite_tasks
 from worldrl.rollout.suites.registry import find_suite
-from worldrl.rollout.suites.suite import Suite, require_expert
+from worldrl.rollout.suites.suite import Suite, Workers, require_expert
 
 if TYPE_CHECKING:
     from worldrl.jobs.data.collect import CollectSettings
@@ -81,15 +81,9 @@ def record_suite(
     if settings.expert_episodes + settings.policy_episodes == 0:
         rows = record_missing(run.path / DATASET, plans, _player(None, settings, cameras), layout)
         return rows, {"suite": suite.name}
-    with open_suite(
-        suite,
-        cameras=cameras,
-        image_size=settings.image_size,
-        shadows=settings.shadows,
-        workers=settings.workers,
-        slots=settings.workers * settings.envs_per_worker,
-        timeout_s=settings.timeout_s,
-    ) as opened:
+    slots = settings.workers * settings.envs_per_worker
+    asked = Workers(cameras, settings.image_size, settings.workers, slots, shadows=settings.shadows)
+    with open_suite(suite, asked, timeout_s=settings.timeout_s) as opened:
         rows = record_missing(run.path / DATASET, plans, _player(opened, settings, cameras), layout)
     return rows, {"suite": suite.name, **opened.facts}
 

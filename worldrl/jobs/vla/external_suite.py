@@ -20,7 +20,7 @@ from worldrl.recipes.suites.opening import OpenSuite, open_suite
 from worldrl.recipes.world_model.start import BUNDLED
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor
 from worldrl.rollout.suites.backend import ExternalBackend
-from worldrl.rollout.suites.suite import Suite, recorded_robot, require_expert
+from worldrl.rollout.suites.suite import Suite, Workers, recorded_robot, require_expert
 
 CAMERAS = ("scene",)
 """What the loop's policies and world models look through."""
@@ -94,17 +94,9 @@ class ExternalTrainingSuite(TrainingSuite):
         """Its workers, started with the first request."""
         if self._open is None:
             options = self.options
-            self._open = self._stack.enter_context(
-                open_suite(
-                    self._suite,
-                    cameras=CAMERAS,
-                    image_size=options.image_size,
-                    shadows=options.shadows,
-                    workers=options.workers,
-                    slots=options.workers * options.envs_per_worker,
-                    timeout_s=options.timeout_s,
-                )
-            )
+            slots = options.workers * options.envs_per_worker
+            asked = Workers(CAMERAS, options.image_size, options.workers, slots, shadows=options.shadows)
+            self._open = self._stack.enter_context(open_suite(self._suite, asked, timeout_s=options.timeout_s))
         return self._open
 
     def exploration_expert(self, collection: CollectionSettings) -> tuple[str, AnyActor]:

@@ -8,16 +8,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from worldrl.core.image_fit import Fit
 from worldrl.core.storage.log import console
 from worldrl.rollout.real.episodes import DatasetLayout, EpisodeTiming, Order, Result, positions
 from worldrl.rollout.real.specs import EpisodeSpec
 from worldrl.rollout.suites.episodes import Rules, play_episodes
 from worldrl.rollout.suites.suite import Suite, Workers, recorded_robot
 from worldrl.simulators.pool import SimulatorPool
-
-RESTARTS, RECYCLE_AFTER = 2, 50
-"""Where no setting gives them: restarts of a worker per episode, and episodes after which a worker is replaced."""
 
 
 @dataclass(frozen=True)
@@ -91,30 +87,15 @@ def say_assets(facts: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def open_suite(
-    suite: Suite,
-    *,
-    cameras: Sequence[str],
-    image_size: int,
-    shadows: bool,
-    assets: str = "",
-    assets_note: str = "",
-    workers: int,
-    slots: int,
-    timeout_s: float,
-    restarts: int = RESTARTS,
-    recycle_after: int | None = RECYCLE_AFTER,
-    fit: Fit = Fit.stretch,
-) -> Generator[OpenSuite]:
+def open_suite(suite: Suite, asked: Workers, *, timeout_s: float, assets_note: str = "") -> Generator[OpenSuite]:
     """Start a suite's workers and probe its physics: in LIBERO, let a stored state settle.
 
-    Settings as of :class:`~worldrl.rollout.suites.suite.Workers`; ``assets_note`` is added to the one given at setup,
-    ``timeout_s`` is the longest silence of a worker (s). Raises WorkerEnvironmentError (not set up, or nothing renders
-    there). Raises WorkerError (a worker cannot serve, or its physics is not the protocol's).
+    ``assets_note`` is added to the one given at setup, ``timeout_s`` is the longest silence of a worker (s). Raises
+    WorkerEnvironmentError (not set up, or nothing renders there). Raises WorkerError (a worker cannot serve, or its
+    physics is not the protocol's).
     """
-    asked = Workers(tuple(cameras), image_size, workers, slots, restarts, recycle_after, shadows, assets, fit)
     config = suite.worker_config(asked)
     with SimulatorPool(config.launch, timeout_s=timeout_s, **config.pool) as pool:
         settled = pool.probe()
-        note = suite.assets_note(pool.suite, assets=assets, given=assets_note)
-        yield OpenSuite(suite, pool, tuple(cameras), image_size, note, settled["distance_mm"])
+        note = suite.assets_note(pool.suite, assets=asked.assets, given=assets_note)
+        yield OpenSuite(suite, pool, asked.cameras, asked.image_size, note, settled["distance_mm"])

@@ -38,20 +38,20 @@ def plugins() -> dict[str, str]:
     return {entry.name: entry.value for entry in entry_points(group=GROUP)}
 
 
-def require_suite_name(setting: str, value: str, *, others: Iterable[str] = ()) -> None:
-    """Refuse a value that names no suite; nothing is started. SettingError names the valid ones and the nearest."""
-    names = [*others, *suite_names(), *plugins()]
+def require_suite_name(value: str) -> None:
+    """Refuse a ``suite`` that does not exist; nothing is started. SettingError names the valid ones and the nearest."""
+    names = [EMBEDDED, *suite_names(), *plugins()]
     if value not in names:
-        own_adapter(setting, value, names)
+        own_adapter(value, names)
 
 
-def own_adapter(setting: str, value: str, names: Iterable[str]) -> tuple[str, str]:
+def own_adapter(value: str, names: Iterable[str]) -> tuple[str, str]:
     """File and class of ``FILE.py:Class``; SettingError names the valid ``names`` for any other value."""
     file, _, name = value.rpartition(":")
     if name.isidentifier() and file.endswith(".py"):
         return file, name
     raise SettingError(
-        f"{setting}: unknown value {value!r}{nearest(value, names)}; an adapter of your own is FILE.py:Class"
+        f"suite: unknown value {value!r}{nearest(value, names)}; an adapter of your own is FILE.py:Class"
     )
 
 
