@@ -115,15 +115,9 @@ class BenchmarkSettings:
 def main(settings: BenchmarkSettings) -> dict[str, Any]:
     """Run the missing episodes, write the results as JSON, CSV, Markdown and a page, and print the table.
 
-    Args:
-        settings: see :class:`BenchmarkSettings`.
-
-    Returns:
-        The metrics of :meth:`~worldrl.evaluation.policy.result.EvalResult.metrics`; with ``plan.diff`` the advice.
-
-    Raises:
-        SettingError: neither a policy nor ``plan.diff`` is given.
-        ProtocolError: ``against`` or ``others`` were measured under another protocol.
+    Returns the metrics of :meth:`~worldrl.evaluation.policy.result.EvalResult.metrics`; with ``plan.diff`` the
+    advice. Raises SettingError (neither a policy nor ``plan.diff`` is given). Raises ProtocolError (``against`` or
+    ``others`` were measured under another protocol).
     """
     if settings.plan.diff is not None:
         return advise(settings)

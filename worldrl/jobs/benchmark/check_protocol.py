@@ -92,11 +92,7 @@ class CheckProtocolSettings:
 def main(settings: CheckProtocolSettings) -> dict[str, Any]:
     """Replay, try alternatives where needed, write ``result.json`` and a page, and print the verdict.
 
-    Args:
-        settings: which demonstrations, in which suite.
-
-    Returns:
-        The metrics: whether all fits (None: success decides nothing), what is off, everything that was tried.
+    Returns the metrics: whether all fits (None: success decides nothing), what is off, everything that was tried.
     """
     demonstrations = read(settings)
     specs, known = starts(demonstrations, settings.seed)
@@ -134,9 +130,7 @@ def main(settings: CheckProtocolSettings) -> dict[str, Any]:
 def read(settings: CheckProtocolSettings) -> list[Episode]:
     """Take successful episodes evenly from a dataset, or demonstrations from LIBERO's own files.
 
-    Raises:
-        ArtefactError: a file is damaged, or of another suite.
-        SettingError: none succeeded.
+    Raises ArtefactError (a file is damaged, or of another suite). Raises SettingError (none succeeded).
     """
     data = Path(settings.data)
     if settings.suite in LIBERO and (data.suffix == SUFFIX or any(data.glob(f"*{SUFFIX}"))):
@@ -161,8 +155,7 @@ def read(settings: CheckProtocolSettings) -> list[Episode]:
 def suite_names(dataset: EpisodeDataset, suite: str) -> list[str | None]:
     """Name each episode's task as the suite does: of recordings that others made by its sentence, None for other suites' tasks.
 
-    Raises:
-        SettingError: none is of this suite.
+    Raises SettingError (none is of this suite).
     """
     if all(has_spec(record.meta) for record in dataset.records):
         return [record.task for record in dataset.records]
@@ -237,8 +230,7 @@ def open_slots(
 def domain_of(demonstrations: Sequence[Episode]) -> str:
     """The domain in which all demonstrations were recorded.
 
-    Raises:
-        SettingError: some in one, some in another.
+    Raises SettingError (some in one, some in another).
     """
     domains = {str(episode.meta.get("domain", "clean")) for episode in demonstrations}
     if len(domains) > 1:

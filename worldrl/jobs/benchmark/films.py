@@ -85,8 +85,7 @@ def actor_of(settings: BenchmarkSettings, protocol: EvalProtocol, device: str) -
 def agent_actor(folder: Path, device: str) -> VectorActor:
     """Load an offline agent to play.
 
-    Raises:
-        SettingError: it remembers its episode's rewards, which suites do not show.
+    Raises SettingError (it remembers its episode's rewards, which suites do not show).
     """
     kind = offline_agent(saved_algorithm(folder))
     if issubclass(kind, Neubay):

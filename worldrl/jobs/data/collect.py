@@ -131,11 +131,7 @@ class CollectSettings:
 def main(settings: CollectSettings) -> dict[str, Any]:
     """Record what is missing, write ``result.json`` and print the closing table.
 
-    Args:
-        settings: what to record.
-
-    Returns:
-        The metrics: per task and source, success as k of n, and the number of frames.
+    Returns the metrics: per task and source, success as k of n, and the number of frames.
     """
     device = str(resolve_device(settings.device))
     record = record_embedded if settings.suite == EMBEDDED else record_suite
@@ -163,8 +159,7 @@ def record_embedded(
 def require_room(settings: CollectSettings, tasks: int, folder: Path) -> None:
     """Refuse more episodes than the disk has room for, before a new dataset is begun.
 
-    Raises:
-        SettingError: naming how much they take.
+    Raises SettingError (naming how much they take).
     """
     if folder.exists():
         return

@@ -36,8 +36,7 @@ NOT_HERE = ("noisy_episodes", "blind_episodes", "wander_episodes", "imagined_epi
 def check_settings(settings: CollectSettings) -> None:
     """Refuse what a foreign suite does not have.
 
-    Raises:
-        SettingError: a source, look or domain of the embedded suite.
+    Raises SettingError (a source, look or domain of the embedded suite).
     """
     given = [name for name in NOT_HERE if getattr(settings, name) > 0]
     if given:
@@ -114,8 +113,7 @@ def make_plans(
 ) -> list[CollectPlan[AnyActor | Demonstration]]:
     """Name every episode of both simulated sources.
 
-    Raises:
-        SettingError: more episodes than stored states.
+    Raises SettingError (more episodes than stored states).
     """
     sources: list[tuple[str, AnyActor, int]] = [("expert", ExpertActor(), settings.expert_episodes)]
     if settings.policy is not None:
@@ -134,8 +132,7 @@ def name_episodes(
 ) -> list[EpisodeSpec]:
     """Specs of one source: consecutive stored states of each task, all with the source's own seed.
 
-    Raises:
-        SettingError: more episodes than stored states.
+    Raises SettingError (more episodes than stored states).
     """
     if settings.first_index + count > suite.stored_states:
         raise SettingError(
@@ -168,8 +165,7 @@ def _player(opened: OpenSuite | None, settings: CollectSettings, cameras: tuple[
 def of_size(episode: Episode, image_size: int) -> Episode:
     """Return a demonstration whose pictures have the dataset's size.
 
-    Raises:
-        SettingError: they have another; files hold pictures as they were drawn.
+    Raises SettingError (they have another; files hold pictures as they were drawn).
     """
     found = episode.frames.shape[2]
     if found != image_size:

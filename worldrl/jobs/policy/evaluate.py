@@ -62,11 +62,7 @@ class EvaluateSettings:
 def main(settings: EvaluateSettings) -> dict[str, Any]:
     """Run the missing episodes, write ``result.json`` and print the closing table.
 
-    Args:
-        settings: which policy, under which protocol.
-
-    Returns:
-        The metrics of :meth:`~worldrl.evaluation.policy.result.EvalResult.metrics`.
+    Returns the metrics of :meth:`~worldrl.evaluation.policy.result.EvalResult.metrics`.
     """
     device = str(resolve_device(settings.device))
     protocol = make_protocol(settings)

@@ -105,10 +105,9 @@ class Plan:
 def resolve(settings: TrainVlaSettings) -> Plan:
     """Check what can be checked, and return what the run does; the suite's workers start when they are needed first.
 
-    Raises:
-        SettingError: tasks, suite, weights, policy and numbers of episodes do not fit each other.
-        ArtefactError: no world model in ``start``, or no policy in ``supervised``.
-        WorkerEnvironmentError: the suite is not set up.
+    Raises SettingError (tasks, suite, weights, policy and numbers of episodes do not fit each other). Raises
+    ArtefactError (no world model in ``start``, or no policy in ``supervised``). Raises WorkerEnvironmentError (the
+    suite is not set up).
     """
     plan = planned(settings, resolve_device(settings.device))
     check_held_out(settings, len(plan.tasks))
