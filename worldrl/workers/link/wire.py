@@ -55,13 +55,8 @@ def parts(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None =
     return [memoryview(_LENGTH.pack(len(head)) + head), *flat]
 
 
-def encode(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> bytes:
-    """:func:`parts` joined to one message."""
-    return b"".join(parts(header, arrays))
-
-
 def decode(message: bytes | memoryview) -> tuple[dict[str, Any], Arrays]:
-    """Unpack :func:`encode`; the arrays are writable.
+    """Unpack :func:`parts` joined to one message; the arrays are writable.
 
     Arrays are copied out of bytes. Large ones are views of a writable ``message``, which then belongs to them.
 
