@@ -122,6 +122,20 @@ def test_outcome_equals_that_of_the_record(specs, options):
     assert outcomes == [EpisodeOutcome.from_json(outcome.to_json()) for outcome in outcomes]
 
 
+@pytest.mark.parametrize(("record", "images"), [(False, 11), (True, 41)])
+def test_images_are_drawn_where_a_decision_or_a_record_needs_them(
+    specs, options, policy_folder, monkeypatch, record, images
+):
+    """A chunk has four actions and the episode forty steps; the first frame is one more."""
+    from worldrl_envs.rendering import Camera
+
+    drawn, draw = [], Camera.draw
+    monkeypatch.setattr(Camera, "draw", lambda self, data, camera: (drawn.append(camera), draw(self, data, camera))[1])
+    (found,) = run(specs[:1], options, PolicyActor(str(policy_folder)), record=record)
+    assert (found if record is False else EpisodeOutcome.of(found)).steps == 40
+    assert len(drawn) == images
+
+
 class Loud:
     """A policy whose first number is always 3."""
 

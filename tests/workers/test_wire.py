@@ -10,7 +10,6 @@ import pytest
 from worldrl.workers.link.boot import load_file
 from worldrl.workers.link.wire import WireError, decode, parts
 
-
 hostile = load_file("hostile", Path(__file__).parents[1] / "hostile.py")
 
 
