@@ -5,6 +5,8 @@ Shapes legend: ``E`` episodes, ``T`` predicted frames, ``S`` measured numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
@@ -15,14 +17,14 @@ POSE = ("x", "y", "z", "rx", "ry", "rz")
 """Names of a measured tool pose: position (m), rotation vector (rad)."""
 
 
-def further_errors(result: Replay) -> dict[str, float]:
+def further_errors(result: Replay, horizons: Sequence[int] = HORIZONS) -> dict[str, float]:
     """PSNR of each further view, and median errors of the measured state, at each horizon (control steps).
 
     A tool's pose has an error of position (cm) and of rotation (degrees); other numbers have the mean absolute error over
     all of them, in their own units.
     """
     values: dict[str, float] = {}
-    for horizon in HORIZONS:
+    for horizon in horizons:
         frame = horizon // result.frame_stride - 1
         if frame >= result.valid.shape[1] or not (rows := result.valid[:, frame]).any():
             continue

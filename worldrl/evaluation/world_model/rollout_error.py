@@ -148,10 +148,10 @@ def psnr(error: float) -> float:
     return float(decibels(error))
 
 
-def closed_loop_psnr(result: Replay) -> dict[str, float]:
+def closed_loop_psnr(result: Replay, horizons: Sequence[int] = HORIZONS) -> dict[str, float]:
     """PSNR of the frame at each horizon (control steps), over the episodes that last that long."""
     error, values = squared_error(result), {}
-    for horizon in HORIZONS:
+    for horizon in horizons:
         frame = horizon // result.frame_stride - 1
         if frame < error.shape[1] and result.valid[:, frame].any():
             values[f"closed_loop.psnr@{horizon}"] = psnr(error[result.valid[:, frame], frame].mean())
