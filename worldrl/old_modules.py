@@ -18,7 +18,7 @@ core: core.training: ema fit optimizer ranks
 data: data.lerobot: check dataset durable lerobot_format>format lerobot_journal>journal lerobot_metadata>metadata
 data: data.lerobot: lerobot_reader>reader lerobot_rows>rows lerobot_stats>stats lerobot_writer>writer
 data: data.windows: frame_store keyframes parting>divergence recolour window_batch>batch
-evaluation: evaluation.policy: compare evaluate protocol provenance race>sequential_comparison result suites trained_on
+evaluation: evaluation.policy: compare evaluate protocol provenance>result race>sequential_comparison result suites>protocol trained_on
 evaluation: evaluation.world_model: battery fvd gates i3d lpips measures probe probe_frames throughput video>film
 nn: world_models.latent: chunk_basis keypoints
 policies: policies.lerobot: lerobot_folder>folder lerobot_network>network lerobot_samplers>samplers one_step
@@ -29,8 +29,8 @@ rollout: policies.lerobot: lerobot_policy>policy lerobot_worker>worker
 rollout: rollout.agents: actors policy_folder vector_agent
 rollout: rollout.imagined: dreams>policy_rollouts imagine>env imagined_rollouts>rollouts latent_world registration
 rollout: rollout.imagined: reset_store staged_rollouts starts
-rollout: rollout.real: collect pool recording restyle rows specs
-rollout: rollout.suites: isaac libero libero_files maniskill policy_server replays robotwin suite_env>env warp
+rollout: rollout.real: collect pool recording>rows replays>slots restyle rows specs
+rollout: rollout.suites: isaac libero libero_files maniskill policy_server robotwin suite_env>env warp
 rollout: rollout.vector: registered_env vector_episodes>episodes
 rollout: simulators: environments simulator>process simulator_pool>pool
 world_models: world_models.video: codec config dynamics flow_transformer losses outcome_head>heads restorer

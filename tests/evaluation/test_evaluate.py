@@ -4,20 +4,21 @@ import numpy as np
 import pytest
 import torch
 
-import worldrl.evaluation.policy.provenance as provenance
+import worldrl.evaluation.policy.result as provenance
 from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import ProtocolError
 from worldrl.core.storage.tensorfile import save_tensors
-from worldrl.evaluation.policy.evaluate import computing, evaluate_actor, evaluate_policy, fitting_facts, surroundings
+from worldrl.evaluation.policy.evaluate import computing, evaluate, evaluate_policy, fitting_facts, surroundings
 from worldrl.evaluation.policy.result import EvalResult
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 from worldrl.rollout.agents.actors import ExpertActor, PolicyActor
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 
 
-def expert(protocol, **settings):
-    settings = {"workers": 0, "name": "expert", **settings}
-    return evaluate_actor(ExpertActor(noise=0.4), protocol, **settings)
+def expert(protocol, workers=0, envs_per_worker=4, **measuring):
+    player = EmbeddedPlayer(protocol.env_options, workers, envs_per_worker)
+    return evaluate(player, ExpertActor(noise=0.4), protocol, name="expert", identity="its settings", **measuring)
 
 
 @pytest.mark.parametrize(("workers", "envs"), [(0, 4), (2, 1)])
@@ -73,12 +74,12 @@ def test_a_policy_is_measured_under_its_own_chunk_length(protocol, tmp_path):
     config = TokenPolicyConfig(image_size=16, chunk_length=8, width=8, blocks=1, keypoints=2, hidden=16)
     TokenPolicy(config, PolicyStatistics(-ones, ones, 0 * ones, ones)).save(tmp_path / "policy")
     protocol = dataclasses.replace(protocol, episodes_per_task=1)
-    result = evaluate_policy(tmp_path / "policy", protocol, workers=0)
+    result = evaluate_policy(EmbeddedPlayer(protocol.env_options, 0), tmp_path / "policy", protocol)
     assert (result.policy, len(result.outcomes)) == ("policy", 2)
     assert len(result.policy_hash) == 64
     wrong = dataclasses.replace(protocol, chunk_length=9)
     with pytest.raises(ProtocolError, match="decides 8 actions at once, the protocol says 9"):
-        evaluate_policy(tmp_path / "policy", wrong, workers=0)
+        evaluate_policy(EmbeddedPlayer(protocol.env_options, 0), tmp_path / "policy", wrong)
 
 
 def test_as_many_numbers_that_mean_others_are_refused(protocol, tmp_path, tiny_policy):
@@ -105,7 +106,7 @@ def test_a_result_says_in_which_numbers_the_policy_decided(protocol, tmp_path, t
     """The first thing that authors ask somebody who does not reach their number (FastWAM#23)."""
     tiny_policy(chunk_length=8).save(tmp_path / "policy")
     monkeypatch.setattr(provenance, "driver", lambda: "550.54.15")
-    found = surroundings(PolicyActor(str(tmp_path / "policy")), protocol, workers=1, envs_per_worker=1)
+    found = surroundings(EmbeddedPlayer(protocol.env_options), PolicyActor(str(tmp_path / "policy")), protocol)
     assert (found["dtype"], found["attention"], found["driver"]) == ("float32", "matrix products", "550.54.15")
     others = tmp_path / "lerobot"
     others.mkdir()

@@ -12,9 +12,8 @@ import pytest
 import worldrl.workers.libero.package as libero_package
 from worldrl.core.errors import ActionError, ProtocolError
 from worldrl.evaluation.policy.compare import compare
-from worldrl.evaluation.policy.protocol import EvalProtocol
+from worldrl.evaluation.policy.protocol import EvalProtocol, suite_protocol
 from worldrl.evaluation.policy.result import EvalResult
-from worldrl.evaluation.policy.suites import suite_protocol
 from worldrl.rollout.agents.actors import ExpertActor
 from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
 from worldrl.rollout.suites.episodes import Rules, play_episodes

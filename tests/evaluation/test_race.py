@@ -1,15 +1,17 @@
 """Unit under test: ``evaluation/race.py`` and ``evaluation/result.py: mean_score``, on results made by hand."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from worldrl.core.errors import ProtocolError, SettingError
-from worldrl.evaluation.policy.evaluate import evaluate_with
+from worldrl.evaluation.policy.evaluate import evaluate
 from worldrl.evaluation.policy.protocol import EvalProtocol
 from worldrl.evaluation.policy.result import EvalResult, mean_score
 from worldrl.evaluation.policy.sequential_comparison import ComparisonDecided, sequential_against
+from worldrl.rollout.agents.actors import ExpertActor
 from worldrl.rollout.real.specs import EpisodeOutcome
 
 TASKS = ("a", "b")
@@ -47,8 +49,13 @@ def runner(solves, played):
 
 def measure(solves, comparison, out=None):
     played = []
-    found = evaluate_with(
-        runner(solves, played),
+    player = SimpleNamespace(
+        play=lambda planned, **_: runner(solves, played)([spec for spec, _ in planned], []),
+        surroundings=lambda images: {"workers": 0, "envs": 1},
+    )
+    found = evaluate(
+        player,
+        ExpertActor(),
         comparison.protocol,
         name="after",
         identity="after",

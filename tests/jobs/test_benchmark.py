@@ -16,9 +16,8 @@ import worldrl.rollout.suites.libero as rollout_libero
 from worldrl.cli import main
 from worldrl.core.errors import ProtocolError, SettingError, WorkerEnvironmentError
 from worldrl.evaluation.policy.compare import compare
-from worldrl.evaluation.policy.protocol import EvalProtocol
+from worldrl.evaluation.policy.protocol import EvalProtocol, suite_protocol
 from worldrl.evaluation.policy.result import EvalResult
-from worldrl.evaluation.policy.suites import suite_protocol
 from worldrl.evaluation.report.store import load_report_data
 from worldrl.jobs.benchmark.benchmark import BenchmarkSettings
 from worldrl.jobs.benchmark.films import recycle_after_of
@@ -134,10 +133,10 @@ def test_restarts_are_allowed_to_the_embedded_suites_workers_too(tmp_path, monke
     class SeenError(Exception):
         pass
 
-    def seen(specs, *, restarts, **_):
-        raise SeenError(restarts)
+    def seen(player, planned, **_):
+        raise SeenError(player.restarts)
 
-    monkeypatch.setattr("worldrl.evaluation.policy.evaluate.rollout_episodes", seen)
+    monkeypatch.setattr("worldrl.rollout.real.rollouts.EmbeddedPlayer.play", seen)
     with pytest.raises(SeenError, match="7"):
         main(["benchmark", "policy=expert", "episodes=1", "restarts=7", f"run_dir={tmp_path / 'run'}"])
 

@@ -16,8 +16,8 @@ from worldrl.evaluation.report.store import load_report_data, publish
 from worldrl.jobs.benchmark.report import Films, Measured, always_failing, choose_failures, failed_states, report_page
 from worldrl.jobs.benchmark.tables import protocol_line, protocol_rows
 from worldrl.recipes.run import open_run
+from worldrl.rollout.real.episodes import EpisodeTiming
 from worldrl.rollout.real.specs import EpisodeOutcome
-from worldrl.rollout.suites.episodes import EpisodeTiming
 
 TASKS = ("put_it_here", "put_it_there")
 PROTOCOL = EvalProtocol(

@@ -20,7 +20,7 @@ from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 from worldrl.recipes.world_model.policy_rollouts import check_policies
 from worldrl.recipes.world_model.start import check_start
-from worldrl.rollout.imagined.starts import simulator_starts
+from worldrl.rollout.imagined.starts import EMBEDDED_BACKEND
 from worldrl.rollout.real.embedded import embedded_cameras
 from worldrl.world_models.video.config import VideoWorldModelConfig
 from worldrl.world_models.video.model import VideoWorldModel
@@ -117,8 +117,8 @@ def test_added_views_must_be_trained():
 
 def test_start_states_show_what_a_model_imagines():
     layout = {"seed": 7, "memory_frames": 2, "image_size": 16}
-    (plain,) = simulator_starts(["PickRedCube"], 1, **layout)
-    (two,) = simulator_starts(["PickRedCube"], 1, **layout, more=("wrist_image", "state"))
+    (plain,) = EMBEDDED_BACKEND.starts(["PickRedCube"], 1, **layout)
+    (two,) = EMBEDDED_BACKEND.starts(["PickRedCube"], 1, **layout, more=("wrist_image", "state"))
     assert plain.state is None
     np.testing.assert_array_equal(two.reference[:16], plain.reference)
     assert two.memory.shape == (2, 32, 16, 3)

@@ -14,6 +14,7 @@ from worldrl.jobs.data.collect import CollectSettings, main, make_plans
 from worldrl.rollout.agents.actors import ExpertActor
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec, spec_of
 
 SETTINGS = {
@@ -83,7 +84,7 @@ def test_datasets_hold_frames_of_fulfilled_tasks(tmp_path):
     specs = [EpisodeSpec("PickRedCube", 0, 1, source="expert")]
     plans, options = [CollectPlan(ExpertActor(), specs)], EnvOptions(image_size=16)
     lengths = [
-        collect_dataset(tmp_path / str(hold), plans, env_options=options, workers=0, hold_steps=hold)[0]["length"]
+        collect_dataset(tmp_path / str(hold), plans, EmbeddedPlayer(options, workers=0), hold_steps=hold)[0]["length"]
         for hold in (0, 6)
     ]
     assert lengths[1] == lengths[0] + 6
@@ -117,9 +118,9 @@ def test_another_plan_is_refused(whole, tmp_path):
         main(CollectSettings(run_dir=str(run_dir), workers=0, envs_per_worker=2, seed=1, **SETTINGS))
     specs = [EpisodeSpec("PickRedCube", index, 1) for index in range(2)]
     folder, options = tmp_path / "data", EnvOptions(image_size=16, max_steps={"PickRedCube": 3})
-    collect_dataset(folder, [CollectPlan(ExpertActor(), specs)], env_options=options, workers=0)
+    collect_dataset(folder, [CollectPlan(ExpertActor(), specs)], EmbeddedPlayer(options, workers=0))
     with pytest.raises(ArtefactError, match="holds 1 episodes that this collection does not plan"):
-        collect_dataset(folder, [CollectPlan(ExpertActor(), specs[:1])], env_options=options, workers=0)
+        collect_dataset(folder, [CollectPlan(ExpertActor(), specs[:1])], EmbeddedPlayer(options, workers=0))
 
 
 def test_no_two_sources_share_an_initial_state(tmp_path):

@@ -68,15 +68,15 @@ def simulator(make_record, monkeypatch):
     """What the simulator is asked for; every state looks alike, and every other plan succeeds."""
     asked = {"starts": [], "executed": []}
 
-    def starts(tasks, count, *, seed, domain, **look):
-        asked["starts"].append((*tasks, count, seed, domain))
+    def starts(backend, tasks, count, *, seed, **look):
+        asked["starts"].append((*tasks, count, seed, backend.domain))
         return [make_record(10) for _ in range(count)]
 
     def execute(read, told, stride, task, states, actions, domain):
         asked["executed"].append((task, states, domain))
         return np.arange(len(states)) % 2 - 1
 
-    monkeypatch.setattr(planned_execution, "simulator_starts", starts)
+    monkeypatch.setattr(planned_execution.EmbeddedBackend, "starts", starts)
     monkeypatch.setattr(planned_execution, "execute_targets", execute)
     return asked
 

@@ -108,11 +108,13 @@ def test_an_algorithm_that_a_policy_cannot_learn_by_is_refused_before_anything_i
 def test_workers_of_the_embedded_suite_may_be_silent_as_long_as_the_settings_say(tmp_path, monkeypatch):
     """A worker that loads a policy of half a billion weights says nothing meanwhile."""
     patience = []
-    monkeypatch.setattr(training_suite, "collect_dataset", lambda *_, timeout_s, **__: patience.append(timeout_s) or [])
-    monkeypatch.setattr(training_suite, "evaluate_policy", lambda *_, timeout_s, **__: patience.append(timeout_s))
+    monkeypatch.setattr(
+        training_suite, "collect_dataset", lambda _, __, player, **___: patience.append(player.timeout_s) or []
+    )
+    monkeypatch.setattr(training_suite, "evaluate_policy", lambda player, *_, **__: patience.append(player.timeout_s))
     suite = planned(TrainVlaSettings(timeout_s=7.0, tasks=["PickRedCube"]), CPU).suite
     suite.record(tmp_path, [])
-    suite.evaluate(tmp_path, out=tmp_path, videos=0, on_recording=lambda episode: None)
+    suite.evaluate(tmp_path, out=tmp_path, record_videos=0, on_recording=lambda episode: None)
     assert patience == [7.0, 7.0]
 
 
@@ -121,13 +123,13 @@ def test_one_domain_is_recorded_dreamt_of_and_measured(tmp_path, monkeypatch):
     settings, seen = TrainVlaSettings(kind="bimanual", domain="randomised", start="scratch"), []
     suite = planned(settings, CPU).suite
     monkeypatch.setattr(
-        training_suite, "collect_dataset", lambda *_, env_options, **__: seen.append(env_options.domain) or []
+        training_suite, "collect_dataset", lambda _, __, player, **___: seen.append(player.options.domain) or []
     )
-    for name in ("simulator_starts", "replay_in_simulator"):
-        monkeypatch.setattr(starts, name, lambda *_, domain="clean", **__: seen.append(domain))
+    real = starts.EmbeddedSlots
+    monkeypatch.setattr(starts, "EmbeddedSlots", lambda options: seen.append(options.domain) or real(options))
     suite.record(tmp_path, [])
-    suite.simulator_backend.starts(suite.tasks, 1, seed=0, memory_frames=1, image_size=16)
-    suite.simulator_backend.replay(suite.tasks[0], [(0, 0)], [])
+    suite.simulator_backend.starts(suite.tasks[:1], 0, seed=0, memory_frames=1, image_size=16)
+    suite.simulator_backend.replay(suite.tasks[0], [], [])
     assert [*seen, suite.protocol.domain] == ["randomised"] * 4
     for over, words in (
         ({"domain": "dark"}, "domain"),

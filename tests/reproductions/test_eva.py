@@ -122,7 +122,9 @@ def test_every_setting_of_the_planner_is_a_number_that_can_be_changed():
 def test_demonstrations_are_steady_and_disturbed_and_only_successes_are_learned_from(tmp_path, monkeypatch):
     settings = replace(SETTINGS["tiny"], demonstrations=5, noisy_share=0.4, noise=0.3, hold_steps=3)
     seen = {}
-    monkeypatch.setattr(eva_parts, "collect_dataset", lambda folder, plans, **over: seen.update(plans=plans, **over))
+    monkeypatch.setattr(
+        eva_parts, "collect_dataset", lambda folder, plans, player, **over: seen.update(plans=plans, **over)
+    )
     eva_parts.record(settings, 0, tmp_path)
     steady, disturbed = seen["plans"]
     assert (steady.actor.noise, disturbed.actor.noise, seen["hold_steps"]) == (0, 0.3, 3)
@@ -275,7 +277,7 @@ def test_demonstrations_practice_and_tests_lie_in_one_domain(tmp_path, monkeypat
     """``change.domain`` is asked for wherever the simulator is."""
     settings, seen = replace(SETTINGS["tiny"], domain="randomised", executed_plans=2, limit_plans=3), []
     monkeypatch.setattr(
-        eva_parts, "collect_dataset", lambda folder, plans, *, env_options, **over: seen.append(env_options.domain)
+        eva_parts, "collect_dataset", lambda folder, plans, player, **over: seen.append(player.options.domain)
     )
     eva_parts.record(settings, 0, tmp_path)
     monkeypatch.setattr(

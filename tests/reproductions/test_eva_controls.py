@@ -21,6 +21,7 @@ from worldrl.rollout.agents.actors import ExpertActor
 from worldrl.rollout.imagined.decoded_plans import commanded, execute_targets
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.embedded import embedded_embodiment, embedded_options
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import EpisodeSpec, spec_of
 
 TASK = "BimanualOpenDrawer"
@@ -67,7 +68,7 @@ def aligned_plans(tmp_path_factory):
     """Three executed plans: the expert's own targets from the second initial state, and two that hold still."""
     folder = tmp_path_factory.mktemp("expert")
     plan = CollectPlan(ExpertActor(), [EpisodeSpec(TASK, 1, SOURCE)])
-    collect_dataset(folder / "data", [plan], env_options=embedded_options([TASK], 16), workers=0, hold_steps=8)
+    collect_dataset(folder / "data", [plan], EmbeddedPlayer(embedded_options([TASK], 16), workers=0), hold_steps=8)
     (expert,) = EpisodeDataset.open(folder / "data").load()
     assert expert.success
     read = commanded(SMALL.stride, expert)

@@ -1,7 +1,6 @@
 """Fixtures of the rollout tests: small environments, a random policy, and an environment with planned accidents."""
 
 import json
-import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
+from worldrl.simulators.process import SimulatorProcess
 
 
 @pytest.fixture
@@ -51,7 +51,21 @@ def faulty(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def no_orphans():
+def started(monkeypatch):
+    """Every worker process, from its start on."""
+    found, start = [], SimulatorProcess.__init__
+    monkeypatch.setattr(
+        SimulatorProcess, "__init__", lambda self, *a, **k: (found.append(self), start(self, *a, **k))[1]
+    )
+    return found
+
+
+@pytest.fixture
+def no_orphans(started):
     """Fail when a test leaves a worker behind."""
     yield
-    assert [child.name for child in multiprocessing.active_children()] == []
+    assert running(started) == []
+
+
+def running(started):
+    return [process.pid for process in started if process._process.poll() is None]

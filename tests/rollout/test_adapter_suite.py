@@ -201,5 +201,5 @@ def test_the_guide_shows_this_adapter_and_it_is_short():
 def test_installed_packages_bring_suites(monkeypatch):
     entry = type("Entry", (), {"name": "lab", "value": f"{FILE}:Reach"})
     monkeypatch.setattr(names, "entry_points", lambda group: [entry] if group == names.GROUP else [])
-    names.require_suite_name("suite", "lab")
+    names.require_suite_name("lab")
     assert find_suite("lab").name == "reach"

@@ -5,8 +5,8 @@ import pytest
 
 from worldrl.core.rng import numpy_stream
 from worldrl.rollout.camera import Camera, scene_camera
+from worldrl.rollout.real.slots import EnvSlot
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
-from worldrl.rollout.real.worker_task import EnvSlot
 
 DOWN = Camera(np.array([0.0, 0.0, 2.0]), np.eye(3), half_width=0.5)
 
@@ -39,13 +39,13 @@ def test_across_is_what_the_picture_shows():
 
 @pytest.mark.parametrize("style", ["default", "shifted_camera"])
 def test_the_scenes_camera_shows_the_red_cube_where_it_says(style):
-    slot = EnvSlot(EnvOptions(image_size=64), "pixels")
+    slot = EnvSlot(EnvOptions(image_size=64))
     try:
         for index in range(3):
-            env, obs, info = slot.reset(EpisodeSpec("PlaceCubeInBin", index, 0, style=style))
+            obs = slot.reset(EpisodeSpec("PlaceCubeInBin", index, 0, style=style))
             red = (obs["image"][..., 0] > 150) & (obs["image"][..., 1:].max(axis=-1) < 60)
             rows, columns = np.nonzero(red)
-            place, camera = info["privileged"]["red_cube"][:3], scene_camera(env)
+            place, camera = obs["privileged"]["red_cube"][:3], scene_camera(slot.env)
             u, v, height = camera.project(place)
             assert [(columns.mean() + 0.5) / 32 - 1, (rows.mean() + 0.5) / 32 - 1] == pytest.approx([u, v], abs=0.05)
             assert 1 < camera.depth(place) < 2

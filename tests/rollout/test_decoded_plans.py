@@ -16,7 +16,7 @@ from worldrl.rollout.agents.actors import ExpertActor
 from worldrl.rollout.imagined import starts
 from worldrl.rollout.imagined.decoded_plans import check_targets, commanded, decoded, execute_recorded, joint_path
 from worldrl.rollout.real.embedded import embedded_options
-from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import EpisodeSpec
 
 PAIR = joint_targets(("joint1", "gripper"), (-1.0, 0.0), (1.0, 1.0))
@@ -54,7 +54,7 @@ class Knowing:
 
 def demonstration(spec: EpisodeSpec, domain: str = "clean") -> Episode:
     options = replace(embedded_options([spec.task], 16), domain=domain)
-    (episode,) = rollout_episodes([spec], actor=ExpertActor(), env_options=options, workers=0, hold_steps=8)
+    (episode,) = EmbeddedPlayer(options, workers=0).play([(spec, ExpertActor())], hold_steps=8)
     assert isinstance(episode, Episode)
     assert episode.success
     return episode
@@ -71,9 +71,9 @@ def test_true_readings_open_the_drawer_again_and_wrong_ones_do_not():
 
 def test_a_randomised_episode_is_executed_on_the_table_that_it_was_recorded_on(monkeypatch):
     spec = EpisodeSpec("BimanualLiftPot", 1, 3)
-    episode, opened, real = demonstration(spec, "randomised"), [], starts.simulator
-    monkeypatch.setattr(starts, "simulator", lambda task, **options: opened.append(options) or real(task, **options))
-    again = starts.replay_in_simulator(spec.task, [(spec.index, spec.seed)], [episode.action], domain="randomised")
+    episode, opened, real = demonstration(spec, "randomised"), [], starts.EmbeddedSlots
+    monkeypatch.setattr(starts, "EmbeddedSlots", lambda options: opened.append(options.domain) or real(options))
+    again = starts.EmbeddedBackend("randomised").replay(spec.task, [(spec.index, spec.seed)], [episode.action])
     assert again.tolist() == [episode.first_success]
     assert execute_recorded([episode], 1, partial(commanded, 1)).tolist() == [True]
-    assert [options["domain"] for options in opened] == ["randomised", "randomised"]
+    assert opened == ["randomised", "randomised"]

@@ -9,7 +9,7 @@ import worldrl_envs
 from worldrl.core.errors import WorkerEnvironmentError
 from worldrl.rollout.agents.actors import ExpertActor
 from worldrl.rollout.real import pool
-from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 
 
 @pytest.fixture
@@ -71,8 +71,8 @@ def test_no_worker_starts_where_nothing_draws_and_nobody_asks_where_nothing_is_d
     monkeypatch.setattr(pool.Worker, "_start", start)
     tried = machine()
     with pytest.raises(WorkerEnvironmentError, match="egl: no device; osmesa: no device"):
-        next(rollout_episodes(specs, actor=ExpertActor(), env_options=options, record=True))
+        next(EmbeddedPlayer(options).play([(spec, ExpertActor()) for spec in specs], record=True))
     tried.clear()
     with pytest.raises(StartedError):
-        next(rollout_episodes(specs, actor=ExpertActor(), env_options=options, record=False))
+        next(EmbeddedPlayer(options).play([(spec, ExpertActor()) for spec in specs], record=False))
     assert tried == []

@@ -19,7 +19,7 @@ from worldrl.rollout.imagined.policy_rollouts import (
     imagine_policy_rows,
     join_rollouts,
 )
-from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec, spec_of
 
 TASK, SEED = "PickRedCube", 7
@@ -36,7 +36,7 @@ def make_dreams(action, probability=None, **over):
 def expert_episodes() -> list[Episode]:
     specs = [EpisodeSpec(TASK, index, SEED, source="expert") for index in range(2)]
     return [
-        e for e in rollout_episodes(specs, actor=ExpertActor(), env_options=EnvOptions(image_size=16), workers=0)
+        e for e in EmbeddedPlayer(EnvOptions(image_size=16), workers=0).play([(spec, ExpertActor()) for spec in specs])
         if isinstance(e, Episode)
     ]  # fmt: skip
 
@@ -72,7 +72,7 @@ def test_executed_dreams_are_real_episodes_of_the_same_actions(expert_dreams, ex
     expert_dreams.save(tmp_path / "dreams.npz")
     actor = ImaginedPlanActor(str(tmp_path / "dreams.npz"))
     options = EnvOptions(image_size=16)
-    executed = list(rollout_episodes(expert_dreams.specs("dream"), actor=actor, env_options=options, workers=0))
+    executed = list(EmbeddedPlayer(options, workers=0).play([(spec, actor) for spec in expert_dreams.specs("dream")]))
     for episode, expert in zip(executed, expert_episodes, strict=True):
         assert isinstance(episode, Episode)
         assert episode.meta["source"] == "dream"
@@ -81,7 +81,7 @@ def test_executed_dreams_are_real_episodes_of_the_same_actions(expert_dreams, ex
     assert execute(expert_dreams).tolist() == [e.first_success for e in expert_episodes]
     stranger = EpisodeSpec(TASK, 9, SEED)
     with pytest.raises(SettingError, match=r"dreams\.npz: holds nothing of PickRedCube episode index 9, seed 7"):
-        list(rollout_episodes([stranger], actor=actor, env_options=options, workers=0))
+        list(EmbeddedPlayer(options, workers=0).play([(stranger, actor)]))
 
 
 def test_a_dream_that_is_over_holds_still(tmp_path, expert_episodes):
@@ -89,8 +89,8 @@ def test_a_dream_that_is_over_holds_still(tmp_path, expert_episodes):
     make_dreams(approach, np.zeros((1, 3))).save(tmp_path / "dreams.npz")
     specs = [EpisodeSpec(TASK, 0, SEED)]
     options = EnvOptions(image_size=16, max_steps={TASK: 12})
-    (episode,) = rollout_episodes(
-        specs, actor=ImaginedPlanActor(str(tmp_path / "dreams.npz")), env_options=options, workers=0
+    (episode,) = EmbeddedPlayer(options, workers=0).play(
+        [(spec, ImaginedPlanActor(str(tmp_path / "dreams.npz"))) for spec in specs]
     )
     assert isinstance(episode, Episode)
     np.testing.assert_array_equal(episode.action[:6], approach[0])

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -15,16 +14,17 @@ import pytest
 
 import worldrl.rollout.real.pool as pool
 import worldrl.rollout.real.rollouts as real
+import worldrl.workers.link.channel as channel
 from worldrl.core.errors import SettingError, WorkerError
 from worldrl.rollout.agents.actors import ExpertActor
-from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
 
-def run(specs, options, **settings):
-    settings = {"workers": 1, "record": False, **settings}
-    return list(rollout_episodes(specs, actor=ExpertActor(), env_options=options, **settings))
+def run(specs, options, *, record=False, **settings):
+    player = EmbeddedPlayer(options, **{"workers": 1, **settings})
+    return list(player.play([(spec, ExpertActor()) for spec in specs], record=record))
 
 
 def undisturbed(outcomes):
@@ -32,8 +32,8 @@ def undisturbed(outcomes):
 
 
 def test_a_message_that_is_none_ends_the_run_by_the_typed_error(specs, options, monkeypatch):
-    whole = pool.decode
-    monkeypatch.setattr(pool, "decode", lambda message: whole(message[:-1]))
+    whole = channel.decode
+    monkeypatch.setattr(channel, "decode", lambda message: whole(message[:-1]))
     with pytest.raises(WorkerError, match=r"worker 0 .* sent something that is not a message"):
         run(specs, options)
 
@@ -88,10 +88,10 @@ def test_an_exception_is_not_tried_again(specs, faulty):
         run(specs, faulty("raise"))
 
 
-def test_sigkill_from_outside(specs, options):
-    episodes = rollout_episodes(specs, actor=ExpertActor(), env_options=options, workers=2)
+def test_sigkill_from_outside(specs, options, started):
+    episodes = EmbeddedPlayer(options, workers=2).play([(spec, ExpertActor()) for spec in specs])
     first = next(episodes)
-    victims = [child for child in multiprocessing.active_children() if child.name.startswith("worldrl-worker")]
+    victims = list(started)
     for victim in victims:
         os.kill(victim.pid, signal.SIGKILL)
     found = [first, *episodes]
@@ -101,11 +101,11 @@ def test_sigkill_from_outside(specs, options):
         np.testing.assert_array_equal(episode.frames, reference.frames)
 
 
-def test_an_abandoned_iterator_leaves_nobody(specs, options):
+def test_an_abandoned_iterator_leaves_nobody(specs, options, started):
     many = [dataclasses.replace(specs[0], index=index) for index in range(24)]  # no worker ends before the question
-    episodes = rollout_episodes(many, actor=ExpertActor(), env_options=options, workers=2)
+    episodes = EmbeddedPlayer(options, workers=2).play([(spec, ExpertActor()) for spec in many])
     next(episodes)
-    assert len(multiprocessing.active_children()) == 2
+    assert [process._process.poll() for process in started] == [None, None]
     episodes.close()
 
 
@@ -121,16 +121,20 @@ def test_waiting_results_are_bounded(specs, faulty, monkeypatch):
 
 
 SCRIPT = """
-import json, multiprocessing, sys
+import json, sys
 from worldrl.rollout.agents.actors import WanderActor
-from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
+from worldrl.simulators.process import SimulatorProcess
 
+started, start = [], SimulatorProcess.__init__
+SimulatorProcess.__init__ = lambda self, *a, **k: (started.append(self), start(self, *a, **k))[1]
 if __name__ == "__main__":
     specs = [EpisodeSpec("PickRedCube", index, 0) for index in range(10_000)]
     options = EnvOptions.from_json(json.loads(sys.argv[1]))
-    for _ in rollout_episodes(specs, actor=WanderActor(), env_options=options, workers=2, order="completion"):
-        print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+    planned = [(spec, WanderActor()) for spec in specs]
+    for _ in EmbeddedPlayer(options, workers=2).play(planned, order="completion"):
+        print(*(process.pid for process in started), flush=True)
 """
 
 

@@ -8,7 +8,7 @@ from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import ProtocolError, SettingError
 from worldrl.core.types import Chunk
 from worldrl.rollout.agents.actors import ExpertActor, PolicyActor, WanderActor
-from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.rows import Row
 from worldrl.rollout.real.specs import EnvOptions, EpisodeOutcome, EpisodeSpec, spec_of
 
@@ -16,9 +16,11 @@ pytestmark = pytest.mark.usefixtures("no_orphans")
 ARRAYS = ("frames", "state", "command", "action", "reward", "contact")
 
 
-def run(specs, options, actor=None, **settings):
-    settings = {"workers": 0, **settings}
-    return list(rollout_episodes(specs, actor=actor or ExpertActor(), env_options=options, **settings))
+def run(specs, options, actor=None, *, hold_steps=0, record=True, order="spec", **settings):
+    actors = actor if isinstance(actor, list) else [actor or ExpertActor()] * len(specs)
+    player = EmbeddedPlayer(options, **{"workers": 0, **settings})
+    planned = list(zip(specs, actors, strict=True))
+    return list(player.play(planned, hold_steps=hold_steps, record=record, order=order))
 
 
 def assert_equal(first, second):
@@ -120,6 +122,20 @@ def test_outcome_equals_that_of_the_record(specs, options):
     assert outcomes == [EpisodeOutcome.from_json(outcome.to_json()) for outcome in outcomes]
 
 
+@pytest.mark.parametrize(("record", "images"), [(False, 11), (True, 41)])
+def test_images_are_drawn_where_a_decision_or_a_record_needs_them(
+    specs, options, policy_folder, monkeypatch, record, images
+):
+    """A chunk has four actions and the episode forty steps; the first frame is one more."""
+    from worldrl_envs.rendering import Camera
+
+    drawn, draw = [], Camera.draw
+    monkeypatch.setattr(Camera, "draw", lambda self, data, camera: (drawn.append(camera), draw(self, data, camera))[1])
+    (found,) = run(specs[:1], options, PolicyActor(str(policy_folder)), record=record)
+    assert (found if record is False else EpisodeOutcome.of(found)).steps == 40
+    assert len(drawn) == images
+
+
 class Loud:
     """A policy whose first number is always 3."""
 
@@ -214,8 +230,6 @@ def test_refusals(specs, options):
     for setting in ({"workers": -1}, {"envs_per_worker": 0}, {"hold_steps": -1}, {"timeout_s": 0}):
         with pytest.raises(SettingError, match=next(iter(setting))):
             run(specs, options, **setting)
-    with pytest.raises(SettingError, match="one for each of the 4 specs"):
-        run(specs, options, [ExpertActor()])
     assert run([], options, workers=2) == []
 
 

@@ -10,6 +10,7 @@ from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.rollout.agents.actors import ExpertActor
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.restyle import STRUCTURE, check_structure, held_steps, restyle_dataset, restyled_specs
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec, spec_of
 
 HOLD = 3
@@ -23,7 +24,7 @@ def recording(tmp_path_factory):
         CollectPlan(ExpertActor(noise=0.1), specs[:1]),
         CollectPlan(ExpertActor(), specs[1:]),
     ]
-    collect_dataset(folder, plans, env_options=EnvOptions(image_size=16), workers=0, hold_steps=HOLD)
+    collect_dataset(folder, plans, EmbeddedPlayer(EnvOptions(image_size=16), workers=0), hold_steps=HOLD)
     return folder
 
 

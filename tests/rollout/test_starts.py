@@ -5,8 +5,8 @@ import pytest
 
 from worldrl.core.types import Episode
 from worldrl.rollout.agents.actors import ExpertActor
-from worldrl.rollout.imagined.starts import replay_in_simulator, simulator_starts
-from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.imagined.starts import EMBEDDED_BACKEND, EmbeddedBackend
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
 
 
@@ -14,20 +14,20 @@ from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
 def expert_episodes() -> list[Episode]:
     """Two of the scripted expert's, through the same code as collection and evaluation."""
     specs = [EpisodeSpec("PickRedCube", index, 7, source="expert") for index in range(2)]
-    episodes = rollout_episodes(specs, actor=ExpertActor(), env_options=EnvOptions(image_size=16), workers=0)
+    episodes = EmbeddedPlayer(EnvOptions(image_size=16), workers=0).play([(spec, ExpertActor()) for spec in specs])
     return sorted((e for e in episodes if isinstance(e, Episode)), key=lambda e: e.meta["index"])
 
 
 def test_starts_are_the_states_of_collection_and_evaluation(expert_episodes):
-    starts = simulator_starts(["PickRedCube", "CloseDrawer"], 2, seed=7, memory_frames=3, image_size=16)
+    starts = EMBEDDED_BACKEND.starts(["PickRedCube", "CloseDrawer"], 2, seed=7, memory_frames=3, image_size=16)
     assert [record.task for record in starts] == ["PickRedCube"] * 2 + ["CloseDrawer"] * 2
     for start, episode in zip(starts, expert_episodes, strict=False):
         np.testing.assert_array_equal(start.reference, episode.frames[0, 0])
         np.testing.assert_array_equal(start.memory, np.stack([episode.frames[0, 0]] * 3))
         np.testing.assert_array_equal(start.command, episode.command[0])
         assert (start.instruction, start.step) == (episode.instruction, 0)
-    again = simulator_starts(["PickRedCube"], 2, seed=7, memory_frames=1, image_size=16)
-    other = simulator_starts(["PickRedCube"], 2, seed=8, memory_frames=1, image_size=16)
+    again = EMBEDDED_BACKEND.starts(["PickRedCube"], 2, seed=7, memory_frames=1, image_size=16)
+    other = EMBEDDED_BACKEND.starts(["PickRedCube"], 2, seed=8, memory_frames=1, image_size=16)
     np.testing.assert_array_equal(again[1].reference, starts[1].reference)
     assert not np.array_equal(other[1].reference, starts[1].reference)
     assert starts[1].source == "index 1, seed 7"
@@ -36,22 +36,22 @@ def test_starts_are_the_states_of_collection_and_evaluation(expert_episodes):
 def test_recorded_actions_succeed_where_and_when_they_were_recorded_and_not_elsewhere(expert_episodes):
     actions, steps = [e.action for e in expert_episodes], [e.first_success for e in expert_episodes]
     assert all(steps)
-    assert replay_in_simulator("PickRedCube", [(0, 7), (1, 7)], actions).tolist() == steps
-    assert replay_in_simulator("PickRedCube", [(1, 7), (0, 7)], actions).tolist() == [-1, -1]
+    assert EMBEDDED_BACKEND.replay("PickRedCube", [(0, 7), (1, 7)], actions).tolist() == steps
+    assert EMBEDDED_BACKEND.replay("PickRedCube", [(1, 7), (0, 7)], actions).tolist() == [-1, -1]
 
 
 def test_actions_beyond_the_tasks_horizon_do_not_count(expert_episodes):
     episode = expert_episodes[0]
     idle = np.tile(np.array([0, 0, 0, 0, 0, 0, -1], np.float32), (64 - len(episode) + 3, 1))
     late = np.concatenate([idle, episode.action])
-    assert replay_in_simulator("PickRedCube", [(0, 7)], [late]).tolist() == [-1]
+    assert EMBEDDED_BACKEND.replay("PickRedCube", [(0, 7)], [late]).tolist() == [-1]
 
 
 def test_states_of_both_domains_look_apart():
     """Practice on randomised data must plan from randomised pictures, of the same layouts."""
     look = {"seed": 3, "memory_frames": 2, "image_size": 16}
-    clean, again = (simulator_starts(["BimanualLiftPot"], 1, **look)[0] for _ in range(2))
-    (drawn,) = simulator_starts(["BimanualLiftPot"], 1, domain="randomised", **look)
+    clean, again = (EMBEDDED_BACKEND.starts(["BimanualLiftPot"], 1, **look)[0] for _ in range(2))
+    (drawn,) = EmbeddedBackend("randomised").starts(["BimanualLiftPot"], 1, **look)
     assert np.array_equal(clean.memory, again.memory)
     assert np.abs(clean.memory.astype(int) - drawn.memory).mean() > 5
     assert np.array_equal(clean.command, drawn.command)

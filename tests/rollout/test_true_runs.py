@@ -11,7 +11,7 @@ from worldrl.core.errors import ArtefactError
 from worldrl.core.rng import numpy_stream
 from worldrl.rollout.agents.actors import ExpertActor, WanderActor
 from worldrl.rollout.real.execution import HOLD_STEPS, Script, continued, point_names, return_to_start, still, true_runs
-from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
 
 
@@ -76,7 +76,7 @@ def recorded():
     specs = [EpisodeSpec("PickRedCube", 3, 7, style="dim"), EpisodeSpec("CloseDrawer", 1, 7)]
     actors = [ExpertActor(), WanderActor()]
     options = EnvOptions(image_size=16, max_steps={"CloseDrawer": 12})
-    return list(rollout_episodes(specs, actor=actors, env_options=options, workers=0, hold_steps=4))
+    return list(EmbeddedPlayer(options, workers=0).play(list(zip(specs, actors, strict=True)), hold_steps=4))
 
 
 def test_a_recording_repeats_itself_and_goes_on(recorded):

@@ -1,5 +1,7 @@
 """Units through a two-armed episode: what is recorded and executed as rad and openings is degrees and millimetres in the scene."""
 
+from contextlib import closing
+
 import mujoco
 import numpy as np
 import pytest
@@ -8,9 +10,9 @@ import torch
 from worldrl.rewards.motion.readout import choose_columns, recorded_names
 from worldrl.rollout.agents.actors import ExpertActor
 from worldrl.rollout.imagined.decoded_plans import joint_path
-from worldrl.rollout.imagined.starts import simulator
 from worldrl.rollout.real.embedded import embedded_embodiment, embedded_options
-from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
+from worldrl.rollout.real.slots import EnvSlot
 from worldrl.rollout.real.specs import EpisodeSpec
 
 ARMS, TASK = ("left", "right"), "BimanualOpenDrawer"
@@ -52,13 +54,12 @@ def shown(state):
 
 def test_what_is_recorded_are_the_scenes_angles_and_gaps():
     spec = EpisodeSpec(TASK, 0, 3)
-    (episode,) = rollout_episodes(
-        [spec], actor=ExpertActor(), env_options=embedded_options([TASK], 16), workers=0, hold_steps=0
-    )
+    (episode,) = EmbeddedPlayer(embedded_options([TASK], 16), workers=0).play([(spec, ExpertActor())], hold_steps=0)
     columns = choose_columns(["state"], recorded_names(embedded_embodiment([TASK])))
     assert [column.unit for column in columns] == 2 * [*6 * ["rad"], ""]
-    with simulator(TASK, obs="state") as env:
-        env.reset(seed=spec.seed, options={"index": spec.index})
+    with closing(EnvSlot(embedded_options([TASK], 16))) as slot:
+        slot.reset(spec, render=False)
+        env = slot.env
         np.testing.assert_allclose(shown(episode.state[0]), degrees_and_gap(env), atol=0.2)
         for step, action in enumerate(episode.action, start=1):
             env.step(action)
@@ -71,8 +72,9 @@ def test_what_is_recorded_are_the_scenes_angles_and_gaps():
 
 def test_a_plan_told_in_degrees_and_openings_turns_and_opens_so_far():
     """Ten frames: the left base turns by 20 degrees, the right hand by -30, the left hand half closes."""
-    with simulator(TASK, obs="state") as env:
-        env.reset(seed=3, options={"index": 0})
+    with closing(EnvSlot(embedded_options([TASK], 16))) as slot:
+        slot.reset(EpisodeSpec(TASK, 0, 3), render=False)
+        env = slot.env
         before, told = degrees_and_gap(env), env.unwrapped.command
         wanted = torch.from_numpy(told.copy())
         wanted[0] += np.deg2rad(20)

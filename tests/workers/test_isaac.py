@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import SettingError
-from worldrl.evaluation.policy.suites import suite_protocol
+from worldrl.evaluation.policy.protocol import suite_protocol
 from worldrl.rollout.suites.env import SuiteVecEnv
 from worldrl.rollout.suites.isaac import isaac_launch
 from worldrl.rollout.suites.registry import find_suite

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import SettingError
-from worldrl.evaluation.policy.suites import suite_protocol
+from worldrl.evaluation.policy.protocol import suite_protocol
 from worldrl.rollout.suites.maniskill import maniskill_launch
 from worldrl.rollout.suites.registry import find_suite
 from worldrl.workers.maniskill import facts

@@ -10,7 +10,7 @@ import pytest
 
 from worldrl.core.errors import SettingError, WorkerError
 from worldrl.core.image_fit import Fit, ImageFit
-from worldrl.evaluation.policy.suites import suite_protocol
+from worldrl.evaluation.policy.protocol import suite_protocol
 from worldrl.jobs.benchmark import films
 from worldrl.jobs.benchmark.benchmark import BenchmarkSettings
 from worldrl.rollout.agents.actors import ExpertActor

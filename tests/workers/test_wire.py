@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 from worldrl.workers.link.boot import load_file
-from worldrl.workers.link.wire import WireError, decode, encode
+from worldrl.workers.link.wire import WireError, decode, parts
 
 hostile = load_file("hostile", Path(__file__).parents[1] / "hostile.py")
+
+
+def encode(header, arrays):
+    return b"".join(parts(header, arrays))
 
 
 def test_round_trip_keeps_bits_shapes_and_dtypes():

@@ -13,6 +13,7 @@ from worldrl.recipes.run import choose_tasks
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.embedded import embedded_embodiment, embedded_options
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import EpisodeSpec
 
 KIND = "object"  # Kind of the tasks that the bundled world model was trained on
@@ -44,8 +45,7 @@ def record_samples(
     collect_dataset(
         folder,
         [plan for plan in plans if plan.specs],
-        env_options=embedded_options(tasks, image_size, images=images),
-        workers=0,
+        EmbeddedPlayer(embedded_options(tasks, image_size, images=images), workers=0),
         hold_steps=HOLD_STEPS,
     )
     return EpisodeDataset.open(folder)

@@ -57,8 +57,7 @@ def given_spaces(low: Any, high: Any, instructions: Iterable[str]) -> dict[str, 
 def observed_spaces(record: ResetRecord, more: Sequence[str]) -> dict[str, gymnasium.Space[Any]]:
     """Spaces of one row's images and, where it is in ``more``, of its measured state, in the sizes of a start state.
 
-    Raises:
-        SettingError: the state is observed, and the start state has none.
+    Raises SettingError (the state is observed, and the start state has none).
     """
     names = images_among(more)
     rows, columns, channels = record.reference.shape

@@ -9,6 +9,7 @@ Recycling uses the same: simulators leak memory, so a worker is replaced after s
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
@@ -313,10 +314,11 @@ class SimulatorPool:
                 raise WorkerDied(process.silence())
             reply = process.receive()
         except WorkerDied as loss:
+            left_s = time.monotonic()
             self._replace_worker(number, loss)
             self._processes[number].send(*requests[number])
             for other in self._processes.values():
-                other.extend_deadline()  # their messages waited meanwhile
+                other.extend_deadline(time.monotonic() - left_s)  # their messages waited meanwhile
             return
         if reply is not None:
             replies[number] = reply

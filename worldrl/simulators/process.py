@@ -1,10 +1,11 @@
-"""One simulator in a Python environment of its own: its process, its pipe, and the detection of its end.
+"""One worker in a process of its own: its pipe, and the detection of its end.
 
 ::
 
     core process ──socket pair──► python -I workers/link/boot.py: the suite's own packages, numpy, no torch
+                 └─socket pair──► python -P workers/link/boot.py: this environment, for the embedded suite
 
-The pair has no name and no port, so no other process can reach it. The simulator's output goes to a log file whose last
+The pair has no name and no port, so no other process can reach it. A worker's output goes to a log file whose last
 lines an error quotes; its standard input is closed.
 """
 
@@ -14,6 +15,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -21,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from worldrl.core.errors import WorkerError
+from worldrl.core.storage.log import WORKER_VARIABLE
 from worldrl.simulators.renderer import given_backend
 from worldrl.workers.link import boot
 from worldrl.workers.link.channel import Channel
@@ -41,7 +44,7 @@ class Launch:
 
     ``python`` is the interpreter of its environment, ``target`` its class, ``module:Class`` or
     ``/path/to/file.py:Class``, with JSON values ``options`` as keyword arguments. ``variables`` are environment
-    variables.
+    variables. A ``shared`` worker is of this environment, with its packages and variables.
     """
 
     name: str
@@ -49,6 +52,19 @@ class Launch:
     target: str
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    shared: bool = False
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """All environment variables: the core's, unless ``shared`` without its own packages and its renderer."""
+        if self.shared:
+            path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
+            return {**os.environ, "PYTHONPATH": path, WORKER_VARIABLE: "1", **self.variables}
+        kept = {name: value for name, value in os.environ.items() if name not in (*_HIDDEN, "MUJOCO_GL")}
+        if given := given_backend():
+            kept["MUJOCO_GL"] = given
+        # One thread per worker.
+        return {**kept, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **self.variables}
 
 
 def describe_exit(code: int | None) -> str:
@@ -74,7 +90,8 @@ class SimulatorProcess:
         self.call, self.slot = "start", -1
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by stop)
         ours, theirs = socket.socketpair()
-        command = [launch.python, "-I", boot.__file__, "link.server", str(theirs.fileno()), launch.target]
+        flag = "-P" if launch.shared else "-I"
+        command = [launch.python, flag, boot.__file__, "link.server", str(theirs.fileno()), launch.target]
         try:
             self._process = subprocess.Popen(
                 command,
@@ -82,7 +99,7 @@ class SimulatorProcess:
                 stdout=self._log,
                 stderr=subprocess.STDOUT,
                 pass_fds=[theirs.fileno()],
-                env=_environment(launch.variables),
+                env=launch.environment,
             )
         except OSError as error:
             ours.close()
@@ -113,9 +130,9 @@ class SimulatorProcess:
         """Seconds until its silence is too long."""
         return self._heard_s + self._timeout_s - time.monotonic()
 
-    def extend_deadline(self) -> None:
-        """Ignore the silence of a time in which nobody listened."""
-        self._heard_s = max(self._heard_s, time.monotonic())
+    def extend_deadline(self, seconds: float) -> None:
+        """Add the time in which nobody listened (s)."""
+        self._heard_s += seconds
 
     def receive(self) -> Reply | None:
         """Read one message; return it where it is an answer.
@@ -185,11 +202,3 @@ class SimulatorProcess:
                 self._process.wait()
         self.connection.close()
         self._log.close()
-
-
-def _environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The core's variables without its own packages and its renderer; one thread per worker."""
-    kept = {name: value for name, value in os.environ.items() if name not in (*_HIDDEN, "MUJOCO_GL")}
-    if given := given_backend():
-        kept["MUJOCO_GL"] = given
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **variables}

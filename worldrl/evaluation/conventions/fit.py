@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from worldrl.core.actions import ActionSpec
 from worldrl.core.types import Episode
 from worldrl.evaluation.conventions.conventions import Actions, Alternative
-from worldrl.rollout.suites.replays import Replay
+from worldrl.rollout.real.slots import Replay
 
 BETTER = 0.7
 """An alternative without further successes must shrink the error to this share."""

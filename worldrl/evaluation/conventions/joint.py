@@ -18,7 +18,7 @@ from worldrl.core.actions import ActionSpec
 from worldrl.core.types import Episode
 from worldrl.evaluation.conventions.conventions import Actions, Alternative, Change, columns, delays
 from worldrl.evaluation.conventions.fit import MOVED, Fit, Match, part_match, rms
-from worldrl.rollout.suites.replays import Replay
+from worldrl.rollout.real.slots import Replay
 
 JOINT_M_PER_RAD = 0.3
 """Weight of a radian of every joint in a tracking error (m): about half of an arm's reach."""

@@ -26,7 +26,7 @@ from worldrl.evaluation.conventions.conventions import (
     state_alternatives,
 )
 from worldrl.evaluation.conventions.fit import MOVED, Fit, Match, part_match, rms
-from worldrl.rollout.suites.replays import Replay
+from worldrl.rollout.real.slots import Replay
 
 ROTATION_M_PER_RAD = 0.1
 """Weight of a radian in a tracking error (m): about the length of a hand."""

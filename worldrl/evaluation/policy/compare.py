@@ -13,8 +13,7 @@ from typing import Any
 from worldrl.core.errors import ProtocolError
 from worldrl.core.statistics.intervals import Paired, Rate, paired
 from worldrl.evaluation.policy.protocol import require_same
-from worldrl.evaluation.policy.provenance import differences
-from worldrl.evaluation.policy.result import EvalResult
+from worldrl.evaluation.policy.result import EvalResult, differences
 
 
 def holm(p: Mapping[str, float]) -> dict[str, float]:

@@ -1,88 +1,37 @@
-"""Measures a policy in the real simulator under a protocol; an interrupted evaluation resumes."""
+"""Measures an actor in a real suite under a protocol; an interrupted evaluation resumes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Required, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any
 
 from worldrl.core.device import attention_kernel
 from worldrl.core.errors import ProtocolError
-from worldrl.core.storage.jsonfile import difference, digest
+from worldrl.core.storage.jsonfile import difference
 from worldrl.core.storage.log import Progress
 from worldrl.core.storage.tensorfile import number_types
 from worldrl.core.types import Episode
 from worldrl.evaluation.policy.protocol import EvalProtocol
-from worldrl.evaluation.policy.provenance import Provenance, provenance
-from worldrl.evaluation.policy.result import EvalLog, EvalResult, header_json
-from worldrl.rollout.agents.actors import AnyActor, PolicyActor, actor_to_json
+from worldrl.evaluation.policy.result import EvalLog, EvalResult, Provenance, header_json, provenance
+from worldrl.rollout.agents.actors import AnyActor, PolicyActor
 from worldrl.rollout.agents.policy_folder import PolicyFacts, policy_facts, require_policy_fits
-from worldrl.rollout.real.embedded import WRISTS
-from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.embedded import EMBEDDED_SUITE, WRISTS
+from worldrl.rollout.real.episodes import Player
 from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
 
 if TYPE_CHECKING:
     from worldrl.evaluation.policy.sequential_comparison import SequentialComparison
     from worldrl.rollout.agents.vector_agent import VectorActor
 
-Runner = Callable[[Sequence[EpisodeSpec], Sequence[int]], Iterator[Episode | EpisodeOutcome]]
-"""Runs episodes in any order; the episodes at the given positions are returned with frames."""
-
-
-class Measuring(TypedDict, total=False):
-    """Where outcomes go, and when a measurement ends.
-
-    Attributes:
-        out: outcomes are written here as they come, and read again after an interruption; None stores nothing.
-        record_videos: episodes per task that are recorded with frames.
-        on_recording: receives each recorded episode before its outcome counts.
-        comparison: an earlier result to compare with; it decides the order and may end the measurement.
-    """
-
-    out: Path | None
-    record_videos: int
-    on_recording: Callable[[Episode], None] | None
-    comparison: SequentialComparison | None
-
-
-class Running(Measuring, total=False):
-    """Simulator processes of the embedded suite.
-
-    Attributes:
-        workers: processes; 0 runs in this process.
-        envs_per_worker: environments per process, and the largest batch of a decision (4).
-        timeout_s: longest silence of a worker (120 s).
-        restarts: restarts of a worker per episode (1).
-        recycle_after: episodes after which a worker is replaced; None never.
-    """
-
-    workers: Required[int]
-    envs_per_worker: int
-    timeout_s: float
-    restarts: int
-    recycle_after: int | None
-
-
-def evaluate_policy(
-    folder: Path, protocol: EvalProtocol, *, device: str = "cpu", **options: Unpack[Running]
-) -> EvalResult:
-    """Measure the policy in an artefact folder on a torch device; each episode of the protocol is run exactly once.
-
-    Raises:
-        ComparisonDecided: the sequential comparison is decided; the outcomes so far are stored in ``out``.
-        ArtefactError: there is no policy in the folder.
-        SettingError: the policy's inputs or its number of actions differ from the suite's; both specs are named.
-        ProtocolError: chunk length or actions differ from the protocol's, or ``out`` holds another evaluation.
-        WorkerError: a worker failed; the outcomes so far are stored in ``out``.
-    """
-    facts = fitting_facts(folder, protocol)
-    actor = policy_actor(folder, protocol, device)
-    return evaluate_actor(actor, protocol, name=folder.name, policy_hash=facts.hash, **options)
-
 
 def fitting_facts(folder: Path, protocol: EvalProtocol) -> PolicyFacts:
-    """Facts of a policy that fits a protocol; errors as in :func:`evaluate_policy`."""
+    """Facts of a policy that fits a protocol of the embedded suite.
+
+    Raises ArtefactError (there is no policy in the folder). Raises SettingError (the policy's inputs or its number of
+    actions differ from the suite's; both specs are named). Raises ProtocolError (chunk length or actions differ).
+    """
     cameras = (*protocol.cameras[:1], *WRISTS[protocol.actions.absolute])
     require_policy_fits(folder, protocol.actions, f"the suite {protocol.suite}", cameras=cameras)
     facts = policy_facts(folder)
@@ -111,63 +60,6 @@ def policy_actor(folder: Path, protocol: EvalProtocol, device: str) -> PolicyAct
     )
 
 
-def evaluate_actor(
-    actor: AnyActor,
-    protocol: EvalProtocol,
-    *,
-    name: str,
-    policy_hash: str | None = None,
-    workers: int,
-    envs_per_worker: int = 4,
-    timeout_s: float = 120.0,
-    restarts: int = 1,
-    recycle_after: int | None = None,
-    **measuring: Unpack[Measuring],
-) -> EvalResult:
-    """Measure any actor, for example the scripted expert.
-
-    ``policy_hash`` identifies its weights; None takes the hash of the actor's settings. Errors as in :func:`evaluate_policy`.
-    """
-
-    def run(specs: Sequence[EpisodeSpec], record: Sequence[int]) -> Iterator[Episode | EpisodeOutcome]:
-        return rollout_episodes(
-            specs,
-            actor=actor,
-            env_options=protocol.env_options,
-            workers=workers,
-            envs_per_worker=envs_per_worker,
-            timeout_s=timeout_s,
-            restarts=restarts,
-            recycle_after=recycle_after,
-            hold_steps=protocol.hold_steps,
-            record=record,
-            order="completion",
-        )
-
-    return evaluate_with(
-        run,
-        protocol,
-        name=name,
-        identity=policy_hash or digest(actor_to_json(actor)),
-        provenance=surroundings(actor, protocol, workers=workers, envs_per_worker=envs_per_worker),
-        **measuring,
-    )
-
-
-def surroundings(actor: AnyActor, protocol: EvalProtocol, *, workers: int, envs_per_worker: int) -> Provenance:
-    """Provenance of a measurement in the embedded suite; the renderer is recorded only where a policy receives images."""
-    from worldrl.simulators.renderer import embedded_drawing
-
-    return provenance(
-        protocol.packages,
-        device=device_of(actor),
-        workers=workers,
-        envs=max(1, workers) * envs_per_worker,
-        **computing(actor),
-        **(embedded_drawing() if isinstance(actor, PolicyActor) else {}),
-    )
-
-
 def device_of(actor: AnyActor | VectorActor) -> str:
     """Torch device of an actor; a scripted actor runs on the CPU."""
     from worldrl.rollout.agents.vector_agent import VectorActor
@@ -188,8 +80,9 @@ def computing(actor: AnyActor | VectorActor) -> dict[str, str]:
     return {"dtype": "float32", "attention": attention_kernel(actor.device)}
 
 
-def evaluate_with(
-    run: Runner,
+def evaluate(
+    player: Player,
+    actor: AnyActor | VectorActor,
     protocol: EvalProtocol,
     *,
     name: str,
@@ -198,21 +91,40 @@ def evaluate_with(
     record_videos: int = 0,
     on_recording: Callable[[Episode], None] | None = None,
     comparison: SequentialComparison | None = None,
-    provenance: Provenance | None = None,
 ) -> EvalResult:
-    """Measure with any runner of episodes: the embedded simulator, or the workers of another suite.
+    """Measure an actor under a protocol; each of its episodes is run exactly once, in any order.
 
-    ``identity`` is the hash of the actor's weights or settings; without ``provenance`` none is stored.
+    Args:
+        player: runs the episodes.
+        actor: who acts.
+        protocol: what is measured.
+        name: of the actor, in the result.
+        identity: hash of the actor's weights or settings.
+        out: outcomes are written here as they come, and read again after an interruption; None stores nothing.
+        record_videos: episodes per task that are recorded with frames.
+        on_recording: receives each recorded episode before its outcome counts.
+        comparison: an earlier result to compare with; it decides the order and may end the measurement.
+
+    Raises:
+        ComparisonDecided: the sequential comparison is decided; the outcomes so far are stored in ``out``.
+        ProtocolError: ``out`` holds another evaluation.
+        WorkerError: a worker failed; the outcomes so far are stored in ``out``.
     """
-    log = EvalLog(out, header_json(protocol, name, identity, provenance))
+    log = EvalLog(out, header_json(protocol, name, identity, surroundings(player, actor, protocol)))
     known = {outcome.spec.key for outcome in log.outcomes}
     specs = [spec for spec in protocol.specs() if spec.key not in known]
     if comparison is not None:
         comparison.check(log.outcomes)
         specs = comparison.arrange(specs)
-    record = positions_to_record(specs, protocol, record_videos if on_recording else 0)
+    results = player.play(
+        [(spec, actor) for spec in specs],
+        hold_steps=protocol.hold_steps,
+        record=positions_to_record(specs, protocol, record_videos if on_recording else 0),
+        order="completion",
+        horizon=protocol.horizon,
+    )
     with Progress(f"evaluate {name}", total=len(specs) + len(known), start=len(known), unit="episodes") as progress:
-        for item in run(specs, record):
+        for item in results:
             if isinstance(item, Episode) and on_recording:
                 on_recording(item)
             log.add(EpisodeOutcome.of(item) if isinstance(item, Episode) else item)
@@ -222,6 +134,24 @@ def evaluate_with(
     by_key = {outcome.spec.key: outcome for outcome in log.outcomes}
     outcomes = tuple(by_key[spec.key] for spec in protocol.specs())
     return EvalResult(protocol, name, identity, outcomes, log.provenance)
+
+
+def evaluate_policy(
+    player: Player, folder: Path, protocol: EvalProtocol, *, device: str = "cpu", **measuring: Any
+) -> EvalResult:
+    """Measure the policy in an artefact folder on a torch device; ``measuring`` and errors as of :func:`evaluate`.
+
+    Raises further, in the embedded suite, those of :func:`fitting_facts`.
+    """
+    facts = fitting_facts(folder, protocol) if protocol.suite == EMBEDDED_SUITE else policy_facts(folder)
+    actor = policy_actor(folder, protocol, device)
+    return evaluate(player, actor, protocol, name=folder.name, identity=facts.hash, **measuring)
+
+
+def surroundings(player: Player, actor: AnyActor | VectorActor, protocol: EvalProtocol) -> Provenance:
+    """Provenance of a measurement."""
+    ran_in = player.surroundings(images=isinstance(actor, PolicyActor))
+    return provenance(protocol.packages, device=device_of(actor), **computing(actor), **ran_in)
 
 
 def positions_to_record(specs: list[EpisodeSpec], protocol: EvalProtocol, per_task: int) -> list[int]:

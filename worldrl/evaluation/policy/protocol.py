@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
+from worldrl.core.actions import TOOL_ACTIONS, ActionSpec, suite_actions
 from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import ProtocolError, SettingError, nearest
 from worldrl.core.rng import stream_seed
@@ -21,6 +21,10 @@ from worldrl.core.storage.typed import from_plain
 from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.real.embedded import EMBEDDED_SUITE, embedded_embodiment, main_camera
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
+from worldrl.rollout.suites.names import choose_suite_tasks
+
+if TYPE_CHECKING:
+    from worldrl.rollout.suites.suite import Suite
 
 SCHEMA = 1
 InitialStates = Literal["sampled", "stored"]
@@ -278,3 +282,54 @@ def embedded_protocol(
             f"got {protocol.first_index} + {episodes_per_task}; use initial_states=sampled for more"
         )
     return protocol
+
+
+def suite_protocol(
+    suite: Suite,
+    described: Mapping[str, Any],
+    *,
+    tasks: Sequence[str] = (),
+    episodes_per_task: int,
+    seed: int,
+    chunk_length: int,
+    shadows: bool = True,
+    assets_note: str = "",
+    **fields: Any,
+) -> EvalProtocol:
+    """Build the protocol of an external suite from the description ``described`` of its worker.
+
+    Without ``tasks`` all are taken. The initial states are numbered; ``seed`` draws what the suite draws, and samples.
+    ``shadows`` and ``assets_note`` (stated with every result) are LIBERO's. ``fields`` are further fields of
+    :class:`EvalProtocol`. Raises SettingError (an unknown task, more episodes than initial states, or a field out of
+    range).
+    """
+    chosen, stored = (
+        tuple(choose_suite_tasks(tasks, [task["name"] for task in described["tasks"]])),
+        int(described["stored_states"]),
+    )
+    first = int(fields.get("first_index", 0))
+    if first + episodes_per_task > stored:
+        raise SettingError(
+            f"episodes: {suite.name} stores {stored} initial states per task; "
+            f"first_index {first} + {episodes_per_task} is more"
+        )
+    limits = {task["name"]: int(task.get("horizon", 0)) for task in described["tasks"]}
+    version, conventions = suite.conventions(described, shadows=shadows, assets_note=assets_note)
+    return EvalProtocol(
+        **{
+            "suite": suite.name,
+            "suite_version": version,
+            "tasks": chosen,
+            "episodes_per_task": episodes_per_task,
+            "seed": seed,
+            "horizon": {task: limits[task] or suite.horizon(task) for task in chosen},
+            "chunk_length": chunk_length,
+            "replan": chunk_length,
+            "control_hz": float(described["control_hz"]),
+            "packages": dict(described["packages"]),
+            "initial_states": "stored",
+            "conventions": conventions,
+            "actions": suite_actions(described),
+            **fields,
+        }
+    )

@@ -50,8 +50,7 @@ def _shared(parts: Sequence[Sequence[str]]) -> int:
 def read_outcomes(file: Path, names: Mapping[str, str]) -> Outcomes:
     """Read real outcomes; ``names`` maps what may stand in the column ``policy`` to the policy's label.
 
-    Raises:
-        ArtefactError: the file cannot be read, or a line of it is not as the module says; names the line.
+    Raises ArtefactError (the file cannot be read, or a line of it is not as the module says; names the line).
     """
     try:
         lines = list(csv.reader(file.read_text(encoding="utf-8-sig").splitlines(), strict=True))

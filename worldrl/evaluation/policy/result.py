@@ -19,13 +19,14 @@ from typing import Any
 
 import numpy as np
 
+from worldrl.core.device import driver, hardware
 from worldrl.core.errors import ArtefactError, ProtocolError
 from worldrl.core.statistics.bootstrap import Bootstrap, suite_score
 from worldrl.core.statistics.intervals import Rate, wilson
 from worldrl.core.storage.atomic import open_to_append, write_file
 from worldrl.core.storage.jsonfile import parse_json, read_json, read_record, write_json
+from worldrl.core.storage.provenance import code_version, package_versions
 from worldrl.evaluation.policy.protocol import EvalProtocol, require_same
-from worldrl.evaluation.policy.provenance import Provenance, continued
 from worldrl.rollout.real.specs import EpisodeOutcome
 
 SCHEMA = 1
@@ -34,6 +35,16 @@ UNMEASURED = "not measured"
 """Table text for success at the end where episodes end at their first success."""
 MAX_RESTARTS = 0.01
 """Share of episodes with worker failures above which rates are invalid."""
+Provenance = Mapping[str, str]
+"""What a result was measured on, besides the protocol: field to value; a field that is missing was not recorded.
+
+The same provenance on the same machine repeats a deterministic suite bit by bit. With another one the same rate is
+expected, not the same episodes.
+"""
+THEN = ", then "
+"""Separates the values of an evaluation that was resumed elsewhere."""
+UNRECORDED = "not recorded"
+PACKAGES = ("python", "torch", "numpy", "mujoco")
 
 
 @dataclass(frozen=True)
@@ -42,7 +53,7 @@ class EvalResult:
 
     Attributes:
         policy_hash: identity of the weights, or of the scripted actor's settings.
-        provenance: see ``evaluation.policy.provenance``; empty where none was stored.
+        provenance: see :data:`Provenance`; empty where none was stored.
     """
 
     protocol: EvalProtocol
@@ -266,3 +277,38 @@ def _require_same_header(folder: Path, header: Mapping[str, Any]) -> None:
         raise ProtocolError(
             f"{folder}: holds an evaluation with another {' and '.join(differing)}; choose another run directory"
         )
+
+
+def provenance(physics: Mapping[str, str], *, device: str, workers: int, envs: int, **more: str) -> Provenance:
+    """Collect the provenance of a measurement.
+
+    ``physics`` holds versions of packages as in the protocol; ``envs`` is the number of all environments, and the largest batch of a
+    decision. Of ``more`` (numerics of the policy, rendering and environment of the suite) empty values are left out.
+    """
+    code, versions = code_version(), package_versions()
+    return {
+        "code": f"{code['version']} at {code['commit']}" if code["commit"] else str(code["version"]),
+        **{name: versions[name] for name in PACKAGES},
+        "physics": ", ".join(f"{name} {version}" for name, version in physics.items()),
+        "device": device,
+        "hardware": hardware(device),
+        "processor": hardware("cpu"),
+        "workers": str(workers),
+        "envs": str(envs),
+        **{name.replace("_", " "): value for name, value in {"driver": driver(), **more}.items() if value},
+    }
+
+
+def continued(earlier: Provenance, now: Provenance) -> Provenance:
+    """Provenance of an evaluation that was begun under ``earlier`` and resumed under ``now``."""
+    found: dict[str, str] = {}
+    for name in dict.fromkeys([*earlier, *now]):
+        known, new = earlier.get(name, UNRECORDED), now.get(name, UNRECORDED)
+        found[name] = known if new in known.split(THEN) else f"{known}{THEN}{new}"
+    return found
+
+
+def differences(a: Provenance, b: Provenance) -> list[str]:
+    """One line per field in which two results' provenance differs."""
+    pairs = {name: (a.get(name, UNRECORDED), b.get(name, UNRECORDED)) for name in [*a, *b]}
+    return [f"{name}: {first} against {second}" for name, (first, second) in pairs.items() if first != second]

@@ -33,8 +33,7 @@ def scale_for(width: int) -> int:
 def row_image(frames: Frames, steps: int) -> NDArray[np.uint8]:
     """Lay frames ``[T, Y, X, 3]`` side by side in ``steps`` cells; gaps, and cells beyond ``T``, are transparent.
 
-    Returns:
-        uint8 RGBA ``[Y·s, steps·(X + GAP)·s, 4]`` with ``s`` from :func:`scale_for`.
+    Returns uint8 RGBA ``[Y·s, steps·(X + GAP)·s, 4]`` with ``s`` from :func:`scale_for`.
     """
     height, width = frames.shape[1:3]
     image = np.zeros((height, steps, width + GAP, 4), np.uint8)

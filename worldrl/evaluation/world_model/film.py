@@ -56,6 +56,6 @@ def encode_mp4(frames: NDArray[np.uint8], fps: float, *, least: int = 256) -> by
     return file.getvalue()
 
 
-def write_mp4(frames: NDArray[np.uint8], path: Path, fps: float, *, least: int = 256) -> None:
+def write_mp4(frames: NDArray[np.uint8], path: Path, fps: float) -> None:
     """Write a video file; arguments and errors as in :func:`encode_mp4`."""
-    write_file(path, encode_mp4(frames, fps, least=least))
+    write_file(path, encode_mp4(frames, fps))

@@ -118,11 +118,7 @@ def measure_gates(
 ) -> tuple[list[Gate], dict[str, Any]]:
     """Measure every gate on episodes that are held out from training, successes and failures; ``seed`` is of the model's noise.
 
-    Returns:
-        The gates and all metrics; rates have intervals.
-
-    Raises:
-        SettingError: there is no episode.
+    Returns the gates and all metrics; rates have intervals. Raises SettingError (there is no episode).
     """
     from worldrl.evaluation.world_model.further import further_errors
 

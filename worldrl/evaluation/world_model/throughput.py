@@ -26,9 +26,8 @@ def imagined_frames_per_s(
 ) -> dict[str, float]:
     """Median speed over ``chunks`` chunks of ``rows`` rollouts from one state; a first chunk for warm-up does not count.
 
-    Returns:
-        Frames of all rows per second: ``latent`` without decoding, ``decoded`` with it. A Wan model decodes while it imagines, so both
-        are the same.
+    Returns frames of all rows per second: ``latent`` without decoding, ``decoded`` with it. A Wan model decodes while
+    it imagines, so both are the same.
     """
     state: Any = model.start([record] * rows)
     first = first_frames([record] * rows)

@@ -6,8 +6,8 @@ it ends as soon as the comparison is decided; with ``plan.diff`` it says how man
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from worldrl.core.rng import numpy_stream
 from worldrl.core.statistics.sequential import Boundary
 from worldrl.core.storage.log import console
 from worldrl.core.storage.run import RunDirectory
-from worldrl.evaluation.policy.evaluate import evaluate_actor, evaluate_policy
-from worldrl.evaluation.policy.protocol import DOMAINS, EvalProtocol, embedded_protocol, require_same
+from worldrl.evaluation.policy.evaluate import evaluate, fitting_facts
+from worldrl.evaluation.policy.protocol import DOMAINS, EvalProtocol, embedded_protocol, require_same, suite_protocol
 from worldrl.evaluation.policy.result import EvalResult, mean_score
 from worldrl.evaluation.policy.sequential_comparison import (
     RULES,
@@ -28,7 +28,6 @@ from worldrl.evaluation.policy.sequential_comparison import (
     SequentialComparison,
     sequential_against,
 )
-from worldrl.evaluation.policy.suites import evaluate_in_suite, suite_protocol
 from worldrl.evaluation.policy.trained_on import examine
 from worldrl.evaluation.report.store import publish
 from worldrl.jobs.benchmark.films import (
@@ -44,13 +43,13 @@ from worldrl.jobs.benchmark.report import EMBEDDED, EXPERT, RECORDINGS, Measured
 from worldrl.jobs.benchmark.tables import protocol_line, write_tables
 from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, show, video_writer
 from worldrl.recipes.run import choose_tasks, open_run
-from worldrl.recipes.suites.opening import say_assets
-from worldrl.rollout.agents.actors import ExpertActor
+from worldrl.recipes.suites.opening import OpenSuite, say_assets
 from worldrl.rollout.agents.policy_folder import is_agent, policy_facts
 from worldrl.rollout.agents.vector_agent import require_vector_fits
 from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.real.embedded import embedded_cameras
-from worldrl.rollout.suites.episodes import EpisodeTiming
+from worldrl.rollout.real.episodes import EpisodeTiming
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.suites.names import SUITE, SUITE_PYTHON, require_suite_name
 from worldrl.rollout.suites.registry import find_suite, require_suite_fits
 from worldrl.rollout.suites.suite import Suite, drawn_size, require_expert
@@ -100,7 +99,7 @@ class BenchmarkSettings:
 
     def __post_init__(self) -> None:
         """Check the names and the ranges."""
-        require_suite_name("suite", self.suite, others=[EMBEDDED])
+        require_suite_name(self.suite)
         one_of("domain", self.domain, DOMAINS)
         if self.domain != "clean" and self.suite != EMBEDDED:
             raise SettingError(f"domain: is of the embedded suite's bimanual tasks; leave it out with {self.suite}")
@@ -116,15 +115,9 @@ class BenchmarkSettings:
 def main(settings: BenchmarkSettings) -> dict[str, Any]:
     """Run the missing episodes, write the results as JSON, CSV, Markdown and a page, and print the table.
 
-    Args:
-        settings: see :class:`BenchmarkSettings`.
-
-    Returns:
-        The metrics of :meth:`~worldrl.evaluation.policy.result.EvalResult.metrics`; with ``plan.diff`` the advice.
-
-    Raises:
-        SettingError: neither a policy nor ``plan.diff`` is given.
-        ProtocolError: ``against`` or ``others`` were measured under another protocol.
+    Returns the metrics of :meth:`~worldrl.evaluation.policy.result.EvalResult.metrics`; with ``plan.diff`` the
+    advice. Raises SettingError (neither a policy nor ``plan.diff`` is given). Raises ProtocolError (``against`` or
+    ``others`` were measured under another protocol).
     """
     if settings.plan.diff is not None:
         return advise(settings)
@@ -134,10 +127,8 @@ def main(settings: BenchmarkSettings) -> dict[str, Any]:
         )
     device = str(resolve_device(settings.device))
     with open_run("benchmark", settings) as run:
-        measure = embedded if settings.suite == EMBEDDED else on_external_suite
-        account = EpisodeTiming()
         try:
-            result, extra = measure(settings, run, device, account)
+            result, account, extra = measure(settings, run, device)
         except ComparisonDecided as over:
             return finish_sequential_comparison(settings, run, over, device)
         others = [EvalResult.load(Path(folder)) for folder in settings.others]
@@ -224,10 +215,30 @@ def common_fields(settings: BenchmarkSettings) -> dict[str, Any]:
     return {**fields, "replan": check_timing(settings.replan, settings.latency, facts.chunk_length)}
 
 
-def embedded(
-    settings: BenchmarkSettings, run: RunDirectory, device: str, account: EpisodeTiming
-) -> tuple[EvalResult, dict[str, Any]]:
-    """Measure on the embedded suite, in this environment."""
+def measure(
+    settings: BenchmarkSettings, run: RunDirectory, device: str
+) -> tuple[EvalResult, EpisodeTiming, dict[str, Any]]:
+    """Measure on the suite of the settings."""
+    with (embedded if settings.suite == EMBEDDED else on_external_suite)(settings) as (player, protocol):
+        trained = training_of(settings, protocol)
+        comparison = sequential_comparison_of(settings, protocol)
+        result = evaluate(
+            player,
+            actor_of(settings, protocol, device),
+            protocol,
+            name=Path(settings.policy).name,
+            identity=identity_of(settings),
+            out=run.path,
+            record_videos=settings.videos,
+            on_recording=video_writer(run.path / RECORDINGS, protocol.control_hz) if settings.videos else None,
+            comparison=comparison,
+        )
+    return result, player.spent, {**player.facts, **trained, **undecided(comparison, result)}
+
+
+@contextmanager
+def embedded(settings: BenchmarkSettings) -> Generator[tuple[EmbeddedPlayer, EvalProtocol]]:
+    """Open the embedded suite, in this environment."""
     fields, tasks = common_fields(settings), choose_tasks(settings.tasks, None)
     if settings.policy != EXPERT:
         facts = policy_facts(Path(settings.policy))
@@ -240,32 +251,16 @@ def embedded(
         domain=settings.domain,
         **fields,
     )
-    trained = training_of(settings, protocol)
-    comparison = sequential_comparison_of(settings, protocol)
-    options: dict[str, Any] = {
-        "workers": settings.workers,
-        "envs_per_worker": max(1, settings.envs // max(1, settings.workers)),
-        "timeout_s": settings.timeout_s,
-        "restarts": settings.restarts,
-        "recycle_after": recycle_after_of(settings),
-        "out": run.path,
-        "record_videos": settings.videos,
-        "on_recording": video_writer(run.path / RECORDINGS, protocol.control_hz),
-        "comparison": comparison,
-    }
-    began_s = time.monotonic()
-    if settings.policy == EXPERT:
-        result = evaluate_actor(ExpertActor(), protocol, name=EXPERT, **options)
-    else:
-        result = evaluate_policy(Path(settings.policy), protocol, device=device, **options)
-    account.simulate_s += time.monotonic() - began_s  # its workers decide and simulate in one
-    return result, {**trained, **undecided(comparison, result)}
+    if settings.policy != EXPERT:
+        fitting_facts(Path(settings.policy), protocol)
+    each = max(1, settings.envs // max(1, settings.workers))
+    limits = (settings.timeout_s, settings.restarts, recycle_after_of(settings))
+    yield EmbeddedPlayer(protocol.env_options, settings.workers, each, *limits), protocol
 
 
-def on_external_suite(
-    settings: BenchmarkSettings, run: RunDirectory, device: str, account: EpisodeTiming
-) -> tuple[EvalResult, dict[str, Any]]:
-    """Measure on an external suite, in its own environment, after its physics has been probed."""
+@contextmanager
+def on_external_suite(settings: BenchmarkSettings) -> Generator[tuple[OpenSuite, EvalProtocol]]:
+    """Open an external suite, in its own environment, after its physics has been probed."""
     suite = find_suite(settings.suite, settings.python)
     if settings.policy == EXPERT:
         require_expert("policy", suite, settings.tasks)
@@ -286,22 +281,7 @@ def on_external_suite(
             **common_fields(settings),
         )
         require_size(settings, opened.pool.suite, protocol)
-        trained = training_of(settings, protocol)
-        actor, comparison = actor_of(settings, protocol, device), sequential_comparison_of(settings, protocol)
-        result = evaluate_in_suite(
-            opened.pool,
-            actor,
-            protocol,
-            cameras,
-            account=account,
-            name=Path(settings.policy).name,
-            identity=identity_of(settings),
-            out=run.path,
-            record_videos=settings.videos,
-            on_recording=video_writer(run.path / RECORDINGS, protocol.control_hz) if settings.videos else None,
-            comparison=comparison,
-        )
-    return result, {**opened.facts, **trained, **undecided(comparison, result)}
+        yield opened, protocol
 
 
 def image_size_of(settings: BenchmarkSettings, suite: Suite) -> int:

@@ -36,12 +36,14 @@ from worldrl.jobs.benchmark.check_protocol_report import first_images, report_pa
 from worldrl.recipes.run import open_run
 from worldrl.recipes.suites.opening import open_suite
 from worldrl.rollout.real.embedded import embedded_embodiment
+from worldrl.rollout.real.slots import EmbeddedSlots, Opening, Slots, openings, replays
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec, has_spec, spec_of
+from worldrl.rollout.suites.episodes import SuiteSlots
 from worldrl.rollout.suites.libero import libero_tasks
 from worldrl.rollout.suites.libero_files import IMAGES, START, SUFFIX, find_demonstrations, read_demonstration
 from worldrl.rollout.suites.names import CLIP_ACTIONS, FAMILIES
 from worldrl.rollout.suites.registry import find_suite
-from worldrl.rollout.suites.replays import EmbeddedReplayer, Opening, Replayer, SuiteReplayer
+from worldrl.rollout.suites.suite import Workers
 from worldrl.settings import one_of, positive, required, setting
 from worldrl.workers.libero import facts as libero_facts
 from worldrl.workers.libero.package import task_instruction
@@ -90,19 +92,15 @@ class CheckProtocolSettings:
 def main(settings: CheckProtocolSettings) -> dict[str, Any]:
     """Replay, try alternatives where needed, write ``result.json`` and a page, and print the verdict.
 
-    Args:
-        settings: which demonstrations, in which suite.
-
-    Returns:
-        The metrics: whether all fits (None: success decides nothing), what is off, everything that was tried.
+    Returns the metrics: whether all fits (None: success decides nothing), what is off, everything that was tried.
     """
     demonstrations = read(settings)
     specs, known = starts(demonstrations, settings.seed)
     with open_run("check-protocol", settings) as run:
-        with open_replayer(settings, demonstrations, specs) as (replayer, robot):
-            openings = replayer.open(specs)
-            matches = first_frames(robot, demonstrations, openings)
-            play = player(replayer, robot, demonstrations, specs, known)
+        with open_slots(settings, demonstrations, specs) as (slots, robot):
+            first = openings(slots, specs)
+            matches = first_frames(robot, demonstrations, first)
+            play = player(slots, robot, demonstrations, specs, known)
             idle = {
                 name: play(actions) for name, actions in idle_actions(demonstrations, robot.spec, settings.seed).items()
             }
@@ -122,7 +120,7 @@ def main(settings: CheckProtocolSettings) -> dict[str, Any]:
             "verdict": text,
         }
         run.write_result(metrics, seed=settings.seed, device="cpu")
-        strips = first_images(demonstrations, openings)
+        strips = first_images(demonstrations, first)
         page = publish(run, report_page(settings.data, metrics, found, matches, strips))
     show(found, metrics)
     console().print(f"report: {page}", markup=False)
@@ -132,9 +130,7 @@ def main(settings: CheckProtocolSettings) -> dict[str, Any]:
 def read(settings: CheckProtocolSettings) -> list[Episode]:
     """Take successful episodes evenly from a dataset, or demonstrations from LIBERO's own files.
 
-    Raises:
-        ArtefactError: a file is damaged, or of another suite.
-        SettingError: none succeeded.
+    Raises ArtefactError (a file is damaged, or of another suite). Raises SettingError (none succeeded).
     """
     data = Path(settings.data)
     if settings.suite in LIBERO and (data.suffix == SUFFIX or any(data.glob(f"*{SUFFIX}"))):
@@ -159,8 +155,7 @@ def read(settings: CheckProtocolSettings) -> list[Episode]:
 def suite_names(dataset: EpisodeDataset, suite: str) -> list[str | None]:
     """Name each episode's task as the suite does: of recordings that others made by its sentence, None for other suites' tasks.
 
-    Raises:
-        SettingError: none is of this suite.
+    Raises SettingError (none is of this suite).
     """
     if all(has_spec(record.meta) for record in dataset.records):
         return [record.task for record in dataset.records]
@@ -200,9 +195,9 @@ def evenly(there: int, count: int) -> list[int]:
 
 
 @contextmanager
-def open_replayer(
+def open_slots(
     settings: CheckProtocolSettings, demonstrations: Sequence[Episode], specs: Sequence[EpisodeSpec]
-) -> Generator[tuple[Replayer, AnyConventions]]:
+) -> Generator[tuple[Slots, AnyConventions]]:
     """Open the suite with the recordings' cameras and picture size, to begin where they began."""
     cameras, (height, width) = demonstrations[0].cameras, demonstrations[0].frames.shape[2:4]
     if height != width:
@@ -217,35 +212,25 @@ def open_replayer(
         options = EnvOptions(
             image_size=height, cameras=cameras, domain=domain_of(demonstrations), actions=robot.actions
         )
-        with closing(EmbeddedReplayer(options, len(robot.state_names))) as replayer:
+        with closing(EmbeddedSlots(options)) as slots:
             if isinstance(robot, Embodiment):
-                yield replayer, ToolConventions(robot.rotation_scale)
+                yield slots, ToolConventions(robot.rotation_scale)
             else:
-                yield replayer, JointConventions(robot.actions, [episode.state for episode in demonstrations])
+                yield slots, JointConventions(robot.actions, [episode.state for episode in demonstrations])
         return
     suite = find_suite(settings.suite)
-    with open_suite(
-        suite,
-        cameras=cameras,
-        image_size=height,
-        shadows=settings.shadows,
-        assets=settings.assets,
-        workers=settings.workers,
-        slots=min(settings.episodes, 2 * settings.workers),
-        timeout_s=settings.timeout_s,
-        restarts=2,
-        recycle_after=None,
-    ) as opened:
+    slots, own = min(settings.episodes, 2 * settings.workers), {"shadows": settings.shadows, "assets": settings.assets}
+    asked = Workers(cameras, height, settings.workers, slots, recycle_after=None, **own)
+    with open_suite(suite, asked, timeout_s=settings.timeout_s) as opened:
         given = {spec.key: e.meta[START] for spec, e in zip(specs, demonstrations, strict=True) if START in e.meta}
         scale = float(suite.meaning(float(opened.pool.suite["control_hz"]))["rotation_scale"])
-        yield SuiteReplayer(opened.pool, cameras, given), ToolConventions(scale)
+        yield SuiteSlots(opened.pool, cameras, horizon={}, given=given), ToolConventions(scale)
 
 
 def domain_of(demonstrations: Sequence[Episode]) -> str:
     """The domain in which all demonstrations were recorded.
 
-    Raises:
-        SettingError: some in one, some in another.
+    Raises SettingError (some in one, some in another).
     """
     domains = {str(episode.meta.get("domain", "clean")) for episode in demonstrations}
     if len(domains) > 1:
@@ -257,7 +242,7 @@ def domain_of(demonstrations: Sequence[Episode]) -> str:
 
 
 def player(
-    replayer: Replayer,
+    slots: Slots,
     robot: Conventions[F],
     demonstrations: Sequence[Episode],
     specs: Sequence[EpisodeSpec],
@@ -267,7 +252,7 @@ def player(
     within = robot.spec.within  # the suite's range, whatever that of the data is
 
     def play(actions: Sequence[NDArray[np.float32]]) -> F:
-        return robot.measure(replayer.play(specs, [within(action) for action in actions]), demonstrations, known)
+        return robot.measure(replays(slots, specs, [within(action) for action in actions]), demonstrations, known)
 
     return play
 

@@ -11,7 +11,7 @@ from worldrl.core.types import Episode
 from worldrl.evaluation.conventions.fit import Match, Search
 from worldrl.evaluation.report.model import Filmstrip, ReportData, Table
 from worldrl.evaluation.report.words import interval
-from worldrl.rollout.suites.replays import Opening
+from worldrl.rollout.real.slots import Opening
 
 PAGE = ("measurements", "filmstrips", "notes", "configuration")
 ARMS = {

@@ -21,10 +21,10 @@ from worldrl.core.errors import GateError
 from worldrl.core.rng import numpy_stream
 from worldrl.core.storage.log import console
 from worldrl.recipes.run import open_run
-from worldrl.recipes.suites.opening import choose_suite_tasks, open_suite
-from worldrl.rollout.suites.names import SUITE_PYTHON
+from worldrl.recipes.suites.opening import open_suite
+from worldrl.rollout.suites.names import SUITE_PYTHON, choose_suite_tasks
 from worldrl.rollout.suites.registry import find_suite
-from worldrl.rollout.suites.suite import Suite
+from worldrl.rollout.suites.suite import Suite, Workers
 from worldrl.settings import non_negative, positive, required, setting
 from worldrl.simulators.pool import Row, SimulatorPool, Start
 from worldrl.workers.link.server import is_image
@@ -92,15 +92,8 @@ def main(settings: CheckSuiteSettings) -> dict[str, Any]:
     """
     suite = find_suite(settings.suite, settings.python)
     with open_run("check-suite", settings) as run:
-        with open_suite(
-            suite,
-            cameras=suite.spec.cameras,
-            image_size=settings.image_size,
-            shadows=settings.shadows,
-            workers=2,
-            slots=2,
-            timeout_s=settings.timeout_s,
-        ) as opened:
+        asked = Workers(suite.spec.cameras, settings.image_size, workers=2, slots=2, shadows=settings.shadows)
+        with open_suite(suite, asked, timeout_s=settings.timeout_s) as opened:
             names = [task["name"] for task in opened.pool.suite["tasks"]]
             tasks = choose_suite_tasks(settings.tasks, names)
             checks = [check for task in tasks for check in check_task(suite, opened.pool, task, settings)]

@@ -29,14 +29,8 @@ class CompareSettings:
 def main(settings: CompareSettings) -> dict[str, Any]:
     """Compare, write ``result.json`` and print the closing table.
 
-    Args:
-        settings: which two evaluations.
-
-    Returns:
-        The metrics of :meth:`~worldrl.evaluation.policy.compare.Comparison.metrics`.
-
-    Raises:
-        ProtocolError: the two were measured under different protocols, or one is not finished.
+    Returns the metrics of :meth:`~worldrl.evaluation.policy.compare.Comparison.metrics`. Raises ProtocolError (the
+    two were measured under different protocols, or one is not finished).
     """
     a, b = EvalResult.load(Path(settings.a)), EvalResult.load(Path(settings.b))
     metrics = compare(a, b, at_end=settings.at_end).metrics()

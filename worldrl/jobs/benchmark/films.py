@@ -7,7 +7,7 @@ result and never instead of it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,11 +27,11 @@ from worldrl.rollout.agents.actors import AnyActor, ExpertActor, actor_to_json
 from worldrl.rollout.agents.policy_folder import is_agent, policy_facts
 from worldrl.rollout.agents.robot_side import RobotSide
 from worldrl.rollout.agents.vector_agent import VectorActor, vector_facts
-from worldrl.rollout.real.rollouts import rollout_episodes
-from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
-from worldrl.rollout.suites.episodes import Rules, play_episodes
+from worldrl.rollout.real.episodes import Player, Result
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
+from worldrl.rollout.real.specs import EpisodeSpec
 from worldrl.rollout.suites.registry import find_suite
-from worldrl.rollout.suites.suite import Suite
+from worldrl.rollout.suites.suite import Suite, Workers
 
 if TYPE_CHECKING:
     from worldrl.jobs.benchmark.benchmark import BenchmarkSettings
@@ -41,20 +41,18 @@ def open_external(
     settings: BenchmarkSettings, suite: Suite, cameras: Sequence[str], image_size: int
 ) -> AbstractContextManager[OpenSuite]:
     """Start the suite's workers as the settings say."""
-    return open_suite(
-        suite,
-        cameras=cameras,
-        image_size=image_size,
-        shadows=settings.shadows,
-        assets=settings.assets,
-        assets_note=settings.assets_note,
-        workers=settings.workers,
-        slots=settings.envs,
-        timeout_s=settings.timeout_s,
-        restarts=settings.restarts,
-        recycle_after=recycle_after_of(settings),
-        fit=fit_of(settings, image_size, suite),
+    asked = Workers(
+        tuple(cameras),
+        image_size,
+        settings.workers,
+        settings.envs,
+        settings.restarts,
+        recycle_after_of(settings),
+        settings.shadows,
+        settings.assets,
+        fit_of(settings, image_size, suite),
     )
+    return open_suite(suite, asked, timeout_s=settings.timeout_s, assets_note=settings.assets_note)
 
 
 def fit_of(settings: BenchmarkSettings, image_size: int, suite: Suite) -> Fit:
@@ -76,24 +74,18 @@ def cameras_of(settings: BenchmarkSettings, suite: Suite) -> tuple[str, ...]:
 
 
 def actor_of(settings: BenchmarkSettings, protocol: EvalProtocol, device: str) -> AnyActor | VectorActor:
-    """Who acts in a foreign suite."""
-    if settings.policy != EXPERT and is_agent(Path(settings.policy)):
-        return agent_actor(Path(settings.policy), device)
-    return embedded_actor(settings, protocol, device)
-
-
-def embedded_actor(settings: BenchmarkSettings, protocol: EvalProtocol, device: str) -> AnyActor:
-    """Who acts in the embedded suite, which shows no vector to agents."""
+    """Who acts."""
     if settings.policy == EXPERT:
         return ExpertActor()
-    return policy_actor(Path(settings.policy), protocol, device)
+    if is_agent(folder := Path(settings.policy)):
+        return agent_actor(folder, device)
+    return policy_actor(folder, protocol, device)
 
 
 def agent_actor(folder: Path, device: str) -> VectorActor:
     """Load an offline agent to play.
 
-    Raises:
-        SettingError: it remembers its episode's rewards, which suites do not show.
+    Raises SettingError (it remembers its episode's rewards, which suites do not show).
     """
     kind = offline_agent(saved_algorithm(folder))
     if issubclass(kind, Neubay):
@@ -127,25 +119,22 @@ def film_failures(settings: BenchmarkSettings, result: EvalResult, device: str) 
 
 def _play(
     settings: BenchmarkSettings, protocol: EvalProtocol, specs: Sequence[EpisodeSpec], device: str
-) -> Iterator[Episode | EpisodeOutcome]:
+) -> Iterator[Result]:
     if not specs:
         return
+    actor = actor_of(settings, protocol, device)
+    with _player(settings, protocol) as player:
+        yield from player.play(
+            [(spec, actor) for spec in specs], hold_steps=protocol.hold_steps, horizon=protocol.horizon
+        )
+
+
+def _player(settings: BenchmarkSettings, protocol: EvalProtocol) -> AbstractContextManager[Player]:
     if settings.suite == EMBEDDED:
         # In a process of its own: a renderer that fails takes nothing else along.
-        yield from rollout_episodes(
-            specs,
-            actor=embedded_actor(settings, protocol, device),
-            env_options=protocol.env_options,
-            workers=1,
-            timeout_s=settings.timeout_s,
-            hold_steps=protocol.hold_steps,
-            restarts=settings.restarts,
-        )
-        return
+        limits = {"timeout_s": settings.timeout_s, "restarts": settings.restarts}
+        return nullcontext(EmbeddedPlayer(protocol.env_options, workers=1, **limits))
     suite = find_suite(settings.suite, settings.python)
     if not suite.spec.cameras:
         raise SettingError(f"{suite.name} has no cameras")
-    cameras, actor = cameras_of(settings, suite), actor_of(settings, protocol, device)
-    with open_external(settings, suite, cameras, protocol.image_size) as opened:
-        rules = Rules(protocol.horizon, cameras, protocol.hold_steps, range(len(specs)))
-        yield from play_episodes(opened.pool, specs, actor, rules)
+    return open_external(settings, suite, cameras_of(settings, suite), protocol.image_size)

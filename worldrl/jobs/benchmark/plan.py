@@ -77,8 +77,7 @@ class PlanRow:
 def plan_rows(plan: BenchmarkPlan) -> list[PlanRow]:
     """One row per expected rate at which the difference is possible.
 
-    Raises:
-        SettingError: the difference is not possible, or needs more episodes than anyone will run.
+    Raises SettingError (the difference is not possible, or needs more episodes than anyone will run).
     """
     diff = float(plan.diff or 0.0)
     rates = [plan.rate] if plan.rate is not None else [rate for rate in RATES if rate + diff <= 1] or [1 - diff]

@@ -16,7 +16,7 @@ from worldrl.evaluation.report.model import DataUse, Filmstrip, Number, ReportDa
 from worldrl.evaluation.report.words import count, interval, percent
 from worldrl.jobs.benchmark.tables import protocol_rows
 from worldrl.recipes.evaluation_output import clipping, video_name
-from worldrl.rollout.suites.episodes import EpisodeTiming
+from worldrl.rollout.real.episodes import EpisodeTiming
 
 EMBEDDED, EXPERT = "embedded", "expert"
 PAGE = ("rates", "measurements", "filmstrips", "videos", "cost", "notes", "configuration")

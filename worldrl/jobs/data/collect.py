@@ -30,6 +30,7 @@ from worldrl.recipes.world_model.start import weights_folder
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor, WanderActor
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.embedded import WRISTS, embedded_embodiment, main_camera
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import IMAGE_SIZES, EnvOptions, EpisodeSpec, require_styles
 from worldrl.rollout.suites.names import CLIP_ACTIONS, EMBEDDED, SUITE, SUITE_PYTHON, require_suite_name
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
@@ -112,7 +113,7 @@ class CollectSettings:
         if (self.imagined_episodes > 0) != (self.world_model is not None):
             raise SettingError("world_model and imagined_episodes go together: give both, or neither")
         one_of("domain", self.domain, DOMAINS)
-        require_suite_name("suite", self.suite, others=[EMBEDDED])
+        require_suite_name(self.suite)
         if self.suite != EMBEDDED:
             check_settings(self)
         elif self.demonstrations is not None:
@@ -130,11 +131,7 @@ class CollectSettings:
 def main(settings: CollectSettings) -> dict[str, Any]:
     """Record what is missing, write ``result.json`` and print the closing table.
 
-    Args:
-        settings: what to record.
-
-    Returns:
-        The metrics: per task and source, success as k of n, and the number of frames.
+    Returns the metrics: per task and source, success as k of n, and the number of frames.
     """
     device = str(resolve_device(settings.device))
     record = record_embedded if settings.suite == EMBEDDED else record_suite
@@ -154,23 +151,15 @@ def record_embedded(
     tasks = choose_tasks(settings.tasks, settings.kind)
     require_room(settings, len(tasks), run.path / DATASET)
     plans = [*make_plans(settings, tasks, device), *imagined_plans(settings, tasks, run.path / "dreams.npz", device)]
-    rows = collect_dataset(
-        run.path / DATASET,
-        plans,
-        env_options=env_options(settings, tasks),
-        workers=settings.workers,
-        envs_per_worker=settings.envs_per_worker,
-        timeout_s=settings.timeout_s,
-        hold_steps=settings.hold_steps,
-    )
-    return rows, {}
+    options = env_options(settings, tasks)
+    player = EmbeddedPlayer(options, settings.workers, settings.envs_per_worker, settings.timeout_s)
+    return collect_dataset(run.path / DATASET, plans, player, hold_steps=settings.hold_steps), {}
 
 
 def require_room(settings: CollectSettings, tasks: int, folder: Path) -> None:
     """Refuse more episodes than the disk has room for, before a new dataset is begun.
 
-    Raises:
-        SettingError: naming how much they take.
+    Raises SettingError (naming how much they take).
     """
     if folder.exists():
         return

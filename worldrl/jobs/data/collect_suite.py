@@ -8,7 +8,6 @@ simulator is started.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +17,14 @@ from worldrl.core.storage.run import RunDirectory
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.writer import least_bytes
 from worldrl.recipes.run import DATASET
-from worldrl.recipes.suites.opening import OpenSuite, choose_suite_tasks, open_suite
+from worldrl.recipes.suites.opening import OpenSuite, open_suite, suite_layout
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor
 from worldrl.rollout.real.collect import CollectPlan, record_missing
 from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
-from worldrl.rollout.suites.episodes import Rules, in_order, play_episodes
 from worldrl.rollout.suites.libero_files import Demonstration, find_demonstrations, read_demonstration
+from worldrl.rollout.suites.names import choose_suite_tasks
 from worldrl.rollout.suites.registry import find_suite
-from worldrl.rollout.suites.suite import Suite, recorded_robot, require_expert
+from worldrl.rollout.suites.suite import Suite, Workers, require_expert
 
 if TYPE_CHECKING:
     from worldrl.jobs.data.collect import CollectSettings
@@ -37,8 +36,7 @@ NOT_HERE = ("noisy_episodes", "blind_episodes", "wander_episodes", "imagined_epi
 def check_settings(settings: CollectSettings) -> None:
     """Refuse what a foreign suite does not have.
 
-    Raises:
-        SettingError: a source, look or domain of the embedded suite.
+    Raises SettingError (a source, look or domain of the embedded suite).
     """
     given = [name for name in NOT_HERE if getattr(settings, name) > 0]
     if given:
@@ -69,7 +67,8 @@ def record_suite(
         ArtefactError: a file of demonstrations that cannot be read, or says something else than the suite.
     """
     suite = find_suite(settings.suite, settings.python)
-    robot, cameras, names = recorded_robot(suite), cameras_of(suite, wrist=settings.wrist), suite.tasks()
+    cameras, names = cameras_of(suite, wrist=settings.wrist), suite.tasks()
+    layout = suite_layout(suite, cameras, settings.image_size)
     tasks = choose_suite_tasks(settings.tasks, names)
     if settings.expert_episodes > 0:
         require_expert("expert_episodes", suite, tasks)
@@ -78,26 +77,13 @@ def record_suite(
         count, size = sum(len(plan.specs) for plan in plans), settings.image_size
         need = least_bytes(count, settings.hold_steps + 1, len(cameras), size)
         require_disk(folder, need, f"{count} episodes with image_size={size}")
-    fields: dict[str, Any] = {
-        "embodiment": robot,
-        "cameras": cameras,
-        "image_size": settings.image_size,
-        "suite": suite.name,
-    }
     if settings.expert_episodes + settings.policy_episodes == 0:
-        return record_missing(run.path / DATASET, plans, _player(suite, None, settings, cameras), **fields), {
-            "suite": suite.name
-        }
-    with open_suite(
-        suite,
-        cameras=cameras,
-        image_size=settings.image_size,
-        shadows=settings.shadows,
-        workers=settings.workers,
-        slots=settings.workers * settings.envs_per_worker,
-        timeout_s=settings.timeout_s,
-    ) as opened:
-        rows = record_missing(run.path / DATASET, plans, _player(suite, opened, settings, cameras), **fields)
+        rows = record_missing(run.path / DATASET, plans, _player(None, settings, cameras), layout)
+        return rows, {"suite": suite.name}
+    slots = settings.workers * settings.envs_per_worker
+    asked = Workers(cameras, settings.image_size, settings.workers, slots, shadows=settings.shadows)
+    with open_suite(suite, asked, timeout_s=settings.timeout_s) as opened:
+        rows = record_missing(run.path / DATASET, plans, _player(opened, settings, cameras), layout)
     return rows, {"suite": suite.name, **opened.facts}
 
 
@@ -127,8 +113,7 @@ def make_plans(
 ) -> list[CollectPlan[AnyActor | Demonstration]]:
     """Name every episode of both simulated sources.
 
-    Raises:
-        SettingError: more episodes than stored states.
+    Raises SettingError (more episodes than stored states).
     """
     sources: list[tuple[str, AnyActor, int]] = [("expert", ExpertActor(), settings.expert_episodes)]
     if settings.policy is not None:
@@ -147,8 +132,7 @@ def name_episodes(
 ) -> list[EpisodeSpec]:
     """Specs of one source: consecutive stored states of each task, all with the source's own seed.
 
-    Raises:
-        SettingError: more episodes than stored states.
+    Raises SettingError (more episodes than stored states).
     """
     if settings.first_index + count > suite.stored_states:
         raise SettingError(
@@ -163,19 +147,17 @@ def name_episodes(
     ]
 
 
-def _player(suite: Suite, opened: OpenSuite | None, settings: CollectSettings, cameras: tuple[str, ...]) -> Any:
+def _player(opened: OpenSuite | None, settings: CollectSettings, cameras: tuple[str, ...]) -> Any:
     """Return what plays missing episodes in the suite, or reads them, one actor after the other."""
 
     def play(missing: Sequence[tuple[EpisodeSpec, AnyActor | Demonstration]]) -> Iterator[Episode | EpisodeOutcome]:
-        for actor, group in groupby(missing, key=lambda pair: pair[1]):
-            specs = [spec for spec, _ in group]
+        played = [(spec, actor) for spec, actor in missing if not isinstance(actor, Demonstration)]
+        read = {"cameras": cameras, "seed": settings.seed, "clip_actions": settings.clip_actions}
+        for _, actor in missing:  # read_plans comes before make_plans
             if isinstance(actor, Demonstration):
-                read = {"cameras": cameras, "seed": settings.seed, "clip_actions": settings.clip_actions}
                 yield of_size(read_demonstration(actor, **read), settings.image_size)
-            elif opened is not None:
-                horizon = {spec.task: suite.horizon(spec.task) for spec in specs}
-                rules = Rules(horizon, cameras, settings.hold_steps, range(len(specs)))
-                yield from in_order(play_episodes(opened.pool, specs, actor, rules), specs)
+        if opened is not None:
+            yield from opened.play(played, hold_steps=settings.hold_steps)
 
     return play
 
@@ -183,8 +165,7 @@ def _player(suite: Suite, opened: OpenSuite | None, settings: CollectSettings, c
 def of_size(episode: Episode, image_size: int) -> Episode:
     """Return a demonstration whose pictures have the dataset's size.
 
-    Raises:
-        SettingError: they have another; files hold pictures as they were drawn.
+    Raises SettingError (they have another; files hold pictures as they were drawn).
     """
     found = episode.frames.shape[2]
     if found != image_size:

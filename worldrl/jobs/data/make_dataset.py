@@ -114,13 +114,9 @@ class Choice:
 def main(settings: MakeDatasetSettings) -> dict[str, Any]:
     """Train, choose, record, write; every finished stage is skipped when the command is given again.
 
-    Returns:
-        The metrics: the choice, and per set id, folder, rows, episodes and returns.
-
-    Raises:
-        GateError: the best actor is no better than random actions and ``gates=stop``.
-        SettingError: the environment is not registered or not one of vectors.
-        MissingExtraError: Minari or Stable-Baselines3 is not installed.
+    Returns the metrics: the choice, and per set id, folder, rows, episodes and returns. Raises GateError (the best
+    actor is no better than random actions and ``gates=stop``). Raises SettingError (the environment is not registered
+    or not one of vectors). Raises MissingExtraError (minari or Stable-Baselines3 is not installed).
     """
     require("minari", extra="offline")
     require("h5py", extra="offline")

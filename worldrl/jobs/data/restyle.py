@@ -56,8 +56,7 @@ class RestyleSettings:
 def main(settings: RestyleSettings) -> dict[str, Any]:
     """Restyle what is missing, write ``result.json`` and print how many episodes each look got.
 
-    Returns:
-        The metrics: episodes, frames and episodes per look.
+    Returns the metrics: episodes, frames and episodes per look.
     """
     source = Path(settings.data)
     recorded = open_recorded(source)

@@ -135,12 +135,8 @@ class AlignWorldModelSettings:
 def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
     """Measure, align, measure again, save, write ``result.json`` and ``report.html``.
 
-    Args:
-        settings: what to align.
-
-    Returns:
-        The metrics: every reward term with its weight and the motion, before and after with the paired gain, whether the motion was
-        kept, and the costs.
+    Returns the metrics: every reward term with its weight and the motion, before and after with the paired gain,
+    whether the motion was kept, and the costs.
     """
     device = resolve_device(settings.device)
     images = images_of(settings.start)
@@ -200,10 +196,9 @@ def learned_critic(
 ) -> str:
     """Execute plans of every task in the data and learn from them, unless this run has; return the reward's folder.
 
-    Raises:
-        ArtefactError: there is no inverse dynamics in ``folders.execution``, or an earlier version has practised in this run.
-        SettingError: it does not read the whole command of a robot that takes targets, the data is of several domains, or all
-            plans came to the same.
+    Raises ArtefactError (there is no inverse dynamics in ``folders.execution``, or an earlier version has practised
+    in this run). Raises SettingError (it does not read the whole command of a robot that takes targets, the data is
+    of several domains, or all plans came to the same).
     """
     place = run / EXECUTION
     if not (place / WORTH).exists():
@@ -279,8 +274,7 @@ def split_starts(
 ) -> tuple[Starts, Starts]:
     """Return the starts to train on and those kept apart.
 
-    Raises:
-        SettingError: the share leaves one of them without a motion.
+    Raises SettingError (the share leaves one of them without a motion).
     """
     motions = shuffled_motions(episodes, seed=settings.seed, name="held-out")
     count = round(settings.held_out * len(motions))

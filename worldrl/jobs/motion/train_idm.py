@@ -113,11 +113,8 @@ class TrainIdmSettings:
 def main(settings: TrainIdmSettings) -> dict[str, Any]:
     """Learn, calibrate, measure, save.
 
-    Returns:
-        The metrics: errors and coverage per column, noise floor, acceptance probe.
-
-    Raises:
-        SettingError: no such column, or too few episodes.
+    Returns the metrics: errors and coverage per column, noise floor, acceptance probe. Raises SettingError (no such
+    column, or too few episodes).
     """
     device = resolve_device(settings.device)
     set_threads(settings.threads)

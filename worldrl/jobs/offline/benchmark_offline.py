@@ -135,12 +135,9 @@ class Training:
 def main(settings: BenchmarkOfflineSettings) -> dict[str, Any]:
     """Train what is missing, sum up, write JSON, CSV, Markdown and a page, and print the table.
 
-    Returns:
-        The metrics: ``rows`` (algorithm on dataset), ``overall``, ``comparisons``, ``errors``.
-
-    Raises:
-        SettingError: settings that an algorithm does not take, or runs that cannot stand in one table.
-        WorkerError: runs stopped with an error; the table of the others is written.
+    Returns the metrics: ``rows`` (algorithm on dataset), ``overall``, ``comparisons``, ``errors``. Raises
+    SettingError (settings that an algorithm does not take, or runs that cannot stand in one table). Raises
+    WorkerError (runs stopped with an error; the table of the others is written).
     """
     if not settings.data and not settings.runs:
         raise SettingError("data: name at least one dataset to train on, or give runs= to sum up")

@@ -12,7 +12,6 @@ from worldrl.recipes.offline.training import run_offline_training
 def main(settings: TrainOfflineSettings) -> dict[str, Any]:
     """Train, save, evaluate; write ``result.json`` and print the closing table.
 
-    Returns:
-        The metrics: data, score on every scale with interval, over-estimation, online budget, world, last logs.
+    Returns the metrics: data, score on every scale with interval, over-estimation, online budget, world, last logs.
     """
     return run_offline_training(settings)

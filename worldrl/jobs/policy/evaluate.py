@@ -17,6 +17,7 @@ from worldrl.recipes.run import choose_tasks, open_run
 from worldrl.rollout.agents.policy_folder import policy_facts
 from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.real.embedded import embedded_cameras
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import require_styles
 from worldrl.settings import non_negative, one_of, positive, required, setting
 
@@ -61,11 +62,7 @@ class EvaluateSettings:
 def main(settings: EvaluateSettings) -> dict[str, Any]:
     """Run the missing episodes, write ``result.json`` and print the closing table.
 
-    Args:
-        settings: which policy, under which protocol.
-
-    Returns:
-        The metrics of :meth:`~worldrl.evaluation.policy.result.EvalResult.metrics`.
+    Returns the metrics of :meth:`~worldrl.evaluation.policy.result.EvalResult.metrics`.
     """
     device = str(resolve_device(settings.device))
     protocol = make_protocol(settings)
@@ -73,13 +70,12 @@ def main(settings: EvaluateSettings) -> dict[str, Any]:
     for warning in trained["warnings"]:
         console().print(f"warning: {warning}", markup=False, soft_wrap=True)
     with open_run("evaluate", settings) as run:
+        options = protocol.env_options
         result = evaluate_policy(
+            EmbeddedPlayer(options, settings.workers, settings.envs_per_worker, settings.timeout_s),
             Path(settings.policy),
             protocol,
-            workers=settings.workers,
-            envs_per_worker=settings.envs_per_worker,
             device=device,
-            timeout_s=settings.timeout_s,
             out=run.path,
             record_videos=settings.videos,
             on_recording=video_writer(run.path / "videos", protocol.control_hz),

@@ -62,14 +62,9 @@ class ServePolicySettings:
 def main(settings: ServePolicySettings) -> dict[str, Any]:
     """Serve until interrupted.
 
-    Args:
-        settings: see :class:`ServePolicySettings`.
-
-    Raises:
-        SettingError: the policy is not of two arms, or looks at what the client does not show; or the port is in use.
-        ArtefactError: its folder is incomplete.
-        WorkerEnvironmentError: it is lerobot's, and there is no lerobot.
-        MissingExtraError: websockets or msgpack is not installed.
+    Raises SettingError (the policy is not of two arms, or looks at what the client does not show; or the port is in
+    use). Raises ArtefactError (its folder is incomplete). Raises WorkerEnvironmentError (it is lerobot's, and there
+    is no lerobot). Raises MissingExtraError (websockets or msgpack is not installed).
     """
     with open_server(settings) as server:
         host, port = server.socket.getsockname()[:2]

@@ -56,11 +56,7 @@ class TrainPolicySettings:
 def main(settings: TrainPolicySettings) -> dict[str, Any]:
     """Clone, save, write ``result.json``.
 
-    Args:
-        settings: what to clone.
-
-    Returns:
-        The training report: episodes, samples, loss and token accuracy on training and held-out episodes.
+    Returns the training report: episodes, samples, loss and token accuracy on training and held-out episodes.
     """
     device = resolve_device(settings.device)
     datasets = open_datasets(settings.data, None if settings.start else settings.model.images)

@@ -34,7 +34,7 @@ def evaluate(loop: Loop, name: str, policy: SavedPolicy) -> EvalResult:
         result = loop.plan.suite.evaluate(
             policy.folder,
             out=stage.folder / "evaluation",
-            videos=loop.plan.evaluation.videos,
+            record_videos=loop.plan.evaluation.videos,
             on_recording=video_writer(stage.folder / "videos", loop.plan.suite.embodiment.control_hz),
         )
         loop.finish(stage, {**result.metrics(), "facts": dict(loop.plan.suite.facts)})
@@ -112,8 +112,7 @@ def imagined_outcome(
 ) -> dict[str, Rate | None]:
     """Execute dreams in the simulator, and compare.
 
-    Returns:
-        Precision, recall and so on of imagined success, the imagined rate and the real one.
+    Returns precision, recall and so on of imagined success, the imagined rate and the real one.
     """
     imagined, real = policy_rollouts.success_step(rule), execute(policy_rollouts, simulator_backend)
     predicted, actual = imagined >= 0, confirmed_by_execution(imagined, real)

@@ -6,33 +6,21 @@ begins at one of the rest, in an order of its own (``rollout.suites.backend``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from itertools import groupby
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 
-from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import SettingError
-from worldrl.core.types import Episode
-from worldrl.evaluation.policy.evaluate import policy_actor
-from worldrl.evaluation.policy.protocol import EvalProtocol
-from worldrl.evaluation.policy.result import EvalResult
-from worldrl.evaluation.policy.suites import evaluate_in_suite, suite_protocol
+from worldrl.evaluation.policy.protocol import EvalProtocol, suite_protocol
 from worldrl.jobs.vla.settings import CollectionSettings
-from worldrl.jobs.vla.training_suite import SuiteOptions
+from worldrl.jobs.vla.training_suite import SuiteOptions, TrainingSuite
 from worldrl.recipes.suites.opening import OpenSuite, open_suite
 from worldrl.recipes.world_model.start import BUNDLED
-from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor
-from worldrl.rollout.agents.policy_folder import policy_facts
-from worldrl.rollout.real.collect import CollectPlan, record_missing
-from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
+from worldrl.rollout.agents.actors import AnyActor, ExpertActor
 from worldrl.rollout.suites.backend import ExternalBackend
-from worldrl.rollout.suites.episodes import Rules, in_order, play_episodes
-from worldrl.rollout.suites.suite import Suite, recorded_robot, require_expert
+from worldrl.rollout.suites.suite import Suite, Workers, recorded_robot, require_expert
 
 CAMERAS = ("scene",)
 """What the loop's policies and world models look through."""
@@ -80,19 +68,17 @@ def require_players(suite: Suite, asked: Mapping[str, int], tasks: Sequence[str]
             require_expert(name, suite, tasks)
 
 
-class ExternalTrainingSuite:
-    """See :class:`~worldrl.jobs.vla.training_suite.TrainingSuite`.
-
-    The policy decides on ``device`` for all environments at once.
-    """
+class ExternalTrainingSuite(TrainingSuite):
+    """An external suite; the policy decides on ``device`` for all environments at once."""
 
     def __init__(self, suite: Suite, tasks: tuple[str, ...], options: SuiteOptions, device: torch.device) -> None:
-        self.options, self._suite, self.tasks, self._device = options, suite, tasks, str(device)
+        self.options, self._suite, self.tasks, self.device = options, suite, tasks, str(device)
+        self.name, self.embodiment = suite.name, recorded_robot(suite)
         self._stack, self._open = ExitStack(), cast("OpenSuite | None", None)
         self._first_evaluated = training_states(suite, options.evaluation.episodes)
         horizons = {task: suite.horizon(task) for task in tasks}
         self.simulator_backend = ExternalBackend(
-            lambda: self._opened.pool, horizons=horizons, states=self._first_evaluated
+            lambda: self.player.pool, horizons=horizons, states=self._first_evaluated
         )
         self.limits = (
             f"{suite.name} has {suite.stored_states} initial states per task. The evaluation begins at the last "
@@ -104,67 +90,23 @@ class ExternalTrainingSuite:
         self._stack.close()
 
     @property
-    def _opened(self) -> OpenSuite:
+    def player(self) -> OpenSuite:
+        """Its workers, started with the first request."""
         if self._open is None:
             options = self.options
-            self._open = self._stack.enter_context(
-                open_suite(
-                    self._suite,
-                    cameras=CAMERAS,
-                    image_size=options.image_size,
-                    shadows=options.shadows,
-                    workers=options.workers,
-                    slots=options.workers * options.envs_per_worker,
-                    timeout_s=options.timeout_s,
-                )
-            )
+            slots = options.workers * options.envs_per_worker
+            asked = Workers(CAMERAS, options.image_size, options.workers, slots, shadows=options.shadows)
+            self._open = self._stack.enter_context(open_suite(self._suite, asked, timeout_s=options.timeout_s))
         return self._open
-
-    @property
-    def name(self) -> str:
-        """Of the suite."""
-        return self._suite.name
-
-    @property
-    def embodiment(self) -> AnyEmbodiment:
-        """Of the suite's robot."""
-        return recorded_robot(self._suite)
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """Of its workers."""
-        return self._opened.facts
 
     def exploration_expert(self, collection: CollectionSettings) -> tuple[str, AnyActor]:
         """The suite's expert with noise on its motion: it has no goals to misplace, and feels what it holds."""
         return "noisy_expert", ExpertActor(collection.noise)
 
-    def record(self, folder: Path, plans: Sequence[CollectPlan[AnyActor]]) -> list[dict[str, Any]]:
-        """Record in the suite's workers."""
-        return record_missing(
-            folder,
-            plans,
-            self._play,
-            embodiment=self.embodiment,
-            cameras=CAMERAS,
-            image_size=self.options.image_size,
-            suite=self._suite.name,
-        )
-
-    def _play(self, missing: Sequence[tuple[EpisodeSpec, AnyActor]]) -> Iterator[Episode | EpisodeOutcome]:
-        horizon = self.simulator_backend.horizons(self.tasks)
-        for actor, group in groupby(missing, key=lambda pair: pair[1]):
-            specs = [spec for spec, _ in group]
-            rules = Rules(horizon, CAMERAS, self.options.hold_steps, range(len(specs)))
-            yield from in_order(play_episodes(self._opened.pool, specs, self._deciding(actor), rules), specs)
-
-    def _deciding(self, actor: AnyActor) -> AnyActor:
-        return replace(actor, device=self._device) if isinstance(actor, PolicyActor) else actor
-
     @property
     def protocol(self) -> EvalProtocol:
-        """Of both evaluations; it says what the suite's workers are."""
-        evaluation, opened = self.options.evaluation, self._opened
+        """It says what the suite's workers are."""
+        evaluation, opened = self.options.evaluation, self.player
         return suite_protocol(
             self._suite,
             opened.pool.suite,
@@ -177,19 +119,4 @@ class ExternalTrainingSuite:
             temperature=evaluation.temperature,
             shadows=self.options.shadows,
             assets_note=opened.assets_note,
-        )
-
-    def evaluate(self, policy: Path, *, out: Path, videos: int, on_recording: Callable[[Episode], None]) -> EvalResult:
-        """Measure in the suite's workers."""
-        protocol = self.protocol
-        return evaluate_in_suite(
-            self._opened.pool,
-            policy_actor(policy, protocol, self._device),
-            protocol,
-            CAMERAS,
-            name=policy.name,
-            identity=policy_facts(policy).hash,
-            out=out,
-            record_videos=videos,
-            on_recording=on_recording,
         )

@@ -105,10 +105,9 @@ class Plan:
 def resolve(settings: TrainVlaSettings) -> Plan:
     """Check what can be checked, and return what the run does; the suite's workers start when they are needed first.
 
-    Raises:
-        SettingError: tasks, suite, weights, policy and numbers of episodes do not fit each other.
-        ArtefactError: no world model in ``start``, or no policy in ``supervised``.
-        WorkerEnvironmentError: the suite is not set up.
+    Raises SettingError (tasks, suite, weights, policy and numbers of episodes do not fit each other). Raises
+    ArtefactError (no world model in ``start``, or no policy in ``supervised``). Raises WorkerEnvironmentError (the
+    suite is not set up).
     """
     plan = planned(settings, resolve_device(settings.device))
     check_held_out(settings, len(plan.tasks))
@@ -185,7 +184,7 @@ def _suite(settings: TrainVlaSettings, device: torch.device) -> TrainingSuite:
 def external_tasks(settings: TrainVlaSettings, suite: Suite) -> tuple[str, ...]:
     """Return the tasks of an external suite that the settings name; SettingError for what the suite cannot give."""
     from worldrl.jobs.vla.external_suite import require_players, require_possible
-    from worldrl.recipes.suites.opening import choose_suite_tasks
+    from worldrl.rollout.suites.names import choose_suite_tasks
 
     scratch = settings.start == SCRATCH
     later = not scratch or settings.rounds > 1  # only a first round without a world model has the longer collection

@@ -197,7 +197,7 @@ class TrainVlaSettings:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        require_suite_name("suite", self.suite, others=[EMBEDDED])
+        require_suite_name(self.suite)
         self._share_inputs()
         one_of("gates", self.gates, ("stop", "warn"))
         one_of("improve_from", self.improve_from, ("latest", "supervised"))

@@ -87,9 +87,8 @@ def demonstrations(loop: Loop) -> Recording:
 def given_demonstrations(plan: Plan, dataset: EpisodeDataset) -> dict[str, Rate]:
     """Check that a dataset fits the loop; return how many of its episodes succeeded, by source.
 
-    Raises:
-        SettingError: it is of another robot, of pictures in another size, in another domain, in a look kept for tests, or lacks or
-            adds a task.
+    Raises SettingError (it is of another robot, of pictures in another size, in another domain, in a look kept for
+    tests, or lacks or adds a task).
     """
     from worldrl.recipes.visual_styles import refuse_test_styles
 
@@ -137,9 +136,7 @@ def supervised_policy(loop: Loop, demos: Recording) -> SavedPolicy:
 def given_policy(folder: Path, config: TokenPolicyConfig) -> Policy:
     """Load a policy whose sizes are those of the settings: pictures and chunks of the loop are made for them.
 
-    Raises:
-        SettingError: they are not.
-        ArtefactError: there is no policy in that folder.
+    Raises SettingError (they are not). Raises ArtefactError (there is no policy in that folder).
     """
     policy = load_policy(folder, "cpu")
     if isinstance(policy, TokenPolicy):

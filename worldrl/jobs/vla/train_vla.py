@@ -26,12 +26,9 @@ __all__ = ["TrainVlaSettings", "main"]
 def main(settings: TrainVlaSettings) -> dict[str, Any]:
     """Run the loop to ``report.html`` and ``result.json``.
 
-    Returns:
-        The metrics: before, after, paired comparison, gates and imagined numbers of every round.
-
-    Raises:
-        SettingError: something that the run needs does not fit (:func:`~worldrl.jobs.vla.plan.resolve`).
-        GateError: the world model is not good enough to practise in, and ``gates=stop``.
+    Returns the metrics: before, after, paired comparison, gates and imagined numbers of every round. Raises
+    SettingError (something that the run needs does not fit (:func:`~worldrl.jobs.vla.plan.resolve`)). Raises
+    GateError (the world model is not good enough to practise in, and ``gates=stop``).
     """
     refuse_many("train-vla")
     set_threads(settings.threads)

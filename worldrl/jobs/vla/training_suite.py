@@ -6,21 +6,23 @@ any external one (``external_suite``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from worldrl.core.embodiment import AnyEmbodiment
-from worldrl.core.types import Episode
 from worldrl.evaluation.policy.evaluate import evaluate_policy
 from worldrl.evaluation.policy.protocol import EvalProtocol, embedded_protocol
 from worldrl.evaluation.policy.result import EvalResult
 from worldrl.jobs.vla.settings import CollectionSettings, Evaluation
-from worldrl.rollout.agents.actors import AnyActor, ExpertActor
+from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor
 from worldrl.rollout.imagined.starts import EmbeddedBackend, SimulatorBackend
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.embedded import embedded_cameras, embedded_embodiment, embedded_options
+from worldrl.rollout.real.episodes import Player
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.suites.names import EMBEDDED
 
 
@@ -44,110 +46,84 @@ class SuiteOptions:
     shadows: bool
 
 
-class TrainingSuite(Protocol):
-    """A suite as the loop needs it."""
+class TrainingSuite(ABC):
+    """A suite as the loop needs it.
+
+    ``tasks`` are names, ``embodiment`` the robot that does them, ``options`` how the run uses the suite, ``limits`` what a
+    reader of the report must know about its numbers. ``simulator_backend`` is under imagined rollouts: where they begin,
+    and what their actions really lead to. A policy decides on ``device``.
+    """
+
+    name: str
+    tasks: tuple[str, ...]
+    embodiment: AnyEmbodiment
+    options: SuiteOptions
+    limits: tuple[str, ...]
+    simulator_backend: SimulatorBackend
+    device: str = "cpu"
 
     @property
-    def name(self) -> str:
-        """In results and datasets."""
-        ...
+    @abstractmethod
+    def player(self) -> Player:
+        """What plays its episodes."""
 
     @property
-    def tasks(self) -> tuple[str, ...]:
-        """Names."""
-        ...
-
-    @property
-    def options(self) -> SuiteOptions:
-        """How the run uses it."""
-        ...
-
-    @property
-    def simulator_backend(self) -> SimulatorBackend:
-        """Under imagined rollouts: where they begin, and what their actions really lead to."""
-        ...
-
-    @property
-    def limits(self) -> tuple[str, ...]:
-        """What a reader of the report must know about the suite's numbers."""
-        ...
-
-    @property
-    def embodiment(self) -> AnyEmbodiment:
-        """Of the robot that does the tasks."""
-        ...
+    @abstractmethod
+    def protocol(self) -> EvalProtocol:
+        """Of both evaluations."""
 
     @property
     def facts(self) -> Mapping[str, Any]:
         """What a result says about assets, physics and drawing."""
-        ...
+        return self.player.facts
 
+    @abstractmethod
     def exploration_expert(self, collection: CollectionSettings) -> tuple[str, AnyActor]:
         """The expert that practice varies, and the name of its episodes' source."""
-        ...
 
     def record(self, folder: Path, plans: Sequence[CollectPlan[AnyActor]]) -> list[dict[str, Any]]:
         """Record the episodes of the plans that the dataset does not hold yet; one row per episode."""
-        ...
+        here = [CollectPlan(self._deciding(plan.actor), plan.specs) for plan in plans]
+        return collect_dataset(folder, here, self.player, hold_steps=self.options.hold_steps)
 
-    def evaluate(self, policy: Path, *, out: Path, videos: int, on_recording: Callable[[Episode], None]) -> EvalResult:
-        """Measure a policy under the loop's one protocol."""
-        ...
+    def _deciding(self, actor: AnyActor) -> AnyActor:
+        return replace(actor, device=self.device) if isinstance(actor, PolicyActor) else actor
 
-    def close(self) -> None:
+    def evaluate(self, policy: Path, **measuring: Any) -> EvalResult:
+        """Measure a policy; ``measuring`` as of :func:`~worldrl.evaluation.policy.evaluate.evaluate`."""
+        return evaluate_policy(self.player, policy, self.protocol, device=self.device, **measuring)
+
+    def close(self) -> None:  # noqa: B027  (the embedded suite has none between its calls)
         """Stop its workers."""
-        ...
 
 
-@dataclass(frozen=True)
-class EmbeddedTrainingSuite:
-    """The embedded suite, in worker processes of this environment."""
+class EmbeddedTrainingSuite(TrainingSuite):
+    """The embedded suite, in worker processes of this environment; each call ends its own."""
 
-    tasks: tuple[str, ...]
-    options: SuiteOptions
-    limits: tuple[str, ...] = (
+    limits = (
         "Initial states are drawn anew for the evaluation; the interval covers other draws of the same kind, not other scenes.",
     )
+    name = EMBEDDED
+
+    def __init__(self, tasks: tuple[str, ...], options: SuiteOptions) -> None:
+        self.tasks, self.options = tasks, options
+        self.simulator_backend = EmbeddedBackend(options.domain)
+        self.embodiment = embedded_embodiment(tasks)
 
     @property
-    def name(self) -> str:
-        """As the setting has it."""
-        return EMBEDDED
-
-    @property
-    def simulator_backend(self) -> SimulatorBackend:
-        """The simulator of this environment, in the run's domain."""
-        return EmbeddedBackend(self.options.domain)
-
-    @property
-    def embodiment(self) -> AnyEmbodiment:
-        """Of the robot that does the tasks."""
-        return embedded_embodiment(self.tasks)
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """None: its assets and its physics come with it, and the protocol names the packages."""
-        return {}
+    def player(self) -> EmbeddedPlayer:
+        """In the run's domain."""
+        asked = self.options
+        options = embedded_options(self.tasks, asked.image_size, asked.domain, asked.images)
+        return EmbeddedPlayer(options, asked.workers, asked.envs_per_worker, asked.timeout_s)
 
     def exploration_expert(self, collection: CollectionSettings) -> tuple[str, AnyActor]:
         """An expert with noise and misplaced goals that tries each skill once, whatever becomes of it."""
         return "blind_expert", ExpertActor(collection.noise, collection.goal_offset, blind=True)
 
-    def record(self, folder: Path, plans: Sequence[CollectPlan[AnyActor]]) -> list[dict[str, Any]]:
-        """Record in simulators of this environment."""
-        return collect_dataset(
-            folder,
-            plans,
-            env_options=embedded_options(self.tasks, self.options.image_size, self.options.domain, self.options.images),
-            workers=self.options.workers,
-            envs_per_worker=self.options.envs_per_worker,
-            hold_steps=self.options.hold_steps,
-            timeout_s=self.options.timeout_s,
-        )
-
     @property
     def protocol(self) -> EvalProtocol:
-        """Of both evaluations."""
+        """With the suite's own horizons."""
         evaluation = self.options.evaluation
         return embedded_protocol(
             self.tasks,
@@ -159,19 +135,3 @@ class EmbeddedTrainingSuite:
             temperature=evaluation.temperature,
             domain=self.options.domain,
         )
-
-    def evaluate(self, policy: Path, *, out: Path, videos: int, on_recording: Callable[[Episode], None]) -> EvalResult:
-        """Measure in simulators of this environment."""
-        return evaluate_policy(
-            policy,
-            self.protocol,
-            workers=self.options.workers,
-            envs_per_worker=self.options.envs_per_worker,
-            timeout_s=self.options.timeout_s,
-            out=out,
-            record_videos=videos,
-            on_recording=on_recording,
-        )
-
-    def close(self) -> None:
-        """Nothing: each call ends its own workers."""

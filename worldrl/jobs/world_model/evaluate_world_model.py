@@ -139,11 +139,7 @@ class EvaluateWorldModelSettings:
 def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
     """Measure, write ``result.json`` and ``report.html``, print the closing table.
 
-    Args:
-        settings: which world model, on which episodes.
-
-    Returns:
-        The metrics, see ``docs/reference/metrics.md``.
+    Returns the metrics, see ``docs/reference/metrics.md``.
     """
     device = resolve_device(settings.device)
     set_threads(settings.threads)
@@ -227,8 +223,7 @@ def load_model(settings: EvaluateWorldModelSettings, data: EpisodeDataset, devic
 def open_idm(settings: EvaluateWorldModelSettings, model: AnyVideoModel) -> InverseDynamics | None:
     """Load the inverse dynamics that reads dreams; None without one.
 
-    Raises:
-        SettingError: it reads nothing that is commanded, or is made for frames of another distance.
+    Raises SettingError (it reads nothing that is commanded, or is made for frames of another distance).
     """
     if settings.idm is None:
         return None
@@ -241,8 +236,7 @@ def open_idm(settings: EvaluateWorldModelSettings, model: AnyVideoModel) -> Inve
 def open_readers(settings: EvaluateWorldModelSettings, model: AnyVideoModel) -> Readers:
     """Load what judges dreams.
 
-    Raises:
-        SettingError: the inverse dynamics does not fit the world model.
+    Raises SettingError (the inverse dynamics does not fit the world model).
     """
     motion = open_idm(settings, model)
     if settings.grasp is None:
@@ -294,9 +288,8 @@ def make_instruments(
 ) -> Instruments:
     """What measures an episode, but for the probe, which may have to be trained first.
 
-    Raises:
-        ArtefactError: a file holds other weights than those of its network.
-        SettingError: FVD is asked for of too few clips.
+    Raises ArtefactError (a file holds other weights than those of its network). Raises SettingError (FVD is asked for
+    of too few clips).
     """
     outcome = model.config.outcome
     if settings.fvd is not None:

@@ -89,12 +89,8 @@ class ImagineSettings:
 def main(settings: ImagineSettings) -> dict[str, Any]:
     """Imagine, write films, filmstrips and a page, measure.
 
-    Args:
-        settings: what to imagine.
-
-    Returns:
-        The metrics: closed-loop PSNR, action-swap ratio, and imagined against real outcomes; of plans their rewards, which
-        stages were accepted (where ``staged.min_reward`` asks for something), and after how many attempts.
+    Returns the metrics: closed-loop PSNR, action-swap ratio, and imagined against real outcomes; of plans their
+    rewards, which stages were accepted (where ``staged.min_reward`` asks for something), and after how many attempts.
     """
     device = resolve_device(settings.device)
     dataset = open_recorded(settings.data, images_of(settings.world_model)) if settings.data else None
@@ -137,8 +133,7 @@ def main(settings: ImagineSettings) -> dict[str, Any]:
 def own_episodes(run: RunDirectory, settings: ImagineSettings, model: AnyVideoModel) -> EpisodeDataset:
     """Record the episodes that no dataset gives, in a stage of the run.
 
-    Raises:
-        SettingError: the embedded suite does not have the world model's robot.
+    Raises SettingError (the embedded suite does not have the world model's robot).
     """
     tasks = check_samples(settings.tasks, model.embodiment)
     stage = run.stage("01-episodes")

@@ -43,13 +43,9 @@ def imagine_plans(
 ) -> dict[str, Any]:
     """Plan from each episode's first frame, film the plans beside what was recorded, and say what was accepted.
 
-    Returns:
-        ``plans``: of each its task, instruction, terms, and by stage whether it was good enough (None where ``staged.min_reward`` names
-        no term, so that nothing was judged) and how often it was proposed;
-        ``chunks`` that were imagined in all.
-
-    Raises:
-        SettingError: the world model does not plan, or a reward or term is unknown.
+    Returns ``plans``: of each its task, instruction, terms, and by stage whether it was good enough (None where
+    ``staged.min_reward`` names no term, so that nothing was judged) and how often it was proposed; ``chunks`` that
+    were imagined in all. Raises SettingError (the world model does not plan, or a reward or term is unknown).
     """
     if not isinstance(model, VideoWorldModel) or not model.config.dynamics.planning:
         raise SettingError(

@@ -120,14 +120,8 @@ class TrainWorldModelSettings:
 def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
     """Learn, calibrate, measure the gates, save.
 
-    Args:
-        settings: what to learn.
-
-    Returns:
-        The metrics: last training numbers, every gate, rates with intervals.
-
-    Raises:
-        GateError: a gate failed and ``gates=stop``; the model is saved all the same.
+    Returns the metrics: last training numbers, every gate, rates with intervals. Raises GateError (a gate failed and
+    ``gates=stop``; the model is saved all the same).
     """
     if settings.backbone != WAN:
         refuse_many(f"backbone={settings.backbone}")
@@ -198,8 +192,7 @@ def wanted_cameras(settings: TrainWorldModelSettings) -> list[str]:
 def check_size(settings: TrainWorldModelSettings, dataset: EpisodeDataset) -> None:
     """Refuse images of another size than the world model's, before any is decoded.
 
-    Raises:
-        SettingError: naming both sizes and what to do.
+    Raises SettingError (naming both sizes and what to do).
     """
     codec, wan, fresh = settings.model.codec, settings.backbone == WAN, settings.start == SCRATCH
     if not fresh and is_wan(settings.start) != wan:

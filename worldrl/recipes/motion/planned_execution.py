@@ -24,7 +24,7 @@ from worldrl.rewards.execution_critic import held_to
 from worldrl.rewards.motion.inverse_dynamics import InverseDynamics, read_once
 from worldrl.rollout.imagined.decoded_plans import execute_targets
 from worldrl.rollout.imagined.staged_rollouts import StagedConfig, StagedPlans, staged_rollouts
-from worldrl.rollout.imagined.starts import simulator_starts
+from worldrl.rollout.imagined.starts import EmbeddedBackend
 from worldrl.rollout.real.specs import EpisodeSpec, domains_of, state_digest
 from worldrl.world_models.video.model import VideoWorldModel
 
@@ -94,7 +94,7 @@ def decoded_plans(
     """
     model, source = planning.model, states_seed(planning.seed, purpose)
     memory, size = model.memory_frames, model.config.codec.image_size
-    records = simulator_starts([task], count, seed=source, domain=domain, memory_frames=memory, image_size=size)
+    records = EmbeddedBackend(domain).starts([task], count, seed=source, memory_frames=memory, image_size=size)
     for first in range(begin, count, AT_ONCE):
         some = records[first : first + AT_ONCE]
         plans = planning.plan(some, config, purpose, "plans", task, first)

@@ -1,12 +1,12 @@
 """Controls the simulator with an agent of video latents, which receives the latents of the world model's codec.
 
-An actor of one process, since an offline agent is no policy folder: ``workers=0``, and ``record=True`` for images.
+An actor of one process, since an offline agent is no policy folder: an ``EmbeddedPlayer`` with ``workers=0``.
 Shapes: ``S`` latent observation, ``A = a L`` a whole chunk of ``a`` numbers a step.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from worldrl.evaluation.policy.protocol import embedded_protocol
 from worldrl.methods.offline.neubay.neubay import Neubay
 from worldrl.rollout.imagined.latent_world import latent_obs
 from worldrl.rollout.imagined.reset_store import initial_record
-from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.rows import Row
 from worldrl.rollout.vector.episodes import remembering
 from worldrl.world_models.latent.chunk_basis import ChunkBasis
@@ -54,6 +54,8 @@ class LatentActor:
     begins: Callable[[], DecideChunk]  # makes a decision function for each episode
     encoder: KeypointEncoder | None = None  # of observations, as in training; None passes the latents
     basis: ChunkBasis | None = None  # of actions, as in training; None where the agent chooses all numbers of a chunk
+
+    images_needed: ClassVar[int] = 1
 
     def build(self) -> "LatentActor":
         """Itself: there is no other process."""
@@ -91,7 +93,7 @@ def played(actor: LatentActor, task: str, episodes: int, seed: int) -> list[Epis
     size, length = actor.model.config.codec.image_size, actor.model.chunk_length
     protocol = embedded_protocol([task], episodes_per_task=episodes, seed=seed, chunk_length=length, image_size=size)
     driver: Any = actor
-    found = rollout_episodes(protocol.specs(), actor=driver, env_options=protocol.env_options, workers=0, record=True)
+    found = EmbeddedPlayer(protocol.env_options, workers=0).play([(spec, driver) for spec in protocol.specs()])
     return [item for item in found if isinstance(item, Episode)]
 
 

@@ -1,34 +1,80 @@
 """What jobs on an external suite share: its workers started, its physics probed, and the note on its assets."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
-from worldrl.core.errors import SettingError, nearest
-from worldrl.core.image_fit import Fit
 from worldrl.core.storage.log import console
-from worldrl.evaluation.policy.provenance import render_of
-from worldrl.rollout.suites.suite import Suite, Workers
+from worldrl.rollout.real.episodes import DatasetLayout, EpisodeTiming, Order, Result, positions
+from worldrl.rollout.real.specs import EpisodeSpec
+from worldrl.rollout.suites.episodes import Rules, play_episodes
+from worldrl.rollout.suites.suite import Suite, Workers, recorded_robot
 from worldrl.simulators.pool import SimulatorPool
-
-RESTARTS, RECYCLE_AFTER = 2, 50
-"""Where no setting gives them: restarts of a worker per episode, and episodes after which a worker is replaced."""
 
 
 @dataclass(frozen=True)
 class OpenSuite:
-    """A suite whose workers run; ``settle_mm`` (mm) is the probe's; results state ``assets_note`` where it is not empty."""
+    """A suite whose workers run, see :class:`~worldrl.rollout.real.episodes.Player`.
 
+    ``cameras`` are in the order of an episode's frames. Results state ``assets_note`` where it is not empty.
+    ``settle_mm`` (mm) is the probe's. The time of playing is added to ``spent``.
+    """
+
+    suite: Suite
     pool: SimulatorPool
+    cameras: tuple[str, ...]
+    image_size: int
     assets_note: str
     settle_mm: float | None
-    render: str
+    spent: EpisodeTiming = field(default_factory=EpisodeTiming)
+
+    def play(
+        self,
+        planned: Sequence[tuple[EpisodeSpec, Any]],
+        *,
+        hold_steps: int = 0,
+        record: bool | Collection[int] = True,
+        order: Order = "spec",
+        horizon: Mapping[str, int] | None = None,
+    ) -> Iterator[Result]:
+        """One actor after the other."""
+        limits = horizon or {spec.task: self.suite.horizon(spec.task) for spec, _ in planned}
+        kept, first = positions(record, len(planned)), 0
+        for actor, group in groupby(planned, key=lambda pair: pair[1]):
+            specs = [spec for spec, _ in group]
+            own = {at for at in range(len(specs)) if first + at in kept}
+            rules = Rules(limits, self.cameras, hold_steps, own)
+            yield from play_episodes(self.pool, specs, actor, rules, self.spent, order=order)
+            first += len(specs)
+
+    def layout(self, tasks: Collection[str]) -> DatasetLayout:
+        """SettingError where no episodes of the suite can be recorded."""
+        return suite_layout(self.suite, self.cameras, self.image_size)
+
+    def surroundings(self, *, images: bool) -> dict[str, Any]:
+        """What renders is stated where cameras were launched."""
+        pool = self.pool
+        drawing = {"render": self.render, **{key: str(pool.probed.get(key, "")) for key in ("renderer", "frame")}}
+        own = {"workers": pool.workers, "envs": pool.slots, "suite_python": str(pool.suite["python"])}
+        return own | (drawing if self.cameras else {})
+
+    @property
+    def render(self) -> str:
+        """GL back end of the workers, or their rendering device; empty where nothing is drawn."""
+        launch = self.pool.launch
+        return (launch.variables.get("MUJOCO_GL") or str(launch.options.get("device", ""))) if self.cameras else ""
 
     @property
     def facts(self) -> dict[str, Any]:
         """What a result states about the machine's side of the measurement."""
         return {"settle_mm": self.settle_mm, "assets_note": self.assets_note, "render": self.render}
+
+
+def suite_layout(suite: Suite, cameras: tuple[str, ...], image_size: int) -> DatasetLayout:
+    """What a dataset of a suite's episodes states; SettingError where none can be recorded."""
+    return {"embodiment": recorded_robot(suite), "cameras": cameras, "image_size": image_size, "suite": suite.name}
 
 
 def say_assets(facts: Mapping[str, Any]) -> None:
@@ -38,39 +84,15 @@ def say_assets(facts: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def open_suite(
-    suite: Suite,
-    *,
-    cameras: Sequence[str],
-    image_size: int,
-    shadows: bool,
-    assets: str = "",
-    assets_note: str = "",
-    workers: int,
-    slots: int,
-    timeout_s: float,
-    restarts: int = RESTARTS,
-    recycle_after: int | None = RECYCLE_AFTER,
-    fit: Fit = Fit.stretch,
-) -> Generator[OpenSuite]:
+def open_suite(suite: Suite, asked: Workers, *, timeout_s: float, assets_note: str = "") -> Generator[OpenSuite]:
     """Start a suite's workers and probe its physics: in LIBERO, let a stored state settle.
 
-    Settings as of :class:`~worldrl.rollout.suites.suite.Workers`; ``timeout_s`` is the longest silence (s). Raises
-    WorkerEnvironmentError without setup or rendering, WorkerError for a broken worker or another physics.
+    Settings as of :class:`~worldrl.rollout.suites.suite.Workers`; ``timeout_s`` is the longest silence (s), and
+    ``assets_note`` is added to the one given at setup. Raises WorkerEnvironmentError without setup or rendering,
+    WorkerError for a broken worker or another physics.
     """
-    asked = Workers(tuple(cameras), image_size, workers, slots, restarts, recycle_after, shadows, assets, fit)
     config = suite.worker_config(asked)
     with SimulatorPool(config.launch, timeout_s=timeout_s, **config.pool) as pool:
         settled = pool.probe()
-        note = suite.assets_note(pool.suite, assets=assets, given=assets_note)
-        yield OpenSuite(pool, note, settled["distance_mm"], render_of(pool) if cameras else "")
-
-
-def choose_suite_tasks(tasks: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the named tasks, or all ``names`` of a suite; SettingError for an unknown task, or one named twice."""
-    for task in tasks:
-        if task not in names:
-            raise SettingError(f"tasks: unknown task {task!r}{nearest(task, names)}")
-    if len(set(tasks)) < len(tasks):
-        raise SettingError(f"tasks: each may be named once, got {list(tasks)}")
-    return list(tasks or names)
+        note = suite.assets_note(pool.suite, assets=asked.assets, given=assets_note)
+        yield OpenSuite(suite, pool, asked.cameras, asked.image_size, note, settled["distance_mm"])

@@ -31,9 +31,10 @@ from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.agents.actors import PolicyActor
 from worldrl.rollout.agents.policy_folder import load_policy, policy_facts
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts, confirmed_by_execution, execute, imagine_policy
-from worldrl.rollout.imagined.starts import simulator_starts, task_horizons
+from worldrl.rollout.imagined.starts import EMBEDDED_BACKEND
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.embedded import embedded_options
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.trust.confidence import confidence_scores
 from worldrl.rollout.trust.resampled import ResampledRollouts, resample_rollouts
 from worldrl.rollout.trust.shown_grasp import check_robot, grasp_error
@@ -163,7 +164,7 @@ def judge_policy(
     """Let one policy dream and act; what an earlier session did is read."""
     outcome = model.config.outcome
     rule = SuccessRule(outcome.threshold, outcome.debounce)
-    horizon, size = task_horizons(tasks), model.config.codec.image_size
+    horizon, size = EMBEDDED_BACKEND.horizons(tasks), model.config.codec.image_size
     files = {name: stage.folder / f"{name}.npz" for name in ("dreams", "opinions")}
     if not files["dreams"].exists():
         policy = load_policy(folder, str(model.device))
@@ -202,7 +203,7 @@ def judge_policy(
 def _starts(model: AnyVideoModel, policy_rollouts: PolicyRollouts, count: int, seed: int) -> list[ResetRecord]:
     tasks, size = list(dict.fromkeys(policy_rollouts.task)), model.config.codec.image_size
     layout = {"memory_frames": model.memory_frames, "image_size": size, "more": model.more}
-    return simulator_starts(tasks, count, seed=seed, **layout)
+    return EMBEDDED_BACKEND.starts(tasks, count, seed=seed, **layout)
 
 
 def _normalised_error(
@@ -238,8 +239,8 @@ def _act_freely(
     """Let the policy act in the simulator, drawing its actions alike, from the initial states it dreamt from."""
     actor = PolicyActor(str(policy), config.exploration.temperature, config.exploration.noise_correlation)
     plan, images = CollectPlan(actor, policy_rollouts.specs("policy")), images_among(policy_facts(policy).more)
-    options, processes = embedded_options(set(policy_rollouts.task), image_size, images=images), config.workers
-    rows = collect_dataset(data, [plan], env_options=options, workers=processes, envs_per_worker=config.envs_per_worker)
+    options = embedded_options(set(policy_rollouts.task), image_size, images=images)
+    rows = collect_dataset(data, [plan], EmbeddedPlayer(options, config.workers, config.envs_per_worker))
     return wilson(sum(bool(row["success"]) for row in rows), len(rows))
 
 

@@ -27,9 +27,10 @@ from worldrl.reproductions.stage_sharing import shared
 from worldrl.rollout.agents.actors import ImaginedPlanActor
 from worldrl.rollout.imagined.decoded_plans import joint_path
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts
-from worldrl.rollout.imagined.starts import simulator_starts
+from worldrl.rollout.imagined.starts import EmbeddedBackend
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.embedded import embedded_options
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 
 RECORDED, ACTIONS = "dataset", "plans.npz"
 
@@ -73,7 +74,9 @@ def executed_successes(settings: EvaSettings, seed: int, parts: Parts, folder: P
         plans.save(place / ACTIONS)
         episodes = CollectPlan(ImaginedPlanActor(str(place / ACTIONS)), plans.specs("executed plan"))
         options = embedded_options(task_names_of(settings), settings.image_size, settings.domain)
-        collect_dataset(place / RECORDED, [episodes], env_options=options, workers=0, hold_steps=settings.hold_steps)
+        collect_dataset(
+            place / RECORDED, [episodes], EmbeddedPlayer(options, workers=0), hold_steps=settings.hold_steps
+        )
 
     place = shared(folder, f"successes-seed-{seed}", record)
     if not (place / RECORDED).exists():
@@ -85,8 +88,8 @@ def given_actions(settings: EvaSettings, seed: int, parts: Parts, tried: Collect
     """Return the executed targets of the successful plans, with their initial states."""
     tasks, source = task_names_of(settings), states_seed(seed, COLLECTION)
     hit = tried.success.nonzero()[0]
-    sizes = {"memory_frames": 1, "image_size": settings.image_size, "domain": settings.domain}
-    starts = simulator_starts(tasks, settings.executed_plans, seed=source, **sizes)
+    sizes: dict[str, Any] = {"memory_frames": 1, "image_size": settings.image_size}
+    starts = EmbeddedBackend(settings.domain).starts(tasks, settings.executed_plans, seed=source, **sizes)
     command = torch.from_numpy(np.stack([record.command for record in starts]))[hit]
     model = parts.model
     path = joint_path(command, tried.read[hit], model.frame_stride, model.embodiment.actions)

@@ -31,6 +31,7 @@ from worldrl.rollout.agents.actors import AnyActor, ExpertActor
 from worldrl.rollout.imagined.decoded_plans import check_targets
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.embedded import embedded_options
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import EpisodeSpec
 from worldrl.world_models.video.config import CodecConfig, DynamicsConfig, VideoWorldModelConfig
 from worldrl.world_models.video.model import VideoWorldModel
@@ -100,7 +101,7 @@ def record(settings: EvaSettings, seed: int, place: Path) -> None:
         plan(ExpertActor(noise=settings.noise), range(steady, settings.demonstrations), "noisy expert"),
     ]
     options = embedded_options(tasks, settings.image_size, settings.domain)
-    collect_dataset(place / "dataset", plans, env_options=options, workers=0, hold_steps=settings.hold_steps)
+    collect_dataset(place / "dataset", plans, EmbeddedPlayer(options, workers=0), hold_steps=settings.hold_steps)
 
 
 def planner_config(settings: EvaSettings) -> VideoWorldModelConfig:

@@ -7,7 +7,7 @@ from worldrl.evaluation.policy.protocol import CLEAN, DOMAINS
 from worldrl.recipes.run import choose_tasks
 from worldrl.rewards.execution_critic import TERM as EXECUTION
 from worldrl.rewards.motion.broken_limits import CLEAR, WITHIN
-from worldrl.rollout.imagined.starts import task_horizons
+from worldrl.rollout.imagined.starts import EMBEDDED_BACKEND
 
 KIND = "bimanual"
 TERM = "moving_executability"
@@ -184,4 +184,4 @@ def plan_rows(settings: EvaSettings) -> int:
 
 def chunks_to(settings: EvaSettings, task: str) -> int:
     """Chunks of a plan that lasts to the horizon."""
-    return -(-(settings.horizon or task_horizons([task])[task]) // settings.chunk)
+    return -(-(settings.horizon or EMBEDDED_BACKEND.horizons([task])[task]) // settings.chunk)

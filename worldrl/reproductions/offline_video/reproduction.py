@@ -54,6 +54,7 @@ from worldrl.reproductions.stage_sharing import shared
 from worldrl.rollout.agents.actors import ExpertActor
 from worldrl.rollout.imagined.latent_world import LatentWorld, RecordedLatents, recorded_latents
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
 from worldrl.world_models.latent.chunk_basis import ChunkBasis
 from worldrl.world_models.latent.keypoints import KeypointEncoder
@@ -124,7 +125,7 @@ def open_latents(settings: LatentSettings, seed: int, folder: Path) -> Latents:
 
     def make(place: Path) -> None:
         options = EnvOptions(image_size=model.config.codec.image_size)
-        collect_dataset(place / "dataset", [CollectPlan(actor, specs)], env_options=options, workers=0)
+        collect_dataset(place / "dataset", [CollectPlan(actor, specs)], EmbeddedPlayer(options, workers=0))
 
     place = shared(folder, f"data-seed-{seed}", make)
     episodes = EpisodeDataset.open(place / "dataset").load()

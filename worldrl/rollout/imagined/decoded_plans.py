@@ -21,7 +21,7 @@ from worldrl.core.types import Episode
 from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
 from worldrl.rewards.motion.readout import Column
 from worldrl.rewards.motion.training import Restore, as_shown
-from worldrl.rollout.imagined.starts import replay_in_simulator, task_horizons
+from worldrl.rollout.imagined.starts import EmbeddedBackend
 from worldrl.rollout.real.specs import spec_of
 
 
@@ -64,9 +64,10 @@ def execute_targets(
     int64 ``[N]``: control step after which the task was first fulfilled within its horizon, else -1.
     """
     path = joint_path(command, read, stride, actions)
-    rest = max(task_horizons([task])[task] - path.shape[1], 0)
+    backend = EmbeddedBackend(domain)
+    rest = max(backend.horizons([task])[task] - path.shape[1], 0)
     whole = np.concatenate([path, np.repeat(actions.hold(path[:, -1:]), rest, axis=1)], axis=1)
-    return replay_in_simulator(task, starts, list(whole), domain=domain)
+    return backend.replay(task, starts, list(whole))
 
 
 def execute_recorded(episodes: Sequence[Episode], stride: int, read: Callable[[Episode], Tensor]) -> NDArray[np.bool_]:

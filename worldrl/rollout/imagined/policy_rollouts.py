@@ -213,8 +213,7 @@ def imagine_policy_rows(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Imagine one rollout per start; return its actions ``[E, T, A]`` and success probabilities ``[E, N]``.
 
-    Raises:
-        SettingError: the policy observes what the model does not imagine.
+    Raises SettingError (the policy observes what the model does not imagine).
     """
     require_named(policy.more, model.more)
     actions, probabilities = [], []

@@ -70,9 +70,7 @@ def imagine_rollouts(
 
     ``env`` has a row for each rollout, and autoreset off. ``starts`` holds one start state per group, ``group_size``
     the rollouts per start, or of each one. ``seed`` is the root of this batch's draws of the policy and the model.
-
-    Raises:
-        SettingError: the policy observes what the environment does not show.
+    Raises SettingError (the policy observes what the environment does not show).
     """
     require_named(policy.more, env.world_model.more)
     sizes = [group_size] * len(starts) if isinstance(group_size, int) else group_size

@@ -11,20 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import ArtefactError
 from worldrl.core.storage.log import Progress
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.format import EpisodeRecord
 from worldrl.data.lerobot.writer import LeRobotWriter
 from worldrl.rollout.agents.actors import AnyActor
-from worldrl.rollout.real.embedded import EMBEDDED_SUITE, embedded_embodiment
-from worldrl.rollout.real.specs import EnvOptions, EpisodeOutcome, EpisodeSpec, spec_of
+from worldrl.rollout.real.episodes import DatasetLayout, Player, Result
+from worldrl.rollout.real.specs import EpisodeSpec, spec_of
 
 Who = TypeVar("Who")
 """An actor, or files of recorded actions."""
 Who_co = TypeVar("Who_co", covariant=True)
-Play = Callable[[Sequence[tuple[EpisodeSpec, Who]]], Iterator[Episode | EpisodeOutcome]]
+Play = Callable[[Sequence[tuple[EpisodeSpec, Who]]], Iterator[Result]]
 """Plays episodes with their actors and returns them in the given order."""
 
 
@@ -37,59 +36,31 @@ class CollectPlan(Generic[Who_co]):
 
 
 def collect_dataset(
-    folder: Path,
-    plans: Sequence[CollectPlan[AnyActor]],
-    *,
-    env_options: EnvOptions,
-    workers: int,
-    envs_per_worker: int = 1,
-    hold_steps: int = 0,
-    timeout_s: float = 120.0,
+    folder: Path, plans: Sequence[CollectPlan[AnyActor]], player: Player, *, hold_steps: int = 0
 ) -> list[dict[str, object]]:
     """Record every episode of the plans that the dataset ``folder`` does not hold yet.
 
-    ``hold_steps`` are further steps after the first success, so that data holds frames of fulfilled tasks. The other
-    settings are those of :func:`~worldrl.rollout.real.rollouts.rollout_episodes`. Returns one row per episode of the
-    dataset: task, source, length, success, restarted. Raises ArtefactError (the folder holds something else, or
-    episodes that are in no plan). Raises SettingError (one- and two-armed tasks together). Raises WorkerError (a worker
-    failed; the episodes so far are stored).
+    ``hold_steps`` are further steps after the first success, so that data holds frames of fulfilled tasks. Returns one
+    row per episode of the dataset: task, source, length, success, restarted. Raises ArtefactError (the folder holds
+    something else, or episodes that are in no plan). Raises SettingError (one- and two-armed tasks together). Raises
+    WorkerError (a worker failed; the episodes so far are stored).
     """
-    from worldrl.rollout.real.rollouts import rollout_episodes
-
-    embodiment = embedded_embodiment({spec.task for plan in plans for spec in plan.specs})
-
-    def play(missing: Sequence[tuple[EpisodeSpec, AnyActor]]) -> Iterator[Episode | EpisodeOutcome]:
-        return rollout_episodes(
-            [spec for spec, _ in missing],
-            actor=[actor for _, actor in missing],
-            env_options=env_options,
-            workers=workers,
-            envs_per_worker=envs_per_worker,
-            timeout_s=timeout_s,
-            hold_steps=hold_steps,
-        )
-
-    layout = {"cameras": env_options.cameras, "image_size": env_options.image_size, "suite": EMBEDDED_SUITE}
-    return record_missing(folder, plans, play, embodiment=embodiment, **layout)
+    layout = player.layout({spec.task for plan in plans for spec in plan.specs})
+    return record_missing(folder, plans, lambda missing: player.play(missing, hold_steps=hold_steps), layout)
 
 
 def record_missing(
     folder: Path,
     plans: Sequence[CollectPlan[Who]],
     play: Play[Who],
-    *,
-    embodiment: AnyEmbodiment,
-    cameras: Sequence[str],
-    image_size: int,
-    suite: str,
+    layout: DatasetLayout,
 ) -> list[dict[str, object]]:
     """Write every episode of the plans that the dataset ``folder`` does not hold yet, wherever they are played.
 
-    ``play`` runs the missing episodes in their order; ``cameras`` are in the order of the frames' axis ``V``. Result
-    and errors are those of :func:`collect_dataset`.
+    ``play`` runs the missing episodes in their order. Result and errors are those of :func:`collect_dataset`.
     """
-    layout = {"fps": embodiment.control_hz, "cameras": cameras, "image_size": (image_size, image_size)}
-    with LeRobotWriter(folder, embodiment=embodiment, suite=suite, **layout) as writer:
+    square, fps = (layout["image_size"], layout["image_size"]), layout["embodiment"].control_hz
+    with LeRobotWriter(folder, **{**layout, "fps": fps, "image_size": square}) as writer:
         known = {spec_of(record.meta).key for record in writer.records}
         _refuse_unplanned(folder, known, plans)
         missing = [(spec, plan.actor) for plan in plans for spec in plan.specs if spec.key not in known]

@@ -16,7 +16,7 @@ Shapes legend: ``T`` control steps, ``P`` points (gripper, free objects, drawer)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,9 +32,9 @@ from worldrl.core.observation import IMAGE
 from worldrl.core.types import Episode
 from worldrl.rollout.camera import Camera, scene_camera
 from worldrl.rollout.real.embedded import embedded_cameras
-from worldrl.rollout.real.recording import Recording
+from worldrl.rollout.real.rows import Recording
+from worldrl.rollout.real.slots import EnvSlot
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec, spec_of
-from worldrl.rollout.real.worker_task import EnvSlot
 
 HOLD_STEPS = 8
 """Control steps of holding still after the recorded actions, so that a lift in motion ends."""
@@ -161,23 +161,23 @@ def true_runs(
     """
     limits = {script.spec.task: max(map(len, actions)) for script in scripts}
     options = EnvOptions(image_size=image_size, cameras=embedded_cameras(limits, images), max_steps=limits)
-    with closing(EnvSlot(options, "pixels")) as slot:
+    with closing(EnvSlot(options)) as slot:
         for script, action in zip(scripts, actions, strict=True):
             yield _execute(slot, options, script, action)
 
 
 def _execute(slot: EnvSlot, options: EnvOptions, script: Script, action: NDArray[np.float32]) -> TrueRun:
-    env, obs, info = slot.reset(script.spec)
-    recording = Recording(script.spec, cameras=options.cameras, keep=True, hold_steps=len(action), restarted=False)
-    recording.observe(obs, info)
+    obs = slot.reset(script.spec)
+    recording = Recording(script.spec, cameras=options.cameras, keep=True, hold_steps=len(action))
+    recording.observe(obs)
     names = point_names(script.spec.task)
-    points = [points_in(names, obs, info)]
+    points = [points_in(names, obs)]
     for step in action:
-        obs, _, terminated, truncated, info = env.step(step)
-        recording.step(step, obs, info, env_ended=terminated | truncated)
-        points.append(points_in(names, obs, info))
-    episode = recording.episode(info["instruction"])
-    return TrueRun(episode, len(script), np.stack(points), names, scene_camera(env), _repeated(script, episode))
+        obs = slot.step(step)
+        recording.step(step, obs)
+        points.append(points_in(names, obs))
+    episode = recording.episode(obs["instruction"])
+    return TrueRun(episode, len(script), np.stack(points), names, scene_camera(slot.env), _repeated(script, episode))
 
 
 def point_names(task: str) -> tuple[str, ...]:
@@ -188,9 +188,9 @@ def point_names(task: str) -> tuple[str, ...]:
     return (GRIPPER, *spec.objects, *((DRAWER,) if "cabinet" in spec.fixtures else ()))
 
 
-def points_in(names: Sequence[str], obs: Any, info: Any) -> NDArray[np.float32]:
+def points_in(names: Sequence[str], obs: Mapping[str, Any]) -> NDArray[np.float32]:
     """Return the simulator's positions of the points, ``[P, 3]`` (m)."""
-    places = {name: pose[:3] for name, pose in info["privileged"].items()} | {GRIPPER: obs["state"][:3]}
+    places = {name: pose[:3] for name, pose in obs["privileged"].items()} | {GRIPPER: obs["state"][:3]}
     return np.array([places[name] for name in names], np.float32)
 
 

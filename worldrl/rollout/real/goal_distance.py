@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from worldrl.core.errors import ArtefactError
 from worldrl.core.types import Episode
 from worldrl.rollout.real.execution import AGREEMENT
+from worldrl.rollout.real.slots import EnvSlot
 from worldrl.rollout.real.specs import EnvOptions, spec_of
-from worldrl.rollout.real.worker_task import EnvSlot
 
 
 def nearest_to_goal(episodes: Sequence[Episode]) -> NDArray[np.float64]:
@@ -26,7 +26,7 @@ def nearest_to_goal(episodes: Sequence[Episode]) -> NDArray[np.float64]:
     Raises ArtefactError (an episode's initial state is unknown, or the simulator does not repeat it).
     """
     limits = {episode.task: max(len(e) for e in episodes if e.task == episode.task) for episode in episodes}
-    with closing(EnvSlot(EnvOptions(max_steps=limits), "state")) as slot:
+    with closing(EnvSlot(EnvOptions(max_steps=limits))) as slot:
         return np.array([_nearest(slot, episode) for episode in episodes])
 
 
@@ -34,11 +34,11 @@ def _nearest(slot: EnvSlot, episode: Episode) -> float:
     from worldrl_envs.closeness import goal_distance
 
     spec = spec_of(episode.meta)
-    env, _, _ = slot.reset(spec)
-    sim, task = env.unwrapped.sim, env.unwrapped.task
+    slot.reset(spec, render=False)
+    sim, task = slot.env.unwrapped.sim, slot.env.unwrapped.task
     distance = [goal_distance(sim, task)]
     for action in episode.action:
-        env.step(action)
+        slot.step(action, render=False)
         distance.append(goal_distance(sim, task))
     if np.abs(sim.tcp - episode.state[-1, :3]).max() > AGREEMENT:
         raise ArtefactError(

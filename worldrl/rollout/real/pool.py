@@ -1,49 +1,27 @@
-"""Supervised worker processes: started by spawn, restarted a limited number of times, always ended."""
+"""Worker processes of the embedded suite, each with a share of the episodes; restarted a limited number of times."""
 
 from __future__ import annotations
 
-import json
 import logging
-import signal
+import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import wait
-from multiprocessing.context import SpawnProcess
 from types import TracebackType
 from typing import Any
 
 from worldrl.core.errors import WorkerError
-from worldrl.core.types import Episode
-from worldrl.rollout.real.specs import EpisodeOutcome
-from worldrl.rollout.real.worker import decode_result, worker_main
-from worldrl.rollout.real.worker_task import Assignment, WorkerTask
-from worldrl.simulators.process import JOIN_S, STARTUP_S, describe_exit
-from worldrl.workers.link.wire import WireError, decode
+from worldrl.rollout.real.episodes import Result
+from worldrl.rollout.real.worker import Assignment, WorkerTask, decode_result
+from worldrl.simulators.process import Launch, SimulatorProcess, WorkerDied
 
-Result = tuple[int, Episode | EpisodeOutcome]
-
+TARGET = "worldrl.rollout.real.worker:Share"
 NO_EPISODE = -1
 """In place of an episode's position: a worker that is lost before it begins one."""
 
 logger = logging.getLogger(__name__)
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Start a process with Ctrl-C blocked: a worker inherits that, and ignores the signal once it can.
-
-    Otherwise Ctrl-C would end a worker that still imports with a traceback on the terminal.
-    """
-    resource_tracker.ensure_running()  # its own start would unblock the signal half-way
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Worker:
@@ -57,90 +35,60 @@ class Worker:
         self._share, self._timeout_s, self._restarts, self._most = share, timeout_s, restarts, recycle_after
         self._remaining: dict[int, Assignment] = {item.position: item for item in share.episodes}
         self._started: set[int] = set()
-        self._restarted = set(share.restarted)
         self._losses: Counter[int] = Counter()
         self._start()
 
     def _start(self) -> None:
-        context = get_context("spawn")
-        self.connection, theirs = context.Pipe(duplex=False)
         self._given = list(self._remaining)[: self._most]
-        episodes = [self._remaining[position] for position in self._given]
-        share = replace(self._share, episodes=episodes, restarted=self._restarted)
-        self.process: SpawnProcess = context.Process(
-            target=worker_main,
-            args=(theirs, json.dumps(share.to_json())),
-            name=f"worldrl-worker-{self.number}",
-            daemon=True,
-        )
-        with _interrupts_held():
-            self.process.start()
-        theirs.close()  # only the worker may hold this end, or its death would not end the pipe
-        self._call, self._position = "start", -1
+        share = replace(self._share, episodes=[self._remaining[position] for position in self._given])
+        launch = Launch("worldrl", sys.executable, TARGET, {"share": share.to_json()}, shared=True)
+        self.process = SimulatorProcess(launch, number=self.number, timeout_s=self._timeout_s)
         self._started.clear()
-        self._last_s = time.monotonic() + max(0.0, STARTUP_S - self._timeout_s)
 
     def _continue(self) -> None:
         """Begin the remaining episodes in a fresh process after the last one's end; without any, be finished."""
         self.finished = not self._remaining
-        if not self.finished:
-            self.stop()
+        if self.finished:
+            self.process.send({"kind": "stop"})
+        else:
+            self.process.stop()
             self._start()
 
-    def restart_deadline(self) -> None:
-        """Restart the count of its silence."""
-        self._last_s = time.monotonic()
+    def receive(self) -> tuple[int, Result] | None:
+        """Read one message; return a result where it is one. The next one is asked for at once.
 
-    def extend_deadline(self, seconds: float) -> None:
-        """Add the time in which nobody listened (s)."""
-        self._last_s += seconds
-
-    @property
-    def patience_s(self) -> float:
-        """Seconds until its silence is too long."""
-        return self._last_s + self._timeout_s - time.monotonic()
-
-    def receive(self) -> Result | None:
-        """Read one message; return a result where it is one.
-
-        Raises EOFError (the worker is gone). Raises WorkerError (it reports an exception, or sent something that is not
-        a message).
+        Raises WorkerDied (the worker is gone, or sent something that is not a message). Raises WorkerError (it reports
+        an exception).
         """
         try:
-            header, arrays = decode(self.connection.recv_bytes())
-        except WireError as error:
-            raise WorkerError(f"{self._place()} sent something that is not a message ({error})") from error
-        self.restart_deadline()
+            reply = self.process.receive()
+        except WorkerError as error:
+            raise WorkerError(f"{self._place()} failed: {error}") from error
+        self._started.add(self.process.slot)
+        if reply is None:
+            return None
+        header, arrays = reply
         if header["kind"] == "finished":
             self._continue()
-        elif header["kind"] == "failed":
-            raise WorkerError(f"{self._place()} failed: {header['error']}\n{header['traceback']}")
-        elif header["kind"] == "pulse":
-            self._call, self._position = header["call"], header["position"]
-            self._started.add(self._position)
-        else:
-            result = decode_result(header, arrays)
-            del self._remaining[result[0]]
-            del self._losses[NO_EPISODE]
-            return result
-        return None
+            return None
+        self.process.send({"kind": "next"})
+        if header["kind"] == "ready":
+            return None
+        result = decode_result(header, arrays)
+        del self._remaining[result[0]]
+        del self._losses[NO_EPISODE]
+        return result
 
     def _place(self) -> str:
-        item = self._remaining.get(self._position)
-        return f"worker {self.number} ({item.spec.describe() if item else 'no episode'}, at {self._call!r})"
+        item = self._remaining.get(self.process.slot)
+        return f"worker {self.number} ({item.spec.describe() if item else 'no episode'}, at {self.process.call!r})"
 
-    def restart(self) -> None:
-        """Replace a worker that is dead or silent.
+    def restart(self, end: WorkerDied) -> None:
+        """Replace a worker that is dead or was silent.
 
         Raises WorkerError (one of its episodes has lost it too often, or it dies before any begins).
         """
-        silent = self.process.is_alive() and self.patience_s <= 0
-        if silent:
-            self.process.kill()
-        self.process.join(JOIN_S)
-        end = f"was silent for {self._timeout_s:g} s and killed" if silent else describe_exit(self.process.exitcode)
         report = f"{self._place()} {end}"
-        self.connection.close()
         if not self._remaining.keys() & self._given:  # it died after its last result: nothing is lost
             self._continue()
             return
@@ -150,20 +98,10 @@ class Worker:
             raise WorkerError(
                 f"{report}, and was restarted {self._restarts} times before; run that episode alone with workers=0 to see why"
             )
-        self._restarted |= lost
+        self._remaining |= {position: replace(self._remaining[position], restarted=True) for position in lost}
         logger.warning("%s; restarting it, %d episodes run again", report, len(lost))
+        self.process.stop()
         self._start()
-
-    def stop(self) -> None:
-        """End the process, whatever it is doing."""
-        if self.process.is_alive():
-            self.process.terminate()
-            self.process.join(JOIN_S)
-        if self.process.is_alive():
-            self.process.kill()
-        self.process.join()
-        self.process.close()
-        self.connection.close()
 
 
 class WorkerPool:
@@ -199,7 +137,7 @@ class WorkerPool:
 
     def _stop(self) -> None:
         for worker in self._workers:
-            worker.stop()
+            worker.process.stop()
 
     @property
     def finished(self) -> bool:
@@ -209,31 +147,30 @@ class WorkerPool:
     def extend_deadline(self, seconds: float) -> None:
         """Add the time in which nobody listened (s)."""
         for worker in self._workers:
-            worker.extend_deadline(seconds)
+            worker.process.extend_deadline(seconds)
 
-    def poll(self, paused: Collection[int] = ()) -> list[Result]:
+    def poll(self, paused: Collection[int] = ()) -> list[tuple[int, Result]]:
         """Wait for messages and return the results among them; a full pipe makes ``paused`` workers wait.
 
         Raises WorkerError (a worker failed, or died more often than allowed).
         """
         listening = [worker for worker in self._workers if not worker.finished and worker.number not in paused]
+        handles: list[Any] = [worker.process.connection for worker in listening]  # wait takes all with a fileno()
+        began_s = time.monotonic()
+        wait(handles, max(0.0, min(worker.process.patience_s for worker in listening)))
         for number in paused:
-            self._workers[number].restart_deadline()
-        patience_s = max(0.0, min(worker.patience_s for worker in listening))
-        handles = [handle for worker in listening for handle in (worker.connection, worker.process.sentinel)]
-        ready = set(wait(handles, patience_s))
-        results = [_attend(worker, ready) for worker in listening]
+            self._workers[number].process.extend_deadline(time.monotonic() - began_s)
+        results = [_attend(worker) for worker in listening]
         return [result for result in results if result is not None]
 
 
-def _attend(worker: Worker, ready: Collection[object]) -> Result | None:
+def _attend(worker: Worker) -> tuple[int, Result] | None:
     """Read one message of a worker, or handle its end or its silence."""
     try:
-        if worker.connection in ready or worker.connection.poll():
+        if worker.process.connection.poll(0):
             return worker.receive()
-    except (EOFError, OSError):  # the pipe ended, perhaps in the middle of a message
-        worker.restart()
-        return None
-    if worker.process.sentinel in ready or worker.patience_s <= 0:
-        worker.restart()
+        if worker.process.patience_s <= 0:
+            raise WorkerDied(worker.process.silence())
+    except WorkerDied as end:
+        worker.restart(end)
     return None

@@ -19,6 +19,7 @@ from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.rollout.agents.actors import ReplayActor
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec, spec_of
 
 SAMPLED, SAMPLED_STYLES = "sampled", 2**20
@@ -55,24 +56,20 @@ def restyle_dataset(
 ) -> list[EpisodeSpec]:
     """Replay every episode of ``source`` into the dataset ``folder``; an interrupted run is resumed.
 
-    The settings are those of :func:`restyled_specs` and :func:`~worldrl.rollout.real.collect.collect_dataset`. Returns
-    the episodes with their styles. Raises ArtefactError (``source`` is not of ``rollout_episodes`` or is randomised
+    The settings are those of :func:`restyled_specs` and :class:`~worldrl.rollout.real.rollouts.EmbeddedPlayer`. Returns
+    the episodes with their styles. Raises ArtefactError (``source`` is not of an ``EmbeddedPlayer`` or is randomised
     already, or a replay left the recorded path).
     """
     recorded = EpisodeDataset.open(source)
     if any("domain" in record.meta for record in recorded.records):
         raise ArtefactError(f"{source}: was recorded in the randomised domain, which draws its own visual styles")
-    specs = restyled_specs(recorded, styles, seed=seed)
+    specs, size = restyled_specs(recorded, styles, seed=seed), recorded.header.image_size[0]
+    options = EnvOptions(image_size=size, cameras=recorded.cameras, actions=recorded.embodiment.actions)
     collect_dataset(
         folder,
         [CollectPlan(ReplayActor(str(source)), specs)],
-        env_options=EnvOptions(
-            image_size=recorded.header.image_size[0], cameras=recorded.cameras, actions=recorded.embodiment.actions
-        ),
-        workers=workers,
-        envs_per_worker=envs_per_worker,
+        EmbeddedPlayer(options, workers, envs_per_worker, timeout_s),
         hold_steps=held_steps(recorded),
-        timeout_s=timeout_s,
     )
     check_structure(recorded, EpisodeDataset.open(folder))
     return specs

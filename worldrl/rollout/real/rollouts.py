@@ -15,102 +15,121 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from worldrl.core.errors import ProtocolError, SettingError
-from worldrl.core.types import Episode
 from worldrl.rollout.agents.actors import AnyActor
-from worldrl.rollout.real.specs import EnvOptions, EpisodeOutcome, EpisodeSpec
-from worldrl.rollout.real.worker_task import Assignment, WorkerTask, run_share
+from worldrl.rollout.real.embedded import EMBEDDED_SUITE, embedded_embodiment
+from worldrl.rollout.real.episodes import DatasetLayout, EpisodeTiming, Order, Result, positions
+from worldrl.rollout.real.slots import silent
+from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
+from worldrl.rollout.real.worker import Assignment, WorkerTask, run_share
 
 if TYPE_CHECKING:
     from worldrl.rollout.real.pool import WorkerPool
 
-Result = Episode | EpisodeOutcome
-Order = Literal["spec", "completion"]
-LEAST = {"workers": 0, "envs_per_worker": 1, "hold_steps": 0, "recycle_after": 1}
 
+@dataclass(frozen=True)
+class EmbeddedPlayer:
+    """The embedded suite, see :class:`~worldrl.rollout.real.episodes.Player`; ``options`` say how environments are made.
 
-def rollout_episodes(
-    specs: Sequence[EpisodeSpec],
-    *,
-    actor: AnyActor | Sequence[AnyActor],
-    env_options: EnvOptions,
-    workers: int = 1,
-    envs_per_worker: int = 1,
-    timeout_s: float = 120.0,
-    hold_steps: int = 0,
-    record: bool | Collection[int] = True,
-    order: Order = "spec",
-    restarts: int = 1,
-    recycle_after: int | None = None,
-) -> Iterator[Result]:
-    """Run episodes in the real simulator.
-
-    Processes start with the first ``next`` and end with the iterator; scripts with workers need a ``__main__`` guard.
-
-    Args:
-        specs: the episodes; each identity may appear once.
-        actor: of all episodes, or one for each spec.
-        env_options: how to make environments.
+    Attributes:
         workers: processes; 0 runs everything in this process, without a watchdog.
         envs_per_worker: environments stepped in lock-step by each worker, and the largest batch of a decision.
         timeout_s: longest silence of a worker (s) before it counts as dead; its start may take two minutes.
-        hold_steps: further steps after the first success before an episode ends.
-        record: True for full episodes, False for outcomes, or the positions in ``specs`` to record in full.
-        order: yield in the order of ``specs`` (buffers a few results), or as episodes finish.
         restarts: how often the same episode may lose its worker before that is an error.
         recycle_after: episodes after which a worker is replaced; None never.
-
-    Returns:
-        An iterator over one ``Episode`` (recorded positions) or ``EpisodeOutcome`` for each spec.
-
-    Raises:
-        SettingError: a number is out of range, or there is not one actor per spec.
-        ProtocolError: an episode identity appears twice.
-        WorkerEnvironmentError: workers need images, and nothing renders.
-        WorkerError: a worker raised, or died or fell silent more than ``restarts`` times on the same episode.
+        spent: the time is added to it; workers decide and simulate in one.
     """
-    from worldrl.rollout.real.pool import WorkerPool
 
-    counts = {"workers": workers, "envs_per_worker": envs_per_worker, "hold_steps": hold_steps}
-    _check(specs, actor, counts | ({} if recycle_after is None else {"recycle_after": recycle_after}), timeout_s)
-    count, positions = max(1, min(workers, len(specs))), range(len(specs))
-    each = list(actor) if isinstance(actor, Sequence) else [actor] * len(specs)
-    actors = list(dict.fromkeys(each))
-    whole = WorkerTask(
-        episodes=[Assignment(at, *pair) for at, pair in enumerate(zip(specs, map(actors.index, each), strict=True))],
-        actors=actors,
-        env_options=env_options,
-        envs_per_worker=envs_per_worker,
-        hold_steps=hold_steps,
-        record=frozenset(record if not isinstance(record, bool) else positions if record else ()),
-    )
-    if workers == 0:
-        return _arrange(run_share(whole, lambda call, position: None), order)
-    shares = [replace(whole, episodes=whole.episodes[number::count]) for number in range(count)]
-    pool = WorkerPool(shares, timeout_s=timeout_s, restarts=restarts, recycle_after=recycle_after)
-    return _pooled(pool, shares, order) if specs else iter(())
+    options: EnvOptions
+    workers: int = 1
+    envs_per_worker: int = 1
+    timeout_s: float = 120.0
+    restarts: int = 1
+    recycle_after: int | None = None
+    spent: EpisodeTiming = field(default_factory=EpisodeTiming)
+
+    def play(
+        self,
+        planned: Sequence[tuple[EpisodeSpec, AnyActor]],
+        *,
+        hold_steps: int = 0,
+        record: bool | Collection[int] = True,
+        order: Order = "spec",
+        horizon: Mapping[str, int] | None = None,
+    ) -> Iterator[Result]:
+        """Run episodes; each identity may appear once. Processes start with the first ``next`` and end with the iterator.
+
+        Raises SettingError (a number is out of range). Raises ProtocolError (an episode's identity appears twice).
+        Raises WorkerEnvironmentError (workers need images, and nothing renders). Raises WorkerError (a worker raised,
+        or died or fell silent more than ``restarts`` times on the same episode).
+        """
+        self._check(planned, hold_steps)
+        kept = positions(record, len(planned))
+        count, actors = max(1, min(self.workers, len(planned))), list(dict.fromkeys(actor for _, actor in planned))
+        whole = WorkerTask(
+            episodes=[
+                Assignment(at, spec, actors.index(actor), at in kept) for at, (spec, actor) in enumerate(planned)
+            ],
+            actors=actors,
+            env_options=self.options if horizon is None else replace(self.options, max_steps=horizon),
+            envs_per_worker=self.envs_per_worker,
+            hold_steps=hold_steps,
+        )
+        began_s = time.monotonic()
+        for result in self._played(whole, count, order) if planned else ():
+            self.spent.simulate_s += time.monotonic() - began_s
+            yield result
+            began_s = time.monotonic()
+
+    def _check(self, planned: Sequence[tuple[EpisodeSpec, AnyActor]], hold_steps: int) -> None:
+        least = {"workers": 0, "envs_per_worker": 1, "hold_steps": 0, "recycle_after": 1}
+        for name, value in {**vars(self), "hold_steps": hold_steps}.items():
+            if name in least and value is not None and value < least[name]:
+                raise SettingError(f"{name}: must be >= {least[name]}, got {value}")
+        if self.timeout_s <= 0:
+            raise SettingError(f"timeout_s: must be > 0, got {self.timeout_s}")
+        for key, times in Counter(spec.key for spec, _ in planned).items():
+            if times > 1:
+                raise ProtocolError(
+                    f"specs: (task, index, init_id, seed) = {key} appears {times} times; each counts once"
+                )
+
+    def _played(self, whole: WorkerTask, count: int, order: Order) -> Iterator[Result]:
+        from worldrl.rollout.real.pool import WorkerPool
+
+        if self.workers == 0:
+            return arranged(run_share(whole, silent), order)
+        shares = [replace(whole, episodes=whole.episodes[number::count]) for number in range(count)]
+        limits = {"timeout_s": self.timeout_s, "restarts": self.restarts, "recycle_after": self.recycle_after}
+        return _pooled(WorkerPool(shares, **limits), shares, order)
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """None: assets and physics come with it, and the protocol names the packages."""
+        return {}
+
+    def layout(self, tasks: Collection[str]) -> DatasetLayout:
+        """SettingError: one- and two-armed tasks together."""
+        return {
+            "embodiment": embedded_embodiment(tasks),
+            "cameras": self.options.cameras,
+            "image_size": self.options.image_size,
+            "suite": EMBEDDED_SUITE,
+        }
+
+    def surroundings(self, *, images: bool) -> dict[str, Any]:
+        """The renderer is stated only where the actor receives images."""
+        from worldrl.simulators.renderer import embedded_drawing
+
+        envs = max(1, self.workers) * self.envs_per_worker
+        return {"workers": self.workers, "envs": envs, **(embedded_drawing() if images else {})}
 
 
-def _check(
-    specs: Sequence[EpisodeSpec], actor: AnyActor | Sequence[AnyActor], counts: Mapping[str, int], timeout_s: float
-) -> None:
-    for name, value in counts.items():
-        if value < (low := LEAST[name]):
-            raise SettingError(f"{name}: must be >= {low}, got {value}")
-    if isinstance(actor, Sequence) and len(actor) != len(specs):
-        raise SettingError(f"actor: needs one for each of the {len(specs)} specs, got {len(actor)}")
-    if timeout_s <= 0:
-        raise SettingError(f"timeout_s: must be > 0, got {timeout_s}")
-    for key, times in Counter(spec.key for spec in specs).items():
-        if times > 1:
-            raise ProtocolError(f"specs: (task, index, init_id, seed) = {key} appears {times} times; each counts once")
-
-
-def _arrange(results: Iterator[tuple[int, Result]], order: Order) -> Iterator[Result]:
-    """Yield one process's results in the wanted order."""
+def arranged(results: Iterator[tuple[int, Result]], order: Order) -> Iterator[Result]:
+    """Yield results by position in the wanted order."""
     held = _Held(order)
     for position, item in results:
         held.add(position, item)
@@ -142,7 +161,7 @@ class _Held:
 def _pooled(pool: WorkerPool, shares: Sequence[WorkerTask], order: Order) -> Iterator[Result]:
     from worldrl.simulators.renderer import embedded_drawing
 
-    if shares[0].obs == "pixels":
+    if shares[0].draws:
         embedded_drawing()
     # Memory holds a few results at most: beyond that only the worker whose turn it is may deliver.
     window = 2 * len(shares) * shares[0].envs_per_worker

@@ -1,4 +1,4 @@
-"""Running episodes as actors observe them, and the interface of actors."""
+"""Running episodes: as actors observe them, as they are recorded step by step; and the interface of actors."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from worldrl.core.errors import SettingError
-from worldrl.core.types import PolicyObs
-from worldrl.rollout.real.specs import EpisodeSpec
+from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
+from worldrl.core.errors import SettingError, WorldrlError
+from worldrl.core.observation import image_name
+from worldrl.core.types import Episode, PolicyObs
+from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
 
 
 @dataclass
 class Row:
     """One running episode as an actor observes it.
 
-    ``env`` is its Gymnasium environment, already reset; ``obs`` the newest observation (``image``, ``command``, ...).
+    ``env`` is its Gymnasium environment, already reset, or None where it is in another process; ``slot`` its simulator's
+    number. ``obs`` is the newest observation (``image``, ``command``, ...).
     ``actor_state`` is the actor's own state of this episode. ``past`` holds observations of earlier control steps, the
     oldest first, as many as the actor asked for.
     """
@@ -29,6 +32,7 @@ class Row:
     env: Any
     obs: Mapping[str, Any]
     instruction: str
+    slot: int = 0
     actor_state: Any = field(default=None, repr=False)
     past: deque[Mapping[str, Any]] = field(default_factory=lambda: deque(maxlen=0), repr=False)
 
@@ -91,3 +95,113 @@ def _batched(
         instruction=instruction,
         more={name: stacked(name) for name in more},
     )
+
+
+def camera_frames(obs: Mapping[str, Any], cameras: tuple[str, ...]) -> NDArray[np.uint8]:
+    """Stack the cameras of one observation, uint8 ``[V, Y, X, 3]``."""
+    return np.stack([obs[image_name(camera)] for camera in cameras])
+
+
+class Recording:
+    """One running episode.
+
+    The episode ends ``hold_steps`` steps after the task was first fulfilled, or when the environment ends it.
+    ``terminated`` means that the task was fulfilled, also when it is undone while holding; every other end is a
+    truncation.
+
+    ``cameras`` are in the order of the frames' axis ``V``. Without ``keep`` only the outcome is known. The attribute
+    ``restarted`` marks an episode that a worker lost. ``domain`` is stored where not ``clean``.
+    """
+
+    def __init__(
+        self,
+        spec: EpisodeSpec,
+        *,
+        cameras: tuple[str, ...],
+        keep: bool,
+        hold_steps: int,
+        actions: ActionSpec = TOOL_ACTIONS,
+        domain: str = "clean",
+    ) -> None:
+        self.spec, self._actions = spec, actions
+        self._domain = {} if domain == "clean" else {"domain": domain}
+        self._cameras, self._keep, self._hold_steps, self.restarted = cameras, keep, hold_steps, False
+        self._frames: list[NDArray[np.uint8]] = []
+        self._state: list[NDArray[np.float32]] = []
+        self._command: list[NDArray[np.float32]] = []
+        self._action: list[NDArray[np.float32]] = []
+        self._contact: list[bool] = []
+        self._reward: list[float] = []
+        self._first_success: int | None = None
+        self._clipped = 0
+        self.ended = False
+
+    def observe(self, obs: Mapping[str, Any]) -> None:
+        """Store one frame's observation, with ``success`` and ``contact``."""
+        if not self._keep:
+            return
+        self._frames.append(camera_frames(obs, self._cameras))
+        self._state.append(np.array(obs["state"], np.float32))
+        self._command.append(np.array(obs["command"], np.float32))
+        self._contact.append(bool(obs["contact"]))
+
+    def step(
+        self,
+        action: NDArray[np.float32],
+        obs: Mapping[str, Any],
+        *,
+        env_ended: bool = False,
+        clipped: int = 0,
+    ) -> None:
+        """Store one executed action float32 ``[A]`` and the frame after it.
+
+        ``env_ended`` is the environment's terminated | truncated; ``clipped`` counts numbers decided outside the
+        robot's range.
+        """
+        success = bool(obs["success"])
+        self._clipped += clipped
+        if self._keep:
+            self._action.append(np.array(action, np.float32))
+        self._reward.append(float(success))
+        self.observe(obs)
+        if success and self._first_success is None:
+            self._first_success = len(self._reward)
+        held = self._first_success is not None and len(self._reward) >= self._first_success + self._hold_steps
+        self.ended = env_ended or held
+
+    @property
+    def fulfilled(self) -> bool:
+        """Whether the task was fulfilled in some step so far."""
+        return self._first_success is not None
+
+    def outcome(self) -> EpisodeOutcome:
+        """Return the episode's outcome."""
+        return EpisodeOutcome(
+            spec=self.spec,
+            success_once=self._first_success is not None,
+            success_at_end=self._reward[-1] > 0,
+            steps=len(self._reward),
+            first_success=self._first_success,
+            restarted=self.restarted,
+            clipped=self._clipped,
+        )
+
+    def episode(self, instruction: str) -> Episode:
+        """Return the full record; its ``meta`` is the spec's fields, ``restarted`` and ``clipped``."""
+        if not self._keep:
+            raise WorldrlError(f"{self.spec.describe()}: was run without keeping frames; ask with record=True")
+        return Episode(
+            frames=np.stack(self._frames),
+            state=np.stack(self._state),
+            command=np.stack(self._command),
+            action=np.stack(self._action),
+            reward=np.array(self._reward, np.float32),
+            contact=np.array(self._contact, np.bool_),
+            terminated=self._first_success is not None,
+            truncated=self._first_success is None,
+            instruction=instruction,
+            task=self.spec.task,
+            cameras=self._cameras,
+            meta={**self.spec.to_json(), "restarted": self.restarted, "clipped": self._clipped, **self._domain},
+            actions=self._actions,
+        )

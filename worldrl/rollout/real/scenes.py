@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from worldrl.core.rng import numpy_stream
 from worldrl.rollout.camera import Camera, scene_camera
 from worldrl.rollout.real.execution import TrueRun, point_names, points_in
+from worldrl.rollout.real.slots import EnvSlot
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
-from worldrl.rollout.real.worker_task import EnvSlot
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ def scattered_views(
 
     ``seed`` is of these draws only, independent of episodes. Yields one record per task.
     """
-    with closing(EnvSlot(EnvOptions(image_size=image_size), "pixels")) as slot:
+    with closing(EnvSlot(EnvOptions(image_size=image_size))) as slot:
         for task in tasks:
-            env, _, _ = slot.reset(EpisodeSpec(task, 0, seed, style=style))
-            yield _scattered(env, task, count, numpy_stream(seed, "scattered", task))
+            slot.reset(EpisodeSpec(task, 0, seed, style=style))
+            yield _scattered(slot.env, task, count, numpy_stream(seed, "scattered", task))
 
 
 def _scattered(env: Any, task: str, count: int, generator: np.random.Generator) -> Views:
@@ -60,5 +60,5 @@ def _scattered(env: Any, task: str, count: int, generator: np.random.Generator) 
     names, spec = point_names(task), get_task(task)
     shown = [env.unwrapped.arrange(draw_arrangement(spec, generator=generator)) for _ in range(count)]
     frame = np.stack([obs["image"] for obs, _ in shown])
-    point = np.stack([points_in(names, obs, info) for obs, info in shown])
+    point = np.stack([points_in(names, info | obs) for obs, info in shown])
     return Views(task, frame, point, names, scene_camera(env))

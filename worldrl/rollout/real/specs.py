@@ -112,7 +112,7 @@ class EpisodeOutcome:
 
     @classmethod
     def of(cls, episode: Episode) -> EpisodeOutcome:
-        """Read the outcome of a recorded episode of ``rollout_episodes``."""
+        """Read the outcome of a recorded episode of an ``EmbeddedPlayer``."""
         return cls(
             spec=spec_of(episode.meta),
             success_once=episode.success,
@@ -185,7 +185,7 @@ def domains_of(metas: Iterable[Mapping[str, Any]]) -> list[str]:
 def spec_of(meta: Mapping[str, Any], where: str = "episode") -> EpisodeSpec:
     """Return a recorded episode's spec, stored in its ``meta``; ``where`` is its dataset and number, for the message.
 
-    Raises ArtefactError (the episode was not recorded by ``rollout_episodes``).
+    Raises ArtefactError (the episode was not recorded by an ``EmbeddedPlayer``).
     """
     missing = sorted(EpisodeSpec.__dataclass_fields__.keys() - meta.keys())
     if missing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.metadata import entry_points
 
 from worldrl.core.errors import SettingError, nearest
@@ -38,18 +38,28 @@ def plugins() -> dict[str, str]:
     return {entry.name: entry.value for entry in entry_points(group=GROUP)}
 
 
-def require_suite_name(setting: str, value: str, *, others: Iterable[str] = ()) -> None:
-    """Refuse a value that names no suite; nothing is started. SettingError names the valid ones and the nearest."""
-    names = [*others, *suite_names(), *plugins()]
+def require_suite_name(value: str) -> None:
+    """Refuse a ``suite`` that does not exist; nothing is started. SettingError names the valid ones and the nearest."""
+    names = [EMBEDDED, *suite_names(), *plugins()]
     if value not in names:
-        own_adapter(setting, value, names)
+        own_adapter(value, names)
 
 
-def own_adapter(setting: str, value: str, names: Iterable[str]) -> tuple[str, str]:
+def own_adapter(value: str, names: Iterable[str]) -> tuple[str, str]:
     """File and class of ``FILE.py:Class``; SettingError names the valid ``names`` for any other value."""
     file, _, name = value.rpartition(":")
     if name.isidentifier() and file.endswith(".py"):
         return file, name
     raise SettingError(
-        f"{setting}: unknown value {value!r}{nearest(value, names)}; an adapter of your own is FILE.py:Class"
+        f"suite: unknown value {value!r}{nearest(value, names)}; an adapter of your own is FILE.py:Class"
     )
+
+
+def choose_suite_tasks(tasks: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the named tasks, or all ``names`` of a suite; SettingError for an unknown task, or one named twice."""
+    for task in tasks:
+        if task not in names:
+            raise SettingError(f"tasks: unknown task {task!r}{nearest(task, names)}")
+    if len(set(tasks)) < len(tasks):
+        raise SettingError(f"tasks: each may be named once, got {list(tasks)}")
+    return list(tasks or names)

@@ -54,7 +54,7 @@ def _target_of(name: str) -> tuple[str, str]:
     brought = plugins()
     if name in brought:
         return brought[name], ""
-    file, kind = own_adapter("suite", name, [*suite_names(), *brought])
+    file, kind = own_adapter(name, [*suite_names(), *brought])
     if not Path(file).is_file():
         raise SettingError(f"suite: there is no file {file}")
     return f"{Path(file).resolve()}:{kind}", ""

@@ -73,8 +73,8 @@ class Workers:
     image_size: int
     workers: int
     slots: int
-    restarts: int
-    recycle_after: int | None
+    restarts: int = 2
+    recycle_after: int | None = 50
     shadows: bool = True
     assets: str = ""
     fit: Fit = Fit.stretch

@@ -17,7 +17,7 @@ Answers (worker → parent)::
     rows     slots, one for each step that was taken; pictured: slots whose cameras were rendered; arrays by name, a row per
              step (pictures: per pictured, of its last step)
              instructions: after a reset, a sentence per slot where the suite words each episode, else null
-    pulse    call, slot                                           before each row, at most every PULSE_S
+    pulse    call, slot                                           before each row; before fast calls at most every PULSE_S
     failed   error, traceback                                     an exception; the process ends
     refused  error                                                a :class:`Refusal`, whose message says all; the process ends
 
@@ -51,7 +51,8 @@ from worldrl.workers.link.wire import PROTOCOL, Arrays
 
 Answer = tuple[dict[str, Any], Arrays]  # A header and its arrays
 PULSE_S = 0.5
-IMAGE = "image"  # The main camera's picture; another camera's is called `<camera>_image`
+FAST_CALLS = ("step", "act", "expert")
+IMAGE = "image"  # The main camera's image; another camera's is called `<camera>_image`
 _PARENT_CHECK_S = 1.0
 
 
@@ -302,7 +303,7 @@ def _serve(channel: Channel, target: str) -> None:
 
     def pulse(call: str, slot: int) -> None:
         nonlocal last_s
-        if time.monotonic() - last_s >= PULSE_S:
+        if call not in FAST_CALLS or time.monotonic() - last_s >= PULSE_S:
             last_s = time.monotonic()
             channel.send({"kind": "pulse", "call": call, "slot": slot})
 

@@ -51,13 +51,8 @@ def parts(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None =
     return [memoryview(_LENGTH.pack(len(head)) + head), *flat]
 
 
-def encode(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> bytes:
-    """:func:`parts` joined to one message."""
-    return b"".join(parts(header, arrays))
-
-
 def decode(message: bytes | memoryview) -> tuple[dict[str, Any], Arrays]:
-    """Unpack :func:`encode`; WireError for a damaged message. Arrays are copies, or views of a writable one."""
+    """Unpack :func:`parts` joined to one message; WireError for a damaged one. Arrays are copies, or views of a writable one."""
     try:
         (length,) = _LENGTH.unpack_from(message)
         offset = _LENGTH.size + length
