@@ -6,8 +6,7 @@ A job writes::
     class TrainPolicySettings:
         steps: int = setting(2000, "optimiser steps")
 
-and :func:`compose` fills it from ``configs/<command>/`` and the command line. Other modules see no ``DictConfig``.
-Hydra and OmegaConf are imported inside the functions that need them, so importing settings is cheap.
+and :func:`compose` fills it from ``configs/<command>/`` and the command line. Functions import Hydra where they need it.
 """
 
 from __future__ import annotations
