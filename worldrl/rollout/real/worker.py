@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,8 +24,10 @@ from worldrl.rollout.agents.actors import AnyActor, PolicyActor, actor_from_json
 from worldrl.rollout.real.episodes import Planned, Result, play
 from worldrl.rollout.real.slots import EmbeddedSlots, Pulse
 from worldrl.rollout.real.specs import EnvOptions, EpisodeOutcome, EpisodeSpec
-from worldrl.workers.link.server import Answer
-from worldrl.workers.link.wire import Arrays
+
+if TYPE_CHECKING:
+    from worldrl.workers.link.server import Answer
+    from worldrl.workers.link.wire import Arrays
 
 
 @dataclass(frozen=True)
