@@ -104,16 +104,27 @@ def read_rows(folder: ExternalFolder, file: Path, columns: Iterable[str]) -> pa.
 def number_faults(folder: ExternalFolder, file: Path, table: pa.Table) -> dict[int, str]:
     """Return what is wrong with the numbers of a table with episode and frame, by episode."""
     found: dict[int, str] = {}
-    episodes, frames = (table[name].to_pylist() for name in PLACE)
     for name in table.column_names:
         feature = folder.features.get(name)
-        if feature is None or feature.is_image or name in (*PLACE, "task_index"):
+        if feature is None or feature.is_image or name in (*PLACE, "task_index") or _are_sound(feature, table[name]):
             continue
+        episodes, frames = (table[name].to_pylist() for name in PLACE)
         for problem, wrong in _problems(feature, table[name]):
             for row in np.flatnonzero(wrong).tolist():
                 number = int(episodes[row])
                 found.setdefault(number, f"{file}: episode {number}, field {name!r} {problem.format(frames[row])}")
     return found
+
+
+def _are_sound(feature: Feature, column: pa.ChunkedArray) -> bool:
+    """Whether float32 numbers have none of the problems, for a tenth of the time; False leaves it open."""
+    values = column.combine_chunks()
+    if pa.types.is_fixed_size_list(values.type) and values.type.list_size == int(np.prod(feature.shape)):
+        nested, values = values.null_count, values.flatten()
+    else:
+        nested = int(feature.shape != (1,))
+    sound = not nested and not values.null_count and pa.types.is_float32(values.type) and feature.dtype != "bool"
+    return sound and bool(np.isfinite(values.to_numpy()).all())
 
 
 def _problems(feature: Feature, column: pa.ChunkedArray) -> Sequence[tuple[str, NDArray[np.bool_]]]:
