@@ -83,6 +83,7 @@ def test_the_word_own_takes_them_back(tmp_path, pip, monkeypatch):
     monkeypatch.setattr(setup, "check_libero", lambda settings: {})
     folder = environment_folder("libero")
     interpreter(folder).parent.mkdir(parents=True)
+    setup.remember(SetupSettings("libero"), folder)  # built, so that nothing is installed
     write(tmp_path / "mine", "flood")
     setup.ready(SetupSettings("libero", assets=str(tmp_path / "mine"), assets_note="flood"), LIBERO, folder)
     setup.ready(SetupSettings("libero", assets="own"), LIBERO, folder)
