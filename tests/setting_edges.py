@@ -186,13 +186,13 @@ def without_jobs(only: type[Any] | None = None) -> Iterator[None]:
         raise Started
 
     load, schema = Command.load, Command.schema
-    Command.load = lambda self: (begin, load(self)[1])  # type: ignore[method-assign]
+    Command.load = lambda self: (begin, load(self)[1])
     if only is not None:
-        Command.schema = lambda self, given: only  # type: ignore[method-assign]
+        Command.schema = lambda self, given: only
     try:
         yield
     finally:
-        Command.load, Command.schema = load, schema  # type: ignore[method-assign]
+        Command.load, Command.schema = load, schema
 
 
 def lines_outside(name: str, given: dict[str, str]) -> Iterator[tuple[list[str], str]]:

@@ -184,7 +184,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
     presets = tmp_path / "collect" / "preset"
     presets.mkdir(parents=True)
     (tmp_path / "collect" / "config.yaml").write_text(
-        "defaults:\n  - collect_schema\n  - _self_\n  - preset: cpu\nfast: true\nrl:\n  steps: 7\n"
+        "defaults:\n  - _self_\n  - preset: cpu\nfast: true\nrl:\n  steps: 7\n"
     )
     (presets / "cpu.yaml").write_text("# @package _global_\n")
     (presets / "tiny.yaml").write_text("# @package _global_\nrl:\n  steps: 2\n")

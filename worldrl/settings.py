@@ -155,7 +155,6 @@ def compose_plain(command: str, schema: type[Any], given: Mapping[str, str]) -> 
     """Compose like :func:`compose`, but return plain values; missing ones are ``REQUIRED``."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
-    from hydra.core.config_store import ConfigStore
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -164,11 +163,10 @@ def compose_plain(command: str, schema: type[Any], given: Mapping[str, str]) -> 
     _check_preset(command, preset)
     node = _schema_node(schema)
     literal, grammar = _check_overrides(command, schema, node, given)
-    ConfigStore.instance().store(name=f"{command}_schema", node=node)
     try:
         with initialize_config_dir(str(config_dir() / command), version_base="1.3"):
-            config = hydra_compose("config", overrides=[f"preset={preset}", *grammar])
-        plain = cast("dict[str, Any]", OmegaConf.to_container(config, resolve=True))
+            given_values = hydra_compose("config", overrides=[f"preset={preset}", *grammar])
+        plain = cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.merge(node, given_values), resolve=True))
     except (HydraException, OmegaConfBaseException) as error:
         raise SettingError(f"configs/{command}: {_first_lines(error)}") from error
     for key, text in literal.items():
@@ -229,6 +227,7 @@ def _check_overrides(
     hints = {row.key: row.hint for row in describe(schema)}
     literal: dict[str, str | list[str] | None] = {}
     grammar: list[str] = []
+    trial = copy.deepcopy(node)
     for key, text in given.items():
         if key == "preset":
             continue
@@ -250,13 +249,13 @@ def _check_overrides(
             literal[key] = None if text == "null" and bare_hint(hints[owner]) is not hints[owner] else text
         else:
             grammar.append(f"++{key}={text}")
-            value = _typed(node, key, text, hints[owner])
+            value = _typed(trial, key, text, hints[owner])
             check_range(key, value, command)  # before the whole command is composed
     return literal, grammar
 
 
-def _typed(node: Any, key: str, text: str, hint: Any) -> Any:
-    """Parse a value and require the setting's type."""
+def _typed(trial: Any, key: str, text: str, hint: Any) -> Any:
+    """Parse a value, require the setting's type, and set it in ``trial``."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
@@ -264,7 +263,7 @@ def _typed(node: Any, key: str, text: str, hint: Any) -> Any:
 
     try:
         value = OverridesParser.create().parse_override(f"++{key}={text}").value()
-        OmegaConf.update(copy.deepcopy(node), key, value, force_add=True)
+        OmegaConf.update(trial, key, value, force_add=True)
         return value
     except (HydraException, OmegaConfBaseException) as error:
         raise SettingError(f"{key} must be {type_text(hint)}, got {text!r}{_as_list(key, text, hint)}") from error
