@@ -177,6 +177,13 @@ def test_an_import_that_never_ends_is_one_line_that_says_how_to_wait_longer(tmp_
         assert f"WORLDRL_STARTUP_S must be a positive number of seconds, got '{text}'" in capsys.readouterr().err
 
 
+def test_a_longer_start_is_allowed_to_the_workers_as_well(monkeypatch):
+    monkeypatch.setenv("WORLDRL_STARTUP_S", "345")
+    assert find_suite(SUITE).worker_config(Workers(("scene",), 16, 1, 1, 0, None)).launch.startup_s == 345
+    monkeypatch.setenv("WORLDRL_STARTUP_S", "20")
+    assert find_suite(SUITE).worker_config(Workers(("scene",), 16, 1, 1, 0, None)).launch.startup_s == 120
+
+
 def test_names_that_select_nothing_are_refused(capsys, tmp_path):
     for value, message in (
         ("lab.py:Reach", "there is no file lab.py"),

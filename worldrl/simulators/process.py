@@ -53,6 +53,7 @@ class Launch:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     shared: bool = False
+    startup_s: float = STARTUP_S  # time limit of its first message, where it is longer than the pool's
 
     @property
     def environment(self) -> dict[str, str]:
@@ -81,10 +82,10 @@ class WorkerDied(Exception):  # noqa: N818  (the pool decides whether it is an e
 class SimulatorProcess:
     """One worker process, ``number`` in its pool.
 
-    ``timeout_s`` is the longest silence while an answer is expected (s); the start may take ``startup_s``.
+    ``timeout_s`` is the longest silence while an answer is expected (s); the start may take the launch's ``startup_s``.
     """
 
-    def __init__(self, launch: Launch, *, number: int, timeout_s: float, startup_s: float = STARTUP_S) -> None:
+    def __init__(self, launch: Launch, *, number: int, timeout_s: float) -> None:
         self.number, self._launch, self._timeout_s = number, launch, timeout_s
         self.suite: dict[str, Any] = {}
         self.call, self.slot = "start", -1
@@ -108,7 +109,7 @@ class SimulatorProcess:
         finally:
             theirs.close()  # only the worker may hold this end, or its death would not end the pipe
         self.connection = Channel(ours)
-        self._heard_s = time.monotonic() + max(0.0, startup_s - timeout_s)
+        self._heard_s = time.monotonic() + max(0.0, launch.startup_s - timeout_s)
         self.send({"kind": "hello", "protocol": PROTOCOL, "options": dict(launch.options)})
 
     def send(self, header: Mapping[str, Any], arrays: Arrays | None = None) -> None:

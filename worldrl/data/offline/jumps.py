@@ -102,7 +102,7 @@ def _beyond(after: NDArray[np.float32], before: NDArray[np.float32], bound: NDAr
     for begin in range(0, len(after), CHUNK):
         part = slice(begin, begin + CHUNK)
         beyond = np.abs(after[part] - before[part]) > limit
-        if beyond.any():  # reducing whole chunks first is three times faster than row by row
+        if beyond.any():  # one flat look first: few chunks hold a jump
             result[part] = beyond.any(axis=1)
     return result
 

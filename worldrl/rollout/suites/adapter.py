@@ -9,6 +9,7 @@ import contextlib
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -64,6 +65,7 @@ class AdapterSuite(Suite):
             raise SettingError(f"cameras: {self.name} has {', '.join(self.spec.cameras)}, got {', '.join(unknown)}")
         options = {"target": self._target, "cameras": list(asked.cameras), "image_size": asked.image_size}
         launch = Launch(self.name, self.python, TARGET, options, _variables())
+        launch = replace(launch, startup_s=max(launch.startup_s, _startup_s()))
         return WorkerConfig(launch, asked.workers, asked.slots, asked.restarts, asked.recycle_after)
 
     def without_expert(self) -> tuple[str, ...] | None:
@@ -100,8 +102,9 @@ def _startup_s() -> float:
 
 @cache
 def _described(setting: str, target: str, python: str) -> dict[str, Any]:
-    launch, limit_s = Launch(setting, python, TARGET, {"target": target}, _variables()), _startup_s()
-    process = SimulatorProcess(launch, number=0, timeout_s=limit_s, startup_s=limit_s)
+    limit_s = _startup_s()
+    launch = Launch(setting, python, TARGET, {"target": target}, _variables(), startup_s=limit_s)
+    process = SimulatorProcess(launch, number=0, timeout_s=limit_s)
     try:
         return process.answer()[0]["suite"]
     except WorkerDied as end:
