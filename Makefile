@@ -15,7 +15,7 @@ demo: setup
 	@echo "report: $(CURDIR)/runs/train-vla/report.html"
 
 test: setup
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 setup: $(INSTALLED)
 

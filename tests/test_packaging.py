@@ -159,7 +159,7 @@ def dry_run(*targets: str) -> list[str]:
     ("target", "command"),
     [
         ("demo", "none/bin/worldrl train-vla"),
-        ("test", "none/bin/python -m pytest -q -n 2"),
+        ("test", "none/bin/python -m pytest -q -n 2 --dist worksteal"),
         ("lint", "none/bin/ruff check ."),
         ("types", "none/bin/pyright --pythonpath none/bin/python"),
         ("spell", "none/bin/codespell"),

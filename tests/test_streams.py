@@ -148,6 +148,8 @@ def test_torchs_own_words_for_lost_memory_are_one_line() -> None:
         torch.empty(2**60)
     assert "too little memory" in str(machine_fault(caught.value))
     assert "too little memory" in str(machine_fault(torch.OutOfMemoryError("CUDA out of memory")))
+    assert "too little memory" in str(machine_fault(ImportError("a.so: failed to map segment from shared object")))
+    assert machine_fault(ImportError("no module named x")) is None
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), OSError(errno.ENOSPC, "full"), RunDirectoryError("refused")])

@@ -71,7 +71,7 @@ COSTS: dict[str, tuple[float, Callable[[float], float] | None, str]] = {
 
 _NAMES: tuple[tuple[Range, str], ...] = (
     (COUNT, "accumulate|ahead|attempts|backbone_stride|batch|batch_size|block|capacity|checkpoint_epochs|checkpoint_every|"
-            "checkpoint_steps|children|chunk_length|chunks|clip_frames|clusters|codec_batch|context|cycles|"
+            "checkpoint_steps|children|chunk_length|chunks|clip_frames|clusters|codec_batch|context|cycles|debounce|"
             "distill_sampling_steps|distill_teacher_steps|envs|envs_per_worker|evaluate_every|every|explore_steps|explored|"
             "frame_stride|gate_episodes|generations|group_size|groups|horizon|horizons|iterations|keyframe_margin|length|log_every|max_epochs|"
             "max_episode_steps|members|minibatch|near_goal_weight|outcome_batch|patch|patience|proposals|prune_interval|"
@@ -79,15 +79,15 @@ _NAMES: tuple[tuple[Range, str], ...] = (
             "snapshot_steps|speed_chunks|speed_rows|stage_chunks|stages|starts_per_task|truncate_after|unroll|"
             "updates_per_step|window|elites|holdout_most"),
     (AT_LEAST_TWO, "bins"),
-    (FROM_ZERO, "blind_episodes|bootstrap_rows|candidates|clone_steps|codec_steps|debounce|demonstrations|distill_steps|"
+    (FROM_ZERO, "blind_episodes|bootstrap_rows|candidates|clone_steps|codec_steps|demonstrations|distill_steps|"
                 "episodes|epochs|evaluation_episodes|executed|executed_plans|expert_episodes|failures|filmstrips|first_index|"
                 "first_step|hold_steps|imagined_episodes|imagined_rollouts|latency|learning_starts|memory_frames|min_epochs|"
                 "noisy_episodes|noisy_from|noisy_steps|outcome_episodes|outcome_steps|policy_episodes|prompts|prune_depth|"
                 "prune_stop|rank|refinement_steps|resampled_rollouts|restarts|restorer_steps|rows|sampling_steps|scattered|seeds|"
                 "shift_pixels|splits|steps|stride|styles|target_critics|verify|version|video_episodes|videos|wander_episodes|"
                 "warmup_steps|critics|components"),
-    (SIZE, "channels|condition|features|heads|hidden|image_size|text_width|value_width"),
-    (SIZE_OR_NONE, "width|keypoints|lora_rank"),
+    (SIZE, "channels|condition|features|heads|hidden|image_size|text_width|value_width|width"),
+    (SIZE_OR_NONE, "keypoints|lora_rank|restorer.width"),
     (MODULES, "levels|order"),
     (MODULES_OR_NONE, "blocks|depth|ensemble_size"),
     (Range(1, 4096), "threads"),
@@ -99,11 +99,11 @@ _NAMES: tuple[tuple[Range, str], ...] = (
            "restorer_learning_rate"),
     (NON_NEGATIVE, "clone_rate|temperature_rate"),
     (SHARE, "alpha|blur|bootstrap|codec_share|command_dropout|confirmed|discordant|distance|event_share|extremes_share|"
-            "final_rate|first_chunk_share|first_share|held_out|held_out_fraction|holdout_share|imagined_share|improvement|"
+            "final_rate|first_chunk_share|first_share|holdout_share|imagined_share|improvement|"
             "keep_high|keep_low|min_threshold|near_goal_share|negative_share|noise_correlation|p_keyframe|precision|"
             "pure_noise_share|real_ratio|real_share|recall|refinement_share|static_share|target_precision|threshold|"
             "trained_share|validation_share|discount|gamma|reward_discount|uncertainty_discount|cosine|power|rate"),
-    (BELOW_ONE, "action_dropout|dropout|outcome_dropout|ema_decay"),
+    (BELOW_ONE, "action_dropout|dropout|outcome_dropout|ema_decay|held_out|held_out_fraction"),
     (POSITIVE_SHARE, "polyak|tau|diff"),
     (POSITIVE, "advantage_clip|advantage_max|churn_noise|clip|clip_low|clip_high|clip_norm|dual_clip|largest_temperature|"
                "log_sigma_std|lora_alpha|rho|sigma_data|sigma_high|sigma_low|sigma_start|temperature|min_disk_gb|"
@@ -139,13 +139,12 @@ _NARROWER: tuple[tuple[Range, str], ...] = (
     (AT_LEAST_TWO, "policies.resampled_rollouts|execution.members|alignment.group_size|branch_grpo.children|sol_rl.explored|"
                    "step_aware_preference.candidates|near_goal_weight|grpo.group_size|trust.resampled_rollouts|"
                    "make-dataset.rows"),
-    (SIZE, "train-policy.model.width|train-idm.model.width|grasp.width|policy.width|train-policy.model.keypoints|"
-           "train-idm.model.keypoints|grasp.keypoints|policy.keypoints|trust.idm.model.width|trust.idm.model.keypoints|"
-           "trust.grasp.model.width|trust.grasp.model.keypoints|train-offline.ensemble.width|memory.width"),
+    (SIZE, "train-policy.model.keypoints|train-idm.model.keypoints|grasp.keypoints|policy.keypoints|"
+           "trust.idm.model.keypoints|trust.grasp.model.keypoints"),
     (MODULES, "train-policy.model.blocks|train-idm.model.blocks|trust.idm.model.blocks|trust.grasp.model.blocks|grasp.blocks|"
               "policy.blocks|unet.blocks|"
               "train-world-model.model.outcome.ensemble_size|world_model.outcome.ensemble_size|train-offline.ensemble.depth"),
-    (BELOW_ONE, "command_dropout|jitter|held_out_fraction|wan.model.dynamics.memory_noise|step_aware_preference.gap"),
+    (BELOW_ONE, "command_dropout|jitter|wan.model.dynamics.memory_noise|step_aware_preference.gap"),
     (SHARE, "success.noise_weight|train-idm.training.beta|trust.idm.training.beta|agent.kappa|agent.asymmetry"),
     (OPEN_SHARE, "dynamics.refinement_sigma|ratio.clip|ensemble_training.holdout_share|agent.mixing"),
     (POSITIVE_SHARE, "make-dataset.training.gamma|dance_grpo.trained_share|branch_grpo.extremes_share|self_training.imagined_share|trust.idm.real_share|"

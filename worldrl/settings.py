@@ -153,20 +153,16 @@ def compose(command: str, schema: type[T], given: Mapping[str, str]) -> T:
 
 def compose_plain(command: str, schema: type[Any], given: Mapping[str, str]) -> dict[str, Any]:
     """Compose like :func:`compose`, but return plain values; missing ones are ``REQUIRED``."""
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     preset = given.get("preset", Preset.cpu.value)
     _check_preset(command, preset)
-    node = _schema_node(schema)
-    literal, grammar = _check_overrides(command, schema, node, given)
     try:
-        with initialize_config_dir(str(config_dir() / command), version_base="1.3"):
-            given_values = hydra_compose("config", overrides=[f"preset={preset}", *grammar])
-        plain = cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.merge(node, given_values), resolve=True))
+        node = copy.deepcopy(_without_overrides(schema, config_dir() / command, preset))
+        literal = _set_overrides(command, schema, node, given)
+        plain = cast("dict[str, Any]", OmegaConf.to_container(node, resolve=True))
     except (HydraException, OmegaConfBaseException) as error:
         raise SettingError(f"configs/{command}: {_first_lines(error)}") from error
     for key, text in literal.items():
@@ -220,14 +216,12 @@ def _check_preset(command: str, preset: str) -> None:
         )
 
 
-def _check_overrides(
+def _set_overrides(
     command: str, schema: type[Any], node: Any, given: Mapping[str, str]
-) -> tuple[dict[str, str | list[str] | None], list[str]]:
-    """Check each override on its own; return literal texts by key, and the rest in Hydra's grammar."""
+) -> dict[str, str | list[str] | None]:
+    """Check each override on its own, and set it in ``node``; return literal texts by key, which are not set."""
     hints = {row.key: row.hint for row in describe(schema)}
     literal: dict[str, str | list[str] | None] = {}
-    grammar: list[str] = []
-    trial = copy.deepcopy(node)
     for key, text in given.items():
         if key == "preset":
             continue
@@ -248,14 +242,12 @@ def _check_overrides(
                 raise SettingError(f"{owner}.{name} takes one text; give {owner}.{name}='{rest}={text}'")
             literal[key] = None if text == "null" and bare_hint(hints[owner]) is not hints[owner] else text
         else:
-            grammar.append(f"++{key}={text}")
-            value = _typed(trial, key, text, hints[owner])
-            check_range(key, value, command)  # before the whole command is composed
-    return literal, grammar
+            check_range(key, _set_typed(node, key, text, hints[owner]), command)
+    return literal
 
 
-def _typed(trial: Any, key: str, text: str, hint: Any) -> Any:
-    """Parse a value, require the setting's type, and set it in ``trial``."""
+def _set_typed(node: Any, key: str, text: str, hint: Any) -> Any:
+    """Parse a value of Hydra's grammar, require the setting's type, and set it in ``node``."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
@@ -263,7 +255,7 @@ def _typed(trial: Any, key: str, text: str, hint: Any) -> Any:
 
     try:
         value = OverridesParser.create().parse_override(f"++{key}={text}").value()
-        OmegaConf.update(trial, key, value, force_add=True)
+        OmegaConf.update(node, key, value, force_add=True)
         return value
     except (HydraException, OmegaConfBaseException) as error:
         raise SettingError(f"{key} must be {type_text(hint)}, got {text!r}{_as_list(key, text, hint)}") from error
@@ -276,8 +268,10 @@ def _as_list(key: str, text: str, hint: Any) -> str:
 
 
 @cache
-def _schema_node(schema: type[Any]) -> Any:
-    """Make the typed OmegaConf node of a dataclass; frozen nested records become composable."""
+def _without_overrides(schema: type[Any], folder: Path, preset: str) -> Any:
+    """Make the typed OmegaConf node of a dataclass with a command's YAML files; frozen nested records become composable."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
     from omegaconf import DictConfig, OmegaConf
 
     node = OmegaConf.structured(schema)
@@ -290,7 +284,8 @@ def _schema_node(schema: type[Any]) -> Any:
                 unlock(child)
 
     unlock(node)
-    return node
+    with initialize_config_dir(str(folder), version_base="1.3"):
+        return OmegaConf.merge(node, hydra_compose("config", overrides=[f"preset={preset}"]))
 
 
 def build(hint: Any, value: Any, path: str = "") -> Any:

@@ -93,11 +93,15 @@ def machine_fault(error: BaseException) -> str | None:
 
 
 def _lacks_memory(error: BaseException) -> bool:
-    """Whether memory ended: Python's error, or one of torch, whose allocator on CPUs has a RuntimeError without class."""
+    """Whether memory ended: Python's error, or one of torch, whose allocator on CPUs has a RuntimeError without class.
+
+    Many threads can leave no address space for a library that is imported later.
+    """
     of_torch = isinstance(error, RuntimeError) and (
         "allocate memory" in str(error) or "not enough memory" in str(error)
     )
-    return isinstance(error, MemoryError) or of_torch or type(error).__name__ == "OutOfMemoryError"
+    unmapped = isinstance(error, ImportError) and "failed to map segment" in str(error)
+    return isinstance(error, MemoryError) or of_torch or unmapped or type(error).__name__ == "OutOfMemoryError"
 
 
 def say(text: str) -> None:

@@ -209,6 +209,13 @@ def test_a_codec_that_nothing_trains_is_refused(make_settings):
     make_settings(training=untrained, model=pixels)
 
 
+def test_more_successive_frames_than_an_episode_has_are_refused(make_settings):
+    settings = make_settings()
+    settings.model.outcome.debounce = 1000
+    with pytest.raises(SettingError, match=r"outcome\.debounce: 1000 frames .* the longest episode has \d+; give fewer"):
+        train_world_model.main(settings)
+
+
 def test_without_held_out_episodes_nothing_is_measured(make_settings, tmp_path):
     metrics = train_world_model.main(make_settings(held_out=0.0, gates="stop", store_dtype="float16"))
     assert metrics["gates"] == []

@@ -68,6 +68,12 @@ def test_the_score_is_the_largest_threshold_that_still_fires():
                 assert (first.item() >= 0) == fires
 
 
+def test_a_rollout_of_fewer_frames_than_must_succeed_has_no_score():
+    probability = np.ones((2, 3), np.float32)
+    assert debounced_score(probability, 3).tolist() == [1, 1]
+    assert debounced_score(probability, 4).tolist() == [0, 0]
+
+
 def test_counts():
     predicted, actual = np.array([1, 1, 0, 0, 1], bool), np.array([1, 0, 1, 0, 1], bool)
     assert precision_recall(predicted, actual) == {"tp": 2, "fp": 1, "fn": 1, "tn": 1}

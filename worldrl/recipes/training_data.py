@@ -89,6 +89,15 @@ def offers(settings: str, takes: Callable[[int], object]) -> Offer:
     return offer
 
 
+def require_debounce(debounce: int, longest: int) -> None:
+    """Refuse an outcome that needs more successive frames than the ``longest`` episode has; SettingError."""
+    if debounce > longest:
+        raise SettingError(
+            f"outcome.debounce: {debounce} frames must succeed one after another, but the longest episode has {longest}; "
+            "give fewer"
+        )
+
+
 def note_events(episodes: Iterable[Episode], what: str) -> None:
     """Print a note where no gripper changes and no contact begins in ``what``: ``event_share`` has no effect there."""
     if not any(keyframes(episode) for episode in episodes):

@@ -55,7 +55,12 @@ def precision_recall(predicted: NDArray[np.bool_], actual: NDArray[np.bool_]) ->
 
 
 def debounced_score(probability: NDArray[np.float32], debounce: int) -> NDArray[np.float32]:
-    """Largest threshold at which each rollout counts as success, ``[B]``: max_t min_{0 <= k < debounce} p_{t+k}."""
+    """Largest threshold at which each rollout counts as success, ``[B]``: max_t min_{0 <= k < debounce} p_{t+k}.
+
+    0 for rollouts of fewer frames than ``debounce``.
+    """
+    if probability.shape[1] < debounce:
+        return np.zeros(len(probability), np.float32)
     windows = np.lib.stride_tricks.sliding_window_view(probability, debounce, axis=1)
     return windows.min(axis=-1).max(axis=-1)
 

@@ -26,6 +26,7 @@ from worldrl.methods.rl.improve import Improvement
 from worldrl.policies.token.policy import TokenPolicyConfig
 from worldrl.recipes.run import choose_tasks
 from worldrl.recipes.stages import held_out_count
+from worldrl.recipes.training_data import require_debounce
 from worldrl.recipes.world_model.start import (
     SCRATCH,
     check_start,
@@ -119,6 +120,9 @@ def resolve(settings: TrainVlaSettings) -> Plan:
         check_wan_start(settings.start, settings.wan)
     check_policy_fits(settings)
     require_robot(settings.start, plan.suite.embodiment)
+    if settings.start == SCRATCH:
+        world = settings.wan.model if settings.backbone == WAN else settings.world_model
+        require_debounce(world.outcome.debounce, max(plan.horizons.values()) + 1)
     return plan
 
 

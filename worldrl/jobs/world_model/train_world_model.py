@@ -30,6 +30,7 @@ from worldrl.recipes.training_data import (
     offers,
     open_datasets,
     require_cameras,
+    require_debounce,
     require_image_size,
     require_instructions,
 )
@@ -168,6 +169,8 @@ def _begin(
     else:
         episodes = [episode for dataset in datasets for episode in dataset.load()]
     training, calibration, gates = split_held_out(episodes, settings.held_out, seed=settings.seed)
+    longest = max(record.rows for dataset in datasets for record in dataset.records)
+    require_debounce(model.config.outcome.debounce, longest)
     note_events(training, f"the {len(training)} training episodes")
     return model, training, calibration, gates
 
