@@ -128,10 +128,8 @@ def keys_of(schema: type[Any]) -> list[str]:
 def compose(command: str, schema: type[T], given: Mapping[str, str]) -> T:
     """Compose a command's settings: dataclass defaults, then YAML, then preset, then the command line.
 
-    ``given`` is text by dotted key as of :func:`parse_overrides`; its ``preset`` chooses the preset.
-
-    Raises:
-        SettingError: unknown key, wrong type, missing value, or a check of the dataclass failed.
+    ``given`` is text by dotted key as of :func:`parse_overrides`; its ``preset`` chooses the preset. Raises
+    SettingError: unknown key, wrong type, missing value, or a check of the dataclass failed.
     """
     plain = compose_plain(command, schema, given)
     missing = [row.key for row in describe(schema) if value_at(plain, row.key) == REQUIRED]

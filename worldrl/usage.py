@@ -190,12 +190,7 @@ ALL = "all"
 def fold(keys: Sequence[str], most: int = MOST_ROWS) -> dict[str, int]:
     """Choose groups to fold, the largest outermost first, until at most ``most`` lines are left.
 
-    Args:
-        keys: dotted keys of all settings.
-        most: lines.
-
-    Returns:
-        Group → how many settings it has.
+    Returns group → how many settings it has.
     """
     sizes = Counter(key.partition(".")[0] for key in keys if "." in key)
     folded: dict[str, int] = {}

@@ -156,17 +156,10 @@ class SimulatorPool:
     ) -> dict[int, list[Row]]:
         """Take the same number of actions in each of the slots, in one message to each worker.
 
-        A slot ends early after a step that fulfils its task; its other actions are not taken.
-
-        Args:
-            actions: float32 ``[n, A]`` by slot; n is 1 in suites without ``several_steps``.
-            render: slots whose cameras are rendered at the last of their actions; None renders all.
-
-        Returns:
-            The observation after each step that was taken, by slot.
-
-        Raises:
-            ActionError: a number is not finite; no state was changed.
+        A slot ends early after a step that fulfils its task; its other actions are not taken. ``actions``: float32
+        ``[n, A]`` by slot; n is 1 in suites without ``several_steps``; ``render``: slots whose cameras are rendered
+        at the last of their actions; None renders all. Returns the observation after each step that was taken, by
+        slot. Raises ActionError: a number is not finite; no state was changed.
         """
         for slot, given in actions.items():
             if not np.isfinite(given).all():

@@ -25,21 +25,13 @@ SOFTNESS = 6.0  # Colour distance over which a pixel passes from one segment to 
 
 @dataclass(frozen=True)
 class Recolouring:
-    """How far a look may go.
+    """How far a look may go."""
 
-    Attributes:
-        segments: clusters of colours per episode.
-        colour: standard deviation of a segment's change of lightness and of both colour axes.
-        light: standard deviation of the slope of brightness across the image, and of its mean.
-        texture: standard deviation of the largest segment's texture, in lightness.
-        keep_chroma: segments at least this saturated change with the light only.
-    """
-
-    segments: int = 6
-    colour: float = 12.0
-    light: float = 0.15
-    texture: float = 4.0
-    keep_chroma: float = 25.0
+    segments: int = 6  # clusters of colours per episode.
+    colour: float = 12.0  # standard deviation of a segment's change of lightness and of both colour axes.
+    light: float = 0.15  # standard deviation of the slope of brightness across the image, and of its mean.
+    texture: float = 4.0  # standard deviation of the largest segment's texture, in lightness.
+    keep_chroma: float = 25.0  # segments at least this saturated change with the light only.
 
     def __post_init__(self) -> None:
         """Check the ranges."""

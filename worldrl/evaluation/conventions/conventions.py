@@ -29,18 +29,12 @@ rotation: Any = Rotation
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another meaning of recorded numbers.
+    """Another meaning of recorded numbers."""
 
-    Attributes:
-        family: of each family at most one alternative holds.
-        change: maps recorded numbers to the suite's.
-        line: the line of code for whatever made the data, or reads it.
-    """
-
-    family: str
+    family: str  # of each family at most one alternative holds.
     name: str
-    change: Change
-    line: str
+    change: Change  # maps recorded numbers to the suite's.
+    line: str  # the line of code for whatever made the data, or reads it.
 
 
 # --- actions --------------------------------------------------------------------------------------------------------

@@ -44,16 +44,13 @@ MOVED = 1e-3
 
 @dataclass(frozen=True)
 class Fit(ABC):
-    """How well demonstrations repeat.
-
-    Attributes:
-        judged: whether success counts; false where the initial states are not the demonstrations' own.
-        idle: successes from the same initial states without the demonstrations' actions; no more of them mean nothing.
-    """
+    """How well demonstrations repeat."""
 
     successes: int
     episodes: int
+    # whether success counts; false where the initial states are not the demonstrations' own.
     judged: bool = field(default=True, kw_only=True)
+    # successes from the same initial states without the demonstrations' actions; no more of them mean nothing.
     idle: int = field(default=0, kw_only=True)
 
     @property
@@ -105,19 +102,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class Search:
-    """Result of the replays.
+    """Result of the replays."""
 
-    Attributes:
-        chosen: alternatives that must hold for the demonstrations to repeat; empty where they repeat as they are.
-        as_recorded: fit of the unchanged actions.
-        best: fit of the chosen alternatives.
-        trials: all that were tried, best first.
-    """
-
+    # alternatives that must hold for the demonstrations to repeat; empty where they repeat as they are.
     chosen: tuple[Alternative, ...]
-    as_recorded: Fit
-    best: Fit
-    trials: tuple[Trial, ...]
+    as_recorded: Fit  # fit of the unchanged actions.
+    best: Fit  # fit of the chosen alternatives.
+    trials: tuple[Trial, ...]  # all that were tried, best first.
 
 
 F = TypeVar("F", bound=Fit)
@@ -207,19 +198,12 @@ def rms(values: NDArray[np.float64]) -> float:
 
 @dataclass(frozen=True)
 class Match:
-    """Comparison of recorded numbers of the first frame.
+    """Comparison of recorded numbers of the first frame."""
 
-    Attributes:
-        what: ``state rotation``, ``picture of scene``, ...
-        chosen: the alternative that fits clearly better, or None.
-        error: mean absolute difference as recorded.
-        best: that of the best alternative.
-    """
-
-    what: str
-    chosen: Alternative | None
-    error: float
-    best: float
+    what: str  # ``state rotation``, ``picture of scene``, ...
+    chosen: Alternative | None  # the alternative that fits clearly better, or None.
+    error: float  # mean absolute difference as recorded.
+    best: float  # that of the best alternative.
 
 
 def match(what: str, recorded: NDArray[Any], suite: NDArray[Any], alternatives: Sequence[Alternative]) -> Match:

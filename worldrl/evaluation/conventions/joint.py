@@ -30,15 +30,10 @@ NEARER = 0.5
 
 @dataclass(frozen=True)
 class JointFit(Fit):
-    """How well demonstrations of joint targets repeat.
+    """How well demonstrations of joint targets repeat."""
 
-    Attributes:
-        joint_rad: root mean square difference of replayed and recorded joints (rad).
-        opening: the same of the grippers (1 is from closed to open).
-    """
-
-    joint_rad: float
-    opening: float
+    joint_rad: float  # root mean square difference of replayed and recorded joints (rad).
+    opening: float  # the same of the grippers (1 is from closed to open).
 
     @property
     def error_m(self) -> float:

@@ -35,21 +35,13 @@ STATE_PARTS: Mapping[str, slice] = {"state position": POSITION, "state rotation"
 
 @dataclass(frozen=True)
 class ToolFit(Fit):
-    """How well demonstrations of a tool repeat.
+    """How well demonstrations of a tool repeat."""
 
-    Attributes:
-        position_m: root mean square distance of replayed and recorded positions (m).
-        rotation_rad: the same for the rotations' angle (rad).
-        opening_m: the same for the distance of the fingers (m).
-        travel: length of the recorded path over that of the replayed one; NaN without motion.
-        turning: the same for the rotation angles.
-    """
-
-    position_m: float
-    rotation_rad: float
-    opening_m: float
-    travel: float = math.nan
-    turning: float = math.nan
+    position_m: float  # root mean square distance of replayed and recorded positions (m).
+    rotation_rad: float  # the same for the rotations' angle (rad).
+    opening_m: float  # the same for the distance of the fingers (m).
+    travel: float = math.nan  # length of the recorded path over that of the replayed one; NaN without motion.
+    turning: float = math.nan  # the same for the rotation angles.
 
     @property
     def error_m(self) -> float:

@@ -38,26 +38,18 @@ Value = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class OfflineEvaluation:
-    """Episodes that were played.
+    """Episodes that were played."""
 
-    Attributes:
-        index: numbers of the episodes, int64 ``[E]``.
-        returns: float64 ``[E]``, undiscounted; ``discounted`` with ``gamma``.
-        lengths: int64 ``[E]``, steps.
-        terminated: bool ``[E]``, false where the time limit ended the episode.
-        predicted: float64 ``[E]``, the critic's value of the first observation and action; None without a critic.
-        deterministic: the most likely actions were taken.
-    """
-
-    index: NDArray[np.int64]
-    returns: NDArray[np.float64]
+    index: NDArray[np.int64]  # numbers of the episodes, int64 ``[E]``.
+    returns: NDArray[np.float64]  # float64 ``[E]``, undiscounted; ``discounted`` with ``gamma``.
     discounted: NDArray[np.float64]
-    lengths: NDArray[np.int64]
-    terminated: NDArray[np.bool_]
+    lengths: NDArray[np.int64]  # int64 ``[E]``, steps.
+    terminated: NDArray[np.bool_]  # bool ``[E]``, false where the time limit ended the episode.
+    # float64 ``[E]``, the critic's value of the first observation and action; None without a critic.
     predicted: NDArray[np.float64] | None
     seed: int
     gamma: float
-    deterministic: bool
+    deterministic: bool  # the most likely actions were taken.
 
     def metrics(self, info: DatasetInfo) -> dict[str, Any]:
         """JSON-ready summary; ``info`` gives the reference returns of the scales."""

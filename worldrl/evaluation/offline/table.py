@@ -37,27 +37,17 @@ VERDICTS = ("better", "within the interval", "worse", "open")
 
 @dataclass(frozen=True)
 class OfflineRun:
-    """One finished run of ``train-offline``.
+    """One finished run of ``train-offline``."""
 
-    Attributes:
-        data: short name of the dataset.
-        scores: mean return of the final episodes, by scale; always with ``raw``.
-        data_return: mean return of the recorded episodes.
-        over_estimation: predicted minus real return; None where the critic's prediction is not comparable.
-        budget: episodes and steps played in the real environment.
-        updates: gradient steps.
-        wall_s: seconds, over all starts.
-    """
-
-    data: str
+    data: str  # short name of the dataset.
     algorithm: str
     seed: int
-    scores: Mapping[str, float]
-    data_return: float
-    over_estimation: float | None
-    budget: Mapping[str, int]
-    updates: int
-    wall_s: float
+    scores: Mapping[str, float]  # mean return of the final episodes, by scale; always with ``raw``.
+    data_return: float  # mean return of the recorded episodes.
+    over_estimation: float | None  # predicted minus real return; None where the critic's prediction is not comparable.
+    budget: Mapping[str, int]  # episodes and steps played in the real environment.
+    updates: int  # gradient steps.
+    wall_s: float  # seconds, over all starts.
     config: Mapping[str, Any]
 
 
@@ -237,8 +227,8 @@ def _over_seeds(values: Sequence[float], seed: int, *names: str) -> Bootstrap:
 def compare(one: Sequence[OfflineRun], other: Sequence[OfflineRun]) -> dict[str, Any] | None:
     """Compare two algorithms on one dataset, seed by seed, on the dataset's own scale (raw where it has none).
 
-    Returns:
-        Names, scale, seeds, the mean difference with its Student interval, and the verdict; None without a common seed.
+    Returns names, scale, seeds, the mean difference with its Student interval, and the verdict; None without a common
+    seed.
     """
     beside = {run.seed: run for run in other}
     pairs = [(run, beside[run.seed]) for run in one if run.seed in beside]

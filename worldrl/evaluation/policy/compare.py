@@ -28,20 +28,14 @@ def holm(p: Mapping[str, float]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """``b`` against ``a`` on the same episodes.
-
-    Attributes:
-        tasks: per task; ``p`` is unadjusted.
-        p_holm: p-values per task, adjusted for the number of tasks.
-        at_end: success at the end is compared, instead of success at any frame.
-    """
+    """``b`` against ``a`` on the same episodes."""
 
     a: EvalResult
     b: EvalResult
     overall: Paired
-    tasks: Mapping[str, Paired]
-    p_holm: Mapping[str, float]
-    at_end: bool
+    tasks: Mapping[str, Paired]  # per task; ``p`` is unadjusted.
+    p_holm: Mapping[str, float]  # p-values per task, adjusted for the number of tasks.
+    at_end: bool  # success at the end is compared, instead of success at any frame.
 
     def rates(self, task: str | None = None) -> tuple[Rate, Rate]:
         """Success rates of ``a`` and ``b``, of one task or of all."""

@@ -94,21 +94,11 @@ def evaluate(
 ) -> EvalResult:
     """Measure an actor under a protocol; each of its episodes is run exactly once, in any order.
 
-    Args:
-        player: runs the episodes.
-        actor: who acts.
-        protocol: what is measured.
-        name: of the actor, in the result.
-        identity: hash of the actor's weights or settings.
-        out: outcomes are written here as they come, and read again after an interruption; None stores nothing.
-        record_videos: episodes per task that are recorded with frames.
-        on_recording: receives each recorded episode before its outcome counts.
-        comparison: an earlier result to compare with; it decides the order and may end the measurement.
-
-    Raises:
-        ComparisonDecided: the sequential comparison is decided; the outcomes so far are stored in ``out``.
-        ProtocolError: ``out`` holds another evaluation.
-        WorkerError: a worker failed; the outcomes so far are stored in ``out``.
+    Outcomes are written to ``out`` as they come, and read again after an interruption. ``identity`` is the hash of the
+    actor's weights or settings. ``record_videos`` episodes of each task are recorded with frames, and each reaches
+    ``on_recording`` before its outcome counts. ``comparison`` is an earlier result; it decides the order and may end
+    the measurement. Raises ComparisonDecided (it did), ProtocolError (``out`` holds another evaluation) and WorkerError
+    (a worker failed); the outcomes so far are stored.
     """
     log = EvalLog(out, header_json(protocol, name, identity, surroundings(player, actor, protocol)))
     known = {outcome.spec.key for outcome in log.outcomes}

@@ -43,53 +43,35 @@ _MAY_BE_ABSENT = {"conventions": {}, "latency": 0, "actions": TOOL_ACTIONS, "dom
 
 @dataclass(frozen=True)
 class EvalProtocol:
-    """What is measured.
+    """What is measured."""
 
-    Attributes:
-        suite: name of the benchmark, for example ``"worldrl"``.
-        suite_version: the same suite with other tasks must have another version.
-        initial_states: ``"sampled"`` from ``(task, index, seed)``, or ``"stored"`` with the suite.
-        first_index: number of the first initial state of each task.
-        episodes_per_task: consecutive initial states of each task.
-        seed: root of every random stream of the evaluation.
-        horizon: time limit per task (control steps).
-        image_size: pixels of the square image; 0 for the suite's own size, which its conventions name.
-        cameras: names, the main one first.
-        chunk_length: actions that the policy decides at once.
-        replan: actions executed before the next decision.
-        temperature: of sampling; None decodes greedily.
-        hold_steps: steps after the first success, at whose end ``success_at_end`` is measured.
-        instruction_mode: the task's own instruction, its training paraphrases or its held-out ones.
-        style: visual style of the scene.
-        conventions: further facts that decide the rate of an external suite (settle steps, image orientation, assets);
-            empty for the embedded suite.
-        packages: versions of the physics packages, for example ``{"mujoco": "3.8.0"}``.
-        latency: control steps that a decision takes (``rollout.chunk_timing``).
-        domain: of two-armed tasks: ``"clean"``, or ``"randomised"`` in visual style, clutter and table height on the same layouts,
-            as in RoboTwin.
-    """
-
-    suite: str
-    suite_version: str
+    suite: str  # name of the benchmark, for example ``"worldrl"``.
+    suite_version: str  # the same suite with other tasks must have another version.
     tasks: tuple[str, ...]
-    episodes_per_task: int
-    seed: int
-    horizon: Mapping[str, int]
-    chunk_length: int
-    replan: int
+    episodes_per_task: int  # consecutive initial states of each task.
+    seed: int  # root of every random stream of the evaluation.
+    horizon: Mapping[str, int]  # time limit per task (control steps).
+    chunk_length: int  # actions that the policy decides at once.
+    replan: int  # actions executed before the next decision.
     control_hz: float
-    packages: Mapping[str, str]
-    image_size: int = 64
-    cameras: tuple[str, ...] = ("scene",)
+    packages: Mapping[str, str]  # versions of the physics packages, for example ``{"mujoco": "3.8.0"}``.
+    image_size: int = 64  # pixels of the square image; 0 for the suite's own size, which its conventions name.
+    cameras: tuple[str, ...] = ("scene",)  # names, the main one first.
+    # ``"sampled"`` from ``(task, index, seed)``, or ``"stored"`` with the suite.
     initial_states: InitialStates = "sampled"
-    first_index: int = 0
-    temperature: float | None = None
-    hold_steps: int = 0
+    first_index: int = 0  # number of the first initial state of each task.
+    temperature: float | None = None  # of sampling; None decodes greedily.
+    hold_steps: int = 0  # steps after the first success, at whose end ``success_at_end`` is measured.
+    # the task's own instruction, its training paraphrases or its held-out ones.
     instruction_mode: InstructionMode = "canonical"
-    style: str = "default"
+    style: str = "default"  # visual style of the scene.
+    # further facts that decide the rate of an external suite (settle steps, image orientation, assets); empty for the
+    # embedded suite.
     conventions: Mapping[str, str | int | float | bool] = field(default_factory=dict[str, "str | int | float | bool"])
-    latency: int = 0
+    latency: int = 0  # control steps that a decision takes (``rollout.chunk_timing``).
     actions: ActionSpec = TOOL_ACTIONS
+    # of two-armed tasks: ``"clean"``, or ``"randomised"`` in visual style, clutter and table height on the same
+    # layouts, as in RoboTwin.
     domain: Domain = CLEAN
 
     def __post_init__(self) -> None:

@@ -94,8 +94,8 @@ def ranked(
 ) -> dict[str, Any]:
     """Metrics of a ranking by imagined outcomes ``[P, E]`` from start frames of ``task`` (``E`` names).
 
-    Returns:
-        ``policies`` in the given order, ``order`` with the best first, ``pairs`` (b minus a), and ``calibration``.
+    Returns ``policies`` in the given order, ``order`` with the best first, ``pairs`` (b minus a), and
+    ``calibration``.
     """
     best = probability_best(success, task, generator=numpy_stream(seed, "rank"))
     names, tasks = np.asarray(task), sorted(set(task))

@@ -49,17 +49,13 @@ PACKAGES = ("python", "torch", "numpy", "mujoco")
 
 @dataclass(frozen=True)
 class EvalResult:
-    """Outcomes of every episode of a protocol, in its order.
-
-    Attributes:
-        policy_hash: identity of the weights, or of the scripted actor's settings.
-        provenance: see :data:`Provenance`; empty where none was stored.
-    """
+    """Outcomes of every episode of a protocol, in its order."""
 
     protocol: EvalProtocol
     policy: str
-    policy_hash: str
+    policy_hash: str  # identity of the weights, or of the scripted actor's settings.
     outcomes: tuple[EpisodeOutcome, ...]
+    # see :data:`Provenance`; empty where none was stored.
     provenance: Provenance = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
@@ -232,8 +228,7 @@ def _outcome(row: Any, path: Path, line: int) -> EpisodeOutcome:
 class EvalLog:
     """Appends outcomes durably; holds the outcomes and the provenance of an earlier, interrupted evaluation in ``folder``.
 
-    Raises:
-        ProtocolError: the folder holds an evaluation of another policy or protocol.
+    Raises ProtocolError: the folder holds an evaluation of another policy or protocol.
     """
 
     def __init__(self, folder: Path | None, header: Mapping[str, Any]) -> None:

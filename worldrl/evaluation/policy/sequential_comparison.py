@@ -41,17 +41,13 @@ class ComparisonDecided(Exception):  # noqa: N818  (not an error: the measuremen
 
 @dataclass(frozen=True)
 class SequentialComparison:
-    """A baseline ``a``, the rule, and the protocol of the new policy ``b``.
-
-    Attributes:
-        order: episodes of the new measurement in the order of the comparison.
-        baseline_order: episodes of the baseline; each is compared with the one at the same place in ``order``.
-    """
+    """A baseline ``a``, the rule, and the protocol of the new policy ``b``."""
 
     baseline: EvalResult
     protocol: EvalProtocol
     rule: StoppingRule
-    order: tuple[EpisodeSpec, ...]
+    order: tuple[EpisodeSpec, ...]  # episodes of the new measurement in the order of the comparison.
+    # episodes of the baseline; each is compared with the one at the same place in ``order``.
     baseline_order: tuple[EpisodeSpec, ...]
 
     def arrange(self, specs: Sequence[EpisodeSpec]) -> list[EpisodeSpec]:

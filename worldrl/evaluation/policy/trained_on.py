@@ -146,8 +146,8 @@ def seen_states(protocol: EvalProtocol, trained: TrainedOn) -> dict[str, int] | 
 def examine(protocol: EvalProtocol, trained: TrainedOn | None, *, refuse: bool) -> dict[str, Any]:
     """Report of a policy's training for a result: ``training_states``, ``conventions`` and ``warnings``.
 
-    Raises:
-        SettingError: the policy is of another embodiment; or ``refuse``, and episodes begin at training states or these are unknown.
+    Raises SettingError: the policy is of another embodiment; or ``refuse``, and episodes begin at training states or
+    these are unknown.
     """
     if trained is None:
         missing = (

@@ -40,18 +40,12 @@ class Mark:
 
 @dataclass(frozen=True)
 class Drawing:
-    """One picture.
+    """One picture."""
 
-    Attributes:
-        frame: attributes of the ``<svg>``.
-        words: what it shows, for readers who cannot see it; empty where the text beside it says so.
-        marks: in drawing order.
-        legend: name and style of each series, where the names do not stand beside the lines.
-    """
-
-    frame: Mapping[str, str]
-    words: str
-    marks: Sequence[Mark]
+    frame: Mapping[str, str]  # attributes of the ``<svg>``.
+    words: str  # what it shows, for readers who cannot see it; empty where the text beside it says so.
+    marks: Sequence[Mark]  # in drawing order.
+    # name and style of each series, where the names do not stand beside the lines.
     legend: Sequence[tuple[str, str]] = ()
 
 
@@ -66,12 +60,8 @@ def curve_chart(curve: Curve) -> Drawing | None:
 def rate_bars(row: SuccessRow, height: float, sides: Sequence[str]) -> Drawing:
     """Draw rates of a row as dots on interval bars over a 0 to 100 % track.
 
-    Coordinates are percentages, so that one picture fits a table cell and a telephone alike.
-
-    Args:
-        row: the rates; a missing one leaves its track empty and is named in the description.
-        height: pixels.
-        sides: ``before`` and ``after``, or one of them.
+    Coordinates are percentages, so that one image fits a table cell and a telephone alike. ``height`` is in pixels; a
+    missing rate of ``sides`` (``before``, ``after``) leaves its track empty and is named in the description.
     """
     marks = [_line(f"{100 * q:g}%", 0, f"{100 * q:g}%", height, "grid") for q in QUARTERS]
     said = []

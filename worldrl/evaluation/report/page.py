@@ -46,15 +46,9 @@ MAX_VIDEOS = 20_000_000
 def render(data: ReportData) -> str:
     """Render the whole page.
 
-    Args:
-        data: what was measured; missing parts become a sentence that says so.
-
-    Returns:
-        HTML text, complete without any other file, except that videos too large to embed are linked at
-        ``videos/NN.mp4`` beside the page.
-
-    Raises:
-        ArtefactError: ``data.sections`` names a section that does not exist.
+    ``data``: what was measured; missing parts become a sentence that says so. Returns HTML text, complete without any
+    other file, except that videos too large to embed are linked at ``videos/NN.mp4`` beside the page. Raises
+    ArtefactError: ``data.sections`` names a section that does not exist.
     """
     for key in data.sections:
         if key not in SECTIONS:

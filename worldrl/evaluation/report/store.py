@@ -55,12 +55,7 @@ RECORDS = {
 def publish(run: RunDirectory, data: ReportData) -> Path:
     """Complete a page with its run's configuration, package versions and command, save its data and write it.
 
-    Args:
-        run: where; its command and the hash of its configuration precede the page's own provenance.
-        data: what was measured.
-
-    Raises:
-        ArtefactError: as :func:`save_report_data`, or the page cannot be written.
+    Raises ArtefactError: as :func:`save_report_data`, or the page cannot be written.
     """
     data = replace(
         data,

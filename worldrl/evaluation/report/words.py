@@ -148,11 +148,8 @@ def statement(data: ReportData) -> Verdict:
 def verdict(overall: SuccessRow | None) -> Verdict:
     """Generate the sentence from real, paired numbers.
 
-    Args:
-        overall: real success over all tasks; None or incomplete means not measured.
-
-    Returns:
-        The verdict; imagined numbers never reach it.
+    ``overall``: real success over all tasks; None or incomplete means not measured. Returns the verdict; imagined
+    numbers never reach it.
     """
     if overall is None or overall.before is None or overall.after is None or overall.paired is None:
         return Verdict("unmeasured", _unmeasured(overall))

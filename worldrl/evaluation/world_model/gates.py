@@ -32,24 +32,17 @@ from worldrl.world_models.loading import AnyVideoModel
 
 @dataclass
 class GateThresholds:
-    """Least values; a rate (recall, precision) fails only with its whole interval below.
+    """Least values; a rate (recall, precision) fails only with its whole interval below."""
 
-    Attributes:
-        psnr: closed-loop PSNR (dB) after 32 control steps.
-        action_swap_ratio: error with another episode's actions over the error with the true ones.
-        view_psnr: closed-loop PSNR (dB) after 32 control steps of the worst further camera; of models that have one.
-        static_psnr: PSNR (dB) between the first frame and the image after 32 steps of holding still.
-        recall: share of really successful episodes whose true actions are imagined to succeed. Low, because a strict
-            threshold costs only rollouts, while a lax one teaches false successes.
-        precision: share of imagined successes that were real.
-    """
-
-    psnr: float = 22.0
+    psnr: float = 22.0  # closed-loop PSNR (dB) after 32 control steps.
+    # closed-loop PSNR (dB) after 32 control steps of the worst further camera; of models that have one.
     view_psnr: float = 20.0
-    action_swap_ratio: float = 1.5
-    static_psnr: float = 24.0
+    action_swap_ratio: float = 1.5  # error with another episode's actions over the error with the true ones.
+    static_psnr: float = 24.0  # PSNR (dB) between the first frame and the image after 32 steps of holding still.
+    # share of really successful episodes whose true actions are imagined to succeed. Low, because a strict threshold
+    # costs only rollouts, while a lax one teaches false successes.
     recall: float = 0.5
-    precision: float = 0.85
+    precision: float = 0.85  # share of imagined successes that were real.
 
     def __post_init__(self) -> None:
         for name in ("recall", "precision"):
@@ -59,23 +52,15 @@ class GateThresholds:
 
 @dataclass(frozen=True)
 class Gate:
-    """One measured gate.
-
-    Attributes:
-        value: NaN where it could not be measured.
-        threshold: least value that passes.
-        passed: ``value >= threshold``, of a rate ``hi >= threshold``; NaN fails.
-        advice: what to do after a failure.
-        lo: lower end of a rate's 95 % interval; ``hi`` its upper end.
-    """
+    """One measured gate."""
 
     name: str
-    value: float
-    threshold: float
-    passed: bool
+    value: float  # NaN where it could not be measured.
+    threshold: float  # least value that passes.
+    passed: bool  # ``value >= threshold``, of a rate ``hi >= threshold``; NaN fails.
     meaning: str
-    advice: str
-    lo: float | None = None
+    advice: str  # what to do after a failure.
+    lo: float | None = None  # lower end of a rate's 95 % interval; ``hi`` its upper end.
     hi: float | None = None
 
     def __str__(self) -> str:

@@ -40,19 +40,12 @@ Key = tuple[str, int, int, int]
 
 @dataclass(frozen=True)
 class GraspRule:
-    """When an episode counts as an imagined success.
+    """When an episode counts as an imagined success."""
 
-    Attributes:
-        weights: β₀, β₁ and β₂.
-        threshold: least η.
-        made_for: hashes of the world model and of the inverse dynamics, and the sampler.
-        tuned: initial states of the tuning episodes, to which it must not be applied.
-    """
-
-    weights: tuple[float, float, float]
-    threshold: float
-    made_for: dict[str, Any]
-    tuned: frozenset[Key]
+    weights: tuple[float, float, float]  # β₀, β₁ and β₂.
+    threshold: float  # least η.
+    made_for: dict[str, Any]  # hashes of the world model and of the inverse dynamics, and the sampler.
+    tuned: frozenset[Key]  # initial states of the tuning episodes, to which it must not be applied.
 
     def odds(self, score: NDArray[np.float64], agreement: NDArray[np.float64]) -> NDArray[np.float64]:
         """η ``[E]`` of scores p and agreements -d²."""

@@ -39,71 +39,51 @@ STATIC_CHUNKS = 4
 
 @dataclass(frozen=True)
 class Instruments:
-    """Measuring instruments; None leaves a quantity out.
+    """Measuring instruments; None leaves a quantity out."""
 
-    Attributes:
-        rule: when imagined frames count as success.
-        probe: reads positions.
-        lpips: perceptual distance.
-        fvd: features of clips for the Fréchet video distance.
-        seed: of the model's noise.
-        grasp: inverse dynamics of the closing hand.
-    """
-
-    rule: SuccessRule
-    probe: Reader | None
-    lpips: Lpips | None
-    fvd: Fvd | None
-    seed: int
-    grasp: GraspDynamics | None = None
+    rule: SuccessRule  # when imagined frames count as success.
+    probe: Reader | None  # reads positions.
+    lpips: Lpips | None  # perceptual distance.
+    fvd: Fvd | None  # features of clips for the Fréchet video distance.
+    seed: int  # of the model's noise.
+    grasp: GraspDynamics | None = None  # inverse dynamics of the closing hand.
 
 
 @dataclass(frozen=True)
 class Measures(ArrayRecord):
-    """Raw numbers of ``E`` episodes; arrays of quantities that were not computed have a size of 0 after ``E``.
+    """Raw numbers of ``E`` episodes; arrays of quantities that were not computed have a size of 0 after ``E``."""
 
-    Attributes:
-        task: names ``[E]``; ``name`` of each episode, for people ``[E]``.
-        recorded: recorded control steps, int64 ``[E]``; later steps continue them.
-        repeated: bool ``[E]``, the simulator repeated the recording.
-        error: mean squared pixel error ``[E, F]`` on the [0, 1] scale; ``ssim`` and ``lpips`` also ``[E, F]``.
-        real_clips: features ``[E, K, D]`` of clips of the real frames; ``imagined_clips`` of the imagined ones.
-        probe_cm: position error ``[E, F, P]`` in imagined frames (cm), NaN for points that a scene lacks; ``across_cm`` its part
-            across the line of sight.
-        real_cm: the same in real frames, the probe's own error; ``real_across_cm`` its part across the line of sight.
-        swapped: errors under another episode's actions and under the true ones, summed over the recorded frames, ``[E, 2]``.
-        static: mean squared error ``[E]`` after holding still.
-        predicted: bool ``[E]``, imagined to succeed until ``HOLD_STEPS`` after the recorded actions.
-        actual: bool ``[E]``, succeeded in the simulator within the same steps.
-        score: debounced probability of success ``[E]`` within the same steps.
-        agreement: minus the normalised error of the last closing before the imagined success ``[E]``, or within the same steps
-            without one (``rollout.trust.shown_grasp``). The largest negative number where a required closing is missing; NaN without
-            ``grasp``.
-        real: images uint8 ``[E, S, Y, X, 3]`` spread over the whole run; ``imagined`` likewise.
-        real_outcome: images spread over the steps that decide the outcome; ``imagined_outcome`` likewise.
-    """
-
-    task: NDArray[np.str_]
+    task: NDArray[np.str_]  # names ``[E]``; ``name`` of each episode, for people ``[E]``.
     name: NDArray[np.str_]
-    recorded: NDArray[np.int64]
-    repeated: NDArray[np.bool_]
+    recorded: NDArray[np.int64]  # recorded control steps, int64 ``[E]``; later steps continue them.
+    repeated: NDArray[np.bool_]  # bool ``[E]``, the simulator repeated the recording.
+    # mean squared pixel error ``[E, F]`` on the [0, 1] scale; ``ssim`` and ``lpips`` also ``[E, F]``.
     error: NDArray[np.float64]
     ssim: NDArray[np.float64]
     lpips: NDArray[np.float64]
+    # features ``[E, K, D]`` of clips of the real frames; ``imagined_clips`` of the imagined ones.
     real_clips: NDArray[np.float32]
     imagined_clips: NDArray[np.float32]
+    # position error ``[E, F, P]`` in imagined frames (cm), NaN for points that a scene lacks; ``across_cm`` its part
+    # across the line of sight.
     probe_cm: NDArray[np.float64]
     across_cm: NDArray[np.float64]
+    # the same in real frames, the probe's own error; ``real_across_cm`` its part across the line of sight.
     real_cm: NDArray[np.float64]
     real_across_cm: NDArray[np.float64]
+    # errors under another episode's actions and under the true ones, summed over the recorded frames, ``[E, 2]``.
     swapped: NDArray[np.float64]
-    static: NDArray[np.float64]
-    predicted: NDArray[np.bool_]
-    actual: NDArray[np.bool_]
-    score: NDArray[np.float64]
+    static: NDArray[np.float64]  # mean squared error ``[E]`` after holding still.
+    predicted: NDArray[np.bool_]  # bool ``[E]``, imagined to succeed until ``HOLD_STEPS`` after the recorded actions.
+    actual: NDArray[np.bool_]  # bool ``[E]``, succeeded in the simulator within the same steps.
+    score: NDArray[np.float64]  # debounced probability of success ``[E]`` within the same steps.
+    # minus the normalised error of the last closing before the imagined success ``[E]``, or within the same steps
+    # without one (``rollout.trust.shown_grasp``). The largest negative number where a required closing is missing; NaN
+    # without ``grasp``.
     agreement: NDArray[np.float64]
-    real: NDArray[np.uint8]
+    real: NDArray[np.uint8]  # images uint8 ``[E, S, Y, X, 3]`` spread over the whole run; ``imagined`` likewise.
     imagined: NDArray[np.uint8]
+    # images spread over the steps that decide the outcome; ``imagined_outcome`` likewise.
     real_outcome: NDArray[np.uint8]
     imagined_outcome: NDArray[np.uint8]
 

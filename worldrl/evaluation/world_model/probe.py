@@ -46,43 +46,24 @@ KNEE = 0.2
 
 @dataclass
 class ProbeSettings:
-    """The probe and its training.
+    """The probe and its training."""
 
-    Attributes:
-        episodes: other episodes per task at most that are executed again to train it.
-        horizon: control steps of each, continued like the evaluated ones.
-        every: control steps between training frames.
-        scattered: random scenes per task, also training data.
-        steps: of its training; 0 trains none, and no position error is computed.
-        batch: frames per step.
-        learning_rate: peak, warm-up cosine.
-        weight_decay: AdamW.
-        shift: largest shift of its training images, as a fraction of their width.
-        jitter: strength of the colour jitter, since imagined colours are inexact.
-        blur: largest share of a 3×3 mean in its training images, since imagined ones are blurred.
-        width: channels of the image encoder.
-        blocks: residual blocks.
-        keypoints: further keypoints beside the points.
-        hidden: width of the last layer, which predicts heights and corrections.
-        checkpoint_every: steps between checkpoints.
-    """
-
-    episodes: int = 100
-    horizon: int = 128
-    every: int = 2
-    scattered: int = 4000
-    steps: int = 2500
-    batch: int = 64
-    learning_rate: float = 2e-3
-    weight_decay: float = 0.01
-    shift: float = 0.0
-    jitter: float = 0.1
-    blur: float = 0.7
-    width: int = 32
-    blocks: int = 2
-    keypoints: int = 12
-    hidden: int = 256
-    checkpoint_every: int = 500
+    episodes: int = 100  # other episodes per task at most that are executed again to train it.
+    horizon: int = 128  # control steps of each, continued like the evaluated ones.
+    every: int = 2  # control steps between training frames.
+    scattered: int = 4000  # random scenes per task, also training data.
+    steps: int = 2500  # of its training; 0 trains none, and no position error is computed.
+    batch: int = 64  # frames per step.
+    learning_rate: float = 2e-3  # peak, warm-up cosine.
+    weight_decay: float = 0.01  # AdamW.
+    shift: float = 0.0  # largest shift of its training images, as a fraction of their width.
+    jitter: float = 0.1  # strength of the colour jitter, since imagined colours are inexact.
+    blur: float = 0.7  # largest share of a 3×3 mean in its training images, since imagined ones are blurred.
+    width: int = 32  # channels of the image encoder.
+    blocks: int = 2  # residual blocks.
+    keypoints: int = 12  # further keypoints beside the points.
+    hidden: int = 256  # width of the last layer, which predicts heights and corrections.
+    checkpoint_every: int = 500  # steps between checkpoints.
 
     def __post_init__(self) -> None:
         require_at_least_one(self, ("episodes", "horizon", "every", "batch"), of="probe")

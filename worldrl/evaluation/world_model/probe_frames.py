@@ -25,22 +25,14 @@ FALLEN = -0.05
 
 @dataclass(frozen=True)
 class ProbeFrames:
-    """Frames with known sights.
+    """Frames with known sights."""
 
-    Attributes:
-        tasks: names, in the order of their numbers; ``names`` of the points.
-        frame: uint8 ``[N, Y, X, 3]``.
-        task: int64 ``[N]``, number of each frame's task.
-        sight: float32 ``[N, P, 3]``; NaN where a point is not in the scene or fell off the table.
-        half_width: half the image's width at the points' mean depth (m).
-    """
-
-    tasks: tuple[str, ...]
+    tasks: tuple[str, ...]  # names, in the order of their numbers; ``names`` of the points.
     names: tuple[str, ...]
-    frame: NDArray[np.uint8]
-    task: NDArray[np.int64]
-    sight: NDArray[np.float32]
-    half_width: float
+    frame: NDArray[np.uint8]  # uint8 ``[N, Y, X, 3]``.
+    task: NDArray[np.int64]  # int64 ``[N]``, number of each frame's task.
+    sight: NDArray[np.float32]  # float32 ``[N, P, 3]``; NaN where a point is not in the scene or fell off the table.
+    half_width: float  # half the image's width at the points' mean depth (m).
 
     @classmethod
     def of(cls, views: Sequence[Views]) -> ProbeFrames:
@@ -69,8 +61,8 @@ def position_errors(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Errors of sights ``[N, P, 3]`` against true positions ``[N, P, 3]`` (m), seen by the camera of a run.
 
-    Returns:
-        The distance in space and across the line of sight, ``[N, P]`` in centimetres; NaN where there is no point.
+    Returns the distance in space and across the line of sight, ``[N, P]`` in centimetres; NaN where there is no
+    point.
     """
     error = run.camera.unproject(sight) - true
     across = run.camera.across(error, true)

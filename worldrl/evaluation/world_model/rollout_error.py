@@ -31,26 +31,19 @@ HORIZONS = (8, 32, 64)
 
 @dataclass(frozen=True)
 class Replay:
-    """True and imagined frames of the same actions, in the main camera.
+    """True and imagined frames of the same actions, in the main camera."""
 
-    Attributes:
-        real: uint8 ``[E, T, Y, X, 3]``, as ``imagined``; frames beyond an episode's end repeat its last.
-        valid: bool ``[E, T]``, the real frame exists.
-        probability: float32 ``[E, T]`` of success.
-        frame_stride: control steps between frames.
-        further: real and imagined frames of the model's other cameras, by name.
-        state: real and imagined measured numbers float32 ``[E, T, S]``; None where the model does not predict them.
-        state_names: of these numbers.
-    """
-
+    # uint8 ``[E, T, Y, X, 3]``, as ``imagined``; frames beyond an episode's end repeat its last.
     real: NDArray[np.uint8]
     imagined: NDArray[np.uint8]
-    valid: NDArray[np.bool_]
-    probability: NDArray[np.float32]
-    frame_stride: int
+    valid: NDArray[np.bool_]  # bool ``[E, T]``, the real frame exists.
+    probability: NDArray[np.float32]  # float32 ``[E, T]`` of success.
+    frame_stride: int  # control steps between frames.
+    # real and imagined frames of the model's other cameras, by name.
     further: Mapping[str, tuple[NDArray[np.uint8], NDArray[np.uint8]]] = field(default_factory=dict)
+    # real and imagined measured numbers float32 ``[E, T, S]``; None where the model does not predict them.
     state: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
-    state_names: tuple[str, ...] = ()
+    state_names: tuple[str, ...] = ()  # of these numbers.
 
 
 def whole_chunks(steps: int, length: int) -> int:

@@ -183,8 +183,8 @@ def finish_sequential_comparison(
 def sequential_comparison_of(settings: BenchmarkSettings, protocol: EvalProtocol) -> SequentialComparison | None:
     """The earlier result that this measurement runs against, if any; other seeds' results are checked beside it.
 
-    Raises:
-        ProtocolError: one of them was measured under another protocol, which is better known before than after hours.
+    Raises ProtocolError: one of them was measured under another protocol, which is better known before than after
+    hours.
     """
     for folder in settings.others:
         require_same(EvalResult.load(Path(folder)).protocol, protocol)

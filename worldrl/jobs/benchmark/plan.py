@@ -53,25 +53,16 @@ class BenchmarkPlan:
 
 @dataclass(frozen=True)
 class PlanRow:
-    """Advice for one expected rate.
+    """Advice for one expected rate."""
 
-    Attributes:
-        rate: of the weaker policy.
-        discordant: share of episodes that one policy alone solves.
-        paired: episodes of each policy on the same initial states, exact McNemar.
-        unpaired: episodes of each policy on different initial states.
-        half_width: of the Wilson interval of either rate after ``paired`` episodes.
-        sequential_max: maximum of a sequential comparison of the same power; None beyond what it is calibrated for.
-        sequential_episodes: mean number of episodes until it stops, where the difference is there.
-    """
-
-    rate: float
-    discordant: float
-    paired: int
-    unpaired: int
-    half_width: float
+    rate: float  # of the weaker policy.
+    discordant: float  # share of episodes that one policy alone solves.
+    paired: int  # episodes of each policy on the same initial states, exact McNemar.
+    unpaired: int  # episodes of each policy on different initial states.
+    half_width: float  # of the Wilson interval of either rate after ``paired`` episodes.
+    # maximum of a sequential comparison of the same power; None beyond what it is calibrated for.
     sequential_max: int | None
-    sequential_episodes: float | None
+    sequential_episodes: float | None  # mean number of episodes until it stops, where the difference is there.
 
 
 def plan_rows(plan: BenchmarkPlan) -> list[PlanRow]:

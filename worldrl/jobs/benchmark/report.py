@@ -32,38 +32,23 @@ LIMITS = (
 
 @dataclass(frozen=True)
 class Films:
-    """Failed episodes with their pictures.
+    """Failed episodes with their pictures."""
 
-    Attributes:
-        episodes: those that could be filmed.
-        note: how many are missing, and why; empty where none is.
-    """
-
-    episodes: Sequence[Episode]
-    note: str = ""
+    episodes: Sequence[Episode]  # those that could be filmed.
+    note: str = ""  # how many are missing, and why; empty where none is.
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Everything that a page is made of.
+    """Everything that a page is made of."""
 
-    Attributes:
-        suite: its name.
-        result: of the policy.
-        others: finished results under the same protocol, for example of other training seeds.
-        score: mean over tasks with its interval over seeds and episodes.
-        films: failed episodes, run again with pictures.
-        spent: where the time of playing went.
-        extra: what else the result says: assets, physics, comparison.
-    """
-
-    suite: str
-    result: EvalResult
-    others: Sequence[EvalResult]
-    score: Mapping[str, Any]
-    films: Films
-    spent: EpisodeTiming
-    extra: Mapping[str, Any]
+    suite: str  # its name.
+    result: EvalResult  # of the policy.
+    others: Sequence[EvalResult]  # finished results under the same protocol, for example of other training seeds.
+    score: Mapping[str, Any]  # mean over tasks with its interval over seeds and episodes.
+    films: Films  # failed episodes, run again with pictures.
+    spent: EpisodeTiming  # where the time of playing went.
+    extra: Mapping[str, Any]  # what else the result says: assets, physics, comparison.
 
 
 def report_page(found: Measured, folder: Path, *, wall_s: float, seed: int, device: str, workers: int) -> ReportData:

@@ -172,8 +172,8 @@ def require_room(settings: CollectSettings, tasks: int, folder: Path) -> None:
 def env_options(settings: CollectSettings, tasks: Sequence[str]) -> EnvOptions:
     """How the environments of these tasks are made.
 
-    Raises:
-        SettingError: one- and two-armed tasks together, a policy of another robot, or a randomised domain that the settings or tasks do not allow.
+    Raises SettingError: one- and two-armed tasks together, a policy of another robot, or a randomised domain that the
+    settings or tasks do not allow.
     """
     robot = embedded_embodiment(tasks)
     two_armed = isinstance(robot, JointEmbodiment)

@@ -54,17 +54,9 @@ def record_suite(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Record the missing episodes.
 
-    Args:
-        settings: what to record.
-        run: the run directory; the dataset goes into it.
-        device: where a policy runs.
-
-    Returns:
-        One row per episode of the dataset, and what the result says about assets, physics and drawing.
-
-    Raises:
-        SettingError: an unknown task, or more episodes than stored states.
-        ArtefactError: a file of demonstrations that cannot be read, or says something else than the suite.
+    Returns one row per episode of the dataset, and what the result says about assets, physics and drawing. Raises
+    SettingError (an unknown task, or more episodes than stored states) and ArtefactError (a file of demonstrations
+    cannot be read, or says something else than the suite).
     """
     suite = find_suite(settings.suite, settings.python)
     cameras, names = cameras_of(suite, wrist=settings.wrist), suite.tasks()

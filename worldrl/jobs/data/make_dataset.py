@@ -96,19 +96,12 @@ class MakeDatasetSettings:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which actors the sets come from, and what 0 and 100 are.
+    """Which actors the sets come from, and what 0 and 100 are."""
 
-    Attributes:
-        random: mean return of uniform actions.
-        expert: mean deterministic return of the best actor, on episodes it was not chosen by.
-        medium_step: training steps of the medium actor.
-        expert_step: training steps of the best actor.
-    """
-
-    random: float
-    expert: float
-    medium_step: int
-    expert_step: int
+    random: float  # mean return of uniform actions.
+    expert: float  # mean deterministic return of the best actor, on episodes it was not chosen by.
+    medium_step: int  # training steps of the medium actor.
+    expert_step: int  # training steps of the best actor.
 
 
 def main(settings: MakeDatasetSettings) -> dict[str, Any]:

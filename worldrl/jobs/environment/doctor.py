@@ -69,9 +69,7 @@ class DoctorSettings:
 class Failure(Exception):  # noqa: N818  (a finding, not an error of ours)
     """A check found something missing.
 
-    Args:
-        detail: what is wrong.
-        fix: the command that mends it.
+    ``fix`` is the command that mends it.
     """
 
     def __init__(self, detail: str, fix: str) -> None:
@@ -281,14 +279,8 @@ def write_result(settings: DoctorSettings, findings: Sequence[Finding]) -> dict[
 def main(settings: DoctorSettings) -> dict[str, Any]:
     """Examine the machine, print one line per check and write ``result.json``.
 
-    Args:
-        settings: see :class:`DoctorSettings`.
-
-    Returns:
-        One entry per check: ``required``, ``passed``, ``detail`` and ``fix``.
-
-    Raises:
-        WorldrlError: a required check failed; every line was printed before.
+    Returns one entry per check: ``required``, ``passed``, ``detail`` and ``fix``. Raises WorldrlError: a required check
+    failed; every line was printed before.
     """
     findings = examine_all(settings)
     console = Console(soft_wrap=True, markup=False, highlight=False)

@@ -70,35 +70,21 @@ class MethodsSettings:
 
 @dataclass(frozen=True)
 class Part:
-    """One row.
+    """One row."""
 
-    Attributes:
-        kind: what it is.
-        name: what settings call it.
-        what: its first sentence.
-        equation: that tells it from others.
-        paper: where it comes from.
-        file: where it is.
-        setting: how a command line names it; empty where a method chooses it.
-    """
-
-    kind: str
-    name: str
-    what: str
-    equation: str
-    paper: str
-    file: str
-    setting: str
+    kind: str  # what it is.
+    name: str  # what settings call it.
+    what: str  # its first sentence.
+    equation: str  # that tells it from others.
+    paper: str  # where it comes from.
+    file: str  # where it is.
+    setting: str  # how a command line names it; empty where a method chooses it.
 
 
 def main(settings: MethodsSettings) -> dict[str, Any]:
     """List every part.
 
-    Args:
-        settings: which, and how.
-
-    Returns:
-        ``{"parts": rows}``.
+    ``settings``: which, and how. Returns ``{"parts": rows}``.
     """
     found = [part for kind in KINDS if settings.kind in ("", kind) for part in parts_of(kind)]
     rows = [asdict(part) for part in found]

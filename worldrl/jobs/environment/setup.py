@@ -76,15 +76,9 @@ class SetupSettings:
 def main(settings: SetupSettings) -> dict[str, Any]:
     """Build what is missing, check it, and write ``result.json``.
 
-    Args:
-        settings: see :class:`SetupSettings`.
-
-    Returns:
-        Where the environment is and what the check found.
-
-    Raises:
-        SettingError: no environment is named, or the assets' folder holds none.
-        WorkerEnvironmentError: a step failed; the message names its log.
+    ``settings``: see :class:`SetupSettings`. Returns where the environment is and what the check found. Raises
+    SettingError: no environment is named, or the assets' folder holds none; WorkerEnvironmentError: a step failed;
+    the message names its log.
     """
     if not settings.name:
         raise SettingError(f"setup: which environment? Write worldrl setup NAME, with one of {', '.join(NAMES)}")
@@ -151,8 +145,7 @@ def remember(settings: SetupSettings, folder: Path) -> str:
 def check_libero(settings: SetupSettings) -> dict[str, Any]:
     """Start a worker, let a stored state settle, and draw a picture.
 
-    Raises:
-        WorkerError: the worker cannot serve, or its physics is not the protocol's.
+    Raises WorkerError: the worker cannot serve, or its physics is not the protocol's.
     """
     environment = find_environment(settings.name)
     backend, reasons = choose_backend(environment.python, settings.timeout_s)
@@ -169,9 +162,7 @@ def check_libero(settings: SetupSettings) -> dict[str, Any]:
 def check_maniskill(settings: SetupSettings) -> dict[str, Any]:
     """Find a device that draws, start a worker, and look whether a scene stands still.
 
-    Raises:
-        WorkerError: the worker cannot serve.
-        WorkerEnvironmentError: Vulkan finds no device.
+    Raises WorkerError: the worker cannot serve; WorkerEnvironmentError: Vulkan finds no device.
     """
     launch = maniskill_launch("maniskill_cubes", cameras=())
     say(f"check: draws on {launch.options['device']}")
@@ -198,11 +189,7 @@ def check_adapter(settings: SetupSettings) -> dict[str, Any]:
 
 
 def check_lerobot(settings: SetupSettings, python: str) -> dict[str, Any]:
-    """Import lerobot's policies in a worker.
-
-    Raises:
-        WorkerError: they cannot be imported.
-    """
+    """Import lerobot's policies in a worker. Raises WorkerError: they cannot be imported."""
     launch = Launch(LEROBOT, python, "worldrl.policies.lerobot.service:Installation", {}, OFFLINE)
     process = SimulatorProcess(launch, number=0, timeout_s=settings.timeout_s)
     try:

@@ -39,17 +39,8 @@ print(json.dumps(found))
 def adopt(name: str, *, python: str, checkout: str, folder: Path) -> dict[str, Any]:
     """Look whether a user's own environment can serve, and remember it.
 
-    Args:
-        name: ``robotwin`` or ``isaac``.
-        python: its interpreter.
-        checkout: RoboTwin's folder.
-        folder: where the record goes.
-
-    Returns:
-        What was found: versions, and RoboTwin's commit.
-
-    Raises:
-        WorkerEnvironmentError: something is missing.
+    ``name`` is ``robotwin`` or ``isaac``, ``checkout`` RoboTwin's folder; the record goes to ``folder``. Returns
+    versions, and RoboTwin's commit. Raises WorkerEnvironmentError: something is missing.
     """
     missing = [] if python else [f"python=: the interpreter of {name}'s environment, e.g. /envs/{name}/bin/python"]
     record: dict[str, Any] = {"schema": SCHEMA, "name": name}
@@ -98,8 +89,7 @@ def lacking_checkout(checkout: str) -> list[str]:
 def modules_of(python: str, modules: Sequence[str]) -> dict[str, str | None]:
     """Versions of modules in another interpreter; None for one that it cannot find.
 
-    Raises:
-        WorkerEnvironmentError: the interpreter does not run.
+    Raises WorkerEnvironmentError: the interpreter does not run.
     """
     try:
         child = subprocess.run(

@@ -35,8 +35,7 @@ def say(text: str) -> None:
 def wanted_lock(name: str, given: str) -> Lock:
     """What is to be set up: what a given interpreter builds; without one what is in use, else what this machine can build.
 
-    Raises:
-        WorkerEnvironmentError: no interpreter that one of the locks is for.
+    Raises WorkerEnvironmentError: no interpreter that one of the locks is for.
     """
     if not given and (noted_lock(name) or (built_folder(used_lock(name)) / RECORD).exists()):
         return used_lock(name)
@@ -46,14 +45,7 @@ def wanted_lock(name: str, given: str) -> Lock:
 def build(name: str, lock: Lock, given: str, folder: Path) -> None:
     """Make an environment anew; an unfinished attempt is removed.
 
-    Args:
-        name: which.
-        lock: of its packages.
-        given: interpreter to build with; empty looks for one.
-        folder: of the environment.
-
-    Raises:
-        WorkerEnvironmentError: no interpreter, or a step failed.
+    An empty interpreter in ``given`` looks for one. Raises WorkerEnvironmentError: none is there, or a step failed.
     """
     base, _ = find_python(given, [lock])
     if folder.exists():
@@ -97,12 +89,8 @@ def pip_install(folder: Path) -> list[str]:
 def find_python(given: str, locks: Sequence[Lock]) -> tuple[str, Lock]:
     """Return an interpreter and the lock that is for its version.
 
-    Args:
-        given: the interpreter; empty looks at this one, then at those on the path.
-        locks: to choose from.
-
-    Raises:
-        WorkerEnvironmentError: there is none.
+    An empty ``given`` looks at this interpreter, then at those on the path. Raises WorkerEnvironmentError: there is
+    none.
     """
     candidates = [given] if given else [sys.executable, *(shutil.which(f"python{lock.python}") for lock in locks)]
     for candidate in filter(None, candidates):
@@ -122,8 +110,7 @@ def find_python(given: str, locks: Sequence[Lock]) -> tuple[str, Lock]:
 def run_step(title: str, command: Sequence[str], log: Path) -> None:
     """Run one step, its output into the log.
 
-    Raises:
-        WorkerEnvironmentError: it failed; the message ends with its last line, or with its last error's first one.
+    Raises WorkerEnvironmentError: it failed; the message ends with its last line, or with its last error's first one.
     """
     say(title)
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}

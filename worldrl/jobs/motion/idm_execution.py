@@ -27,19 +27,10 @@ def executions(
 ) -> dict[str, Any] | None:
     """Execute what the first ``count`` held-out successes show.
 
-    Args:
-        idm: reads the whole command.
-        held_out: episodes in random order, of which it has learned none; having scaled its deviations is no harm, since
-            deviations are not executed.
-        count: how many; 0 executes nothing.
-        camera: which it looks through.
-        restore: shows frames as a world model's codec does; None shows them as recorded only.
-
-    Returns:
-        Success by source (``commanded``, ``decoded``, and with a codec ``restored``), in all and by task; None without any.
-
-    Raises:
-        SettingError: no held-out episode succeeded.
+    ``held_out`` has episodes in random order. ``idm`` has learned none of them, but may have scaled its deviations by
+    them, which are not executed. ``restore`` shows frames as a world model's codec does; None shows them as recorded
+    only. Returns success by source (``commanded``, ``decoded``, and with a codec ``restored``), in all and by task;
+    None for a ``count`` of 0. Raises SettingError: no held-out episode succeeded.
     """
     if not count:
         return None

@@ -29,17 +29,11 @@ LIMITS = (
 
 @dataclass(frozen=True)
 class IdmFindings:
-    """What the page is made from.
+    """What the page is made from."""
 
-    Attributes:
-        metrics: as in ``result.json``.
-        readings: of the held-out episodes' recorded frames.
-        dt: seconds between the frames that were read.
-    """
-
-    metrics: Mapping[str, Any]
-    readings: Readings
-    dt: float
+    metrics: Mapping[str, Any]  # as in ``result.json``.
+    readings: Readings  # of the held-out episodes' recorded frames.
+    dt: float  # seconds between the frames that were read.
 
 
 def report_page(findings: IdmFindings, data: Sequence[str], *, seed: int, device: str) -> ReportData:

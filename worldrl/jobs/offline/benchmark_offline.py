@@ -86,15 +86,10 @@ class BenchmarkOfflineSettings:
 
 @dataclass(frozen=True)
 class Training:
-    """One run, in plain values.
+    """One run, in plain values."""
 
-    Attributes:
-        data: short name of the dataset.
-        given: the words of its command line, by dotted key, without ``run_dir``.
-    """
-
-    data: str
-    given: Mapping[str, str]
+    data: str  # short name of the dataset.
+    given: Mapping[str, str]  # the words of its command line, by dotted key, without ``run_dir``.
 
     @property
     def label(self) -> str:

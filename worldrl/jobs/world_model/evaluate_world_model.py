@@ -207,8 +207,8 @@ def seen_facts(learned: Learned) -> dict[str, Any]:
 def load_model(settings: EvaluateWorldModelSettings, data: EpisodeDataset, device: torch.device) -> AnyVideoModel:
     """Load the world model, and check that data and horizons fit it.
 
-    Raises:
-        SettingError: another robot or image size, a horizon between two of its frames, or a sampler that it has not.
+    Raises SettingError: another robot or image size, a horizon between two of its frames, or a sampler that it has
+    not.
     """
     model = starting_world_model(settings.world_model, None, data.embodiment, seed=settings.seed, device=device)
     model.eval()

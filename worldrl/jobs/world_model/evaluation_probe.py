@@ -32,14 +32,8 @@ def trained_probe(
 ) -> PositionProbe | None:
     """Train the probe, or find it trained; None where ``probe.steps=0``.
 
-    Args:
-        run: its first stage keeps the probe.
-        config: of the probe.
-        model: whose pictures it is to read; tells their size.
-        scripts: other episodes than those that are evaluated.
-        actions: their actions and what continues them, float32 ``[T, 7]`` each.
-        log: receives the training's curve.
-        seed: root of every draw.
+    It learns the size of the images of ``model`` from other episodes than those that are evaluated: ``scripts``, with
+    their actions and what continues them, float32 ``[T, 7]`` each.
     """
     if not config.steps:
         return None

@@ -34,13 +34,7 @@ def report_page(
 ) -> ReportData:
     """Gather what the page shows.
 
-    Args:
-        metrics: of ``result.json``.
-        episodes: that were imagined, E of them.
-        result: their true and imagined frames.
-        imagined: bool ``[E]``, imagined outcome.
-        fps: of the films.
-        seed: of the run.
+    ``result`` holds true and imagined frames of the E ``episodes``, ``imagined`` their imagined outcome, bool ``[E]``.
     """
     titles = [title_of(episode, bool(success)) for episode, success in zip(episodes, imagined, strict=True)]
     pairs = list(zip(titles, result.real, result.imagined, strict=True))

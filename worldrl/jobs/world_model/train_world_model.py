@@ -214,13 +214,8 @@ def check_size(settings: TrainWorldModelSettings, dataset: EpisodeDataset) -> No
 def take_codec(model: VideoWorldModel, source: str) -> None:
     """Give a world model the trained frame codec of another one.
 
-    Args:
-        model: receives it.
-        source: ``bundled``, or a world-model folder.
-
-    Raises:
-        ArtefactError: no world model in that folder.
-        SettingError: its codec is of other sizes.
+    ``source`` is ``bundled`` or a folder. Raises ArtefactError (no world model there) and SettingError (its codec is of
+    other sizes).
     """
     folder = weights_folder(source)
     other = open_world_model(folder, model.device)

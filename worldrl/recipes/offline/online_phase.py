@@ -43,17 +43,12 @@ LAST_EPISODES = 10  # Episodes at the end of the online phase whose mean return 
 
 @dataclass(frozen=True)
 class OnlineConfig(WsrlConfig):
-    """Settings of the online phase.
+    """Settings of the online phase."""
 
-    Attributes:
-        steps: environment steps in all, the warm-up's among them; 0 for no online phase (the paper: 500,000).
-        resets: where episodes begin: own (the environment's resets) or snapshots (states of the dataset).
-        refit_every: steps between two refits of the ensemble, each followed by a generation of rollouts (imagining.*),
-            where planner.use explores; 250 is MBPO's.
-    """
-
-    steps: int = 0
-    resets: str = "own"
+    steps: int = 0  # environment steps in all, the warm-up's among them; 0 for no online phase (the paper: 500,000).
+    resets: str = "own"  # where episodes begin: own (the environment's resets) or snapshots (states of the dataset).
+    # steps between two refits of the ensemble, each followed by a generation of rollouts (imagining.*), where
+    # planner.use explores; 250 is MBPO's.
     refit_every: int = 250
 
     def __post_init__(self) -> None:
@@ -64,13 +59,10 @@ class OnlineConfig(WsrlConfig):
 
 @dataclass(frozen=True)
 class PlannerConfig(UpMpcConfig):
-    """Settings of COPlanner.
+    """Settings of COPlanner."""
 
-    Attributes:
-        use: where plans replace the policy's own actions: none, rollouts (avoiding uncertainty), exploration (seeking it,
-            in the online phase) or both.
-    """
-
+    # where plans replace the policy's own actions: none, rollouts (avoiding uncertainty), exploration (seeking it, in
+    # the online phase) or both.
     use: str = "none"
 
     def __post_init__(self) -> None:

@@ -52,25 +52,18 @@ UNASKED = {"motion_agreement": "give idm=FOLDER", GRASP: "give grasp=FOLDER", SC
 
 @dataclass
 class PolicyRolloutConfig:
-    """Which policies dream, and how much.
+    """Which policies dream, and how much."""
 
-    Attributes:
-        folders: policies; none leaves this part out.
-        imagined_rollouts: per task and policy.
-        resampled_rollouts: rollouts imagined again with the same actions and other noise, at least 2.
-        workers: simulator processes of the policies' free rollouts; 0 runs in this process.
-        envs_per_worker: environments per process.
-        exploration: how the policies' actions are drawn, in dreams and in the simulator.
-    """
-
+    # policies; none leaves this part out.
     folders: list[str] = setting(
         [],
         "policies, worldrl's or lerobot's; their imagined rollouts are executed and compared with their real success",
     )
-    imagined_rollouts: int = 30
-    resampled_rollouts: int = 2
-    workers: int = 2
-    envs_per_worker: int = 8
+    imagined_rollouts: int = 30  # per task and policy.
+    resampled_rollouts: int = 2  # rollouts imagined again with the same actions and other noise, at least 2.
+    workers: int = 2  # simulator processes of the policies' free rollouts; 0 runs in this process.
+    envs_per_worker: int = 8  # environments per process.
+    # how the policies' actions are drawn, in dreams and in the simulator.
     exploration: Exploration = field(default_factory=Exploration)
 
     def __post_init__(self) -> None:

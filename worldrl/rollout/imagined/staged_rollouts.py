@@ -49,21 +49,14 @@ class Planner(Protocol):
 
 @dataclass
 class StagedConfig:
-    """Settings of staged rollouts.
+    """Settings of staged rollouts."""
 
-    Attributes:
-        proposals: continuations ``K`` per plan and attempt.
-        stages: how often the best is chosen.
-        stage_chunks: chunks per stage.
-        attempts: how often a stage may be proposed until it is accepted; the best of all is kept if none is.
-        min_reward: smallest value of each named reward term at which a stage is accepted. With none named, the best proposal is
-            kept, whatever its reward.
-    """
-
-    proposals: int = 4
-    stages: int = 1
-    stage_chunks: int = 4
-    attempts: int = 1
+    proposals: int = 4  # continuations ``K`` per plan and attempt.
+    stages: int = 1  # how often the best is chosen.
+    stage_chunks: int = 4  # chunks per stage.
+    attempts: int = 1  # how often a stage may be proposed until it is accepted; the best of all is kept if none is.
+    # smallest value of each named reward term at which a stage is accepted. With none named, the best proposal is kept,
+    # whatever its reward.
     min_reward: dict[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:

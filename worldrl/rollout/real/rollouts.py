@@ -32,23 +32,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EmbeddedPlayer:
-    """The embedded suite, see :class:`~worldrl.rollout.real.episodes.Player`; ``options`` say how environments are made.
-
-    Attributes:
-        workers: processes; 0 runs everything in this process, without a watchdog.
-        envs_per_worker: environments stepped in lock-step by each worker, and the largest batch of a decision.
-        timeout_s: longest silence of a worker (s) before it counts as dead; its start may take two minutes.
-        restarts: how often the same episode may lose its worker before that is an error.
-        recycle_after: episodes after which a worker is replaced; None never.
-        spent: the time is added to it; workers decide and simulate in one.
-    """
+    """The embedded suite, see :class:`~worldrl.rollout.real.episodes.Player`; ``options`` say how environments are made."""
 
     options: EnvOptions
-    workers: int = 1
-    envs_per_worker: int = 1
+    workers: int = 1  # processes; 0 runs everything in this process, without a watchdog.
+    envs_per_worker: int = 1  # environments stepped in lock-step by each worker, and the largest batch of a decision.
+    # longest silence of a worker (s) before it counts as dead; its start may take two minutes.
     timeout_s: float = 120.0
-    restarts: int = 1
-    recycle_after: int | None = None
+    restarts: int = 1  # how often the same episode may lose its worker before that is an error.
+    recycle_after: int | None = None  # episodes after which a worker is replaced; None never.
+    # the time is added to it; workers decide and simulate in one.
     spent: EpisodeTiming = field(default_factory=EpisodeTiming)
 
     def play(
