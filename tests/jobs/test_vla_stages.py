@@ -220,7 +220,7 @@ def test_a_rounds_world_model_remembers_demonstrations_practice_and_its_weights(
     practice = tmp_path / "practice" / "dataset"
     model = make_world_model()
     for name, value in {
-        "starting_world_model": model, "learn_world_model": {}, "collection_split": ([], [], []),
+        "trained_world_model": (model, {}), "collection_split": ([], [], []),
         "fresh_rollouts": None, "keyframe_rollouts": None, "join_rollouts": None, "calibrate": SuccessRule(0.5, 1),
     }.items():  # fmt: skip
         monkeypatch.setattr(vla_stages, name, lambda *_, value=value, **__: value)

@@ -68,15 +68,16 @@ def run_recordings(loop: Loop) -> dict[str, Any]:
         "gates": found["gates"],
         "not_trusted": found["not_trusted"],
         "improvement": improvement(loop),
+        "supervised_policy": str(supervised.folder.relative_to(run.path)),
         "policy": str(policy.folder.relative_to(run.path)),
         "world_model": str(world.folder.relative_to(run.path)),
     }
-    metrics["real_trials"] = real_trials(
-        metrics["imagined_before"]["imagined_success"], metrics["imagined_comparison"]["imagined_paired"]
-    )
+    pair = metrics["imagined_comparison"]["imagined_paired"]
+    metrics["policy_for_robot"] = metrics["policy" if pair["diff"] > 0 else "supervised_policy"]
+    metrics["real_trials"] = real_trials(metrics["imagined_before"]["imagined_success"], pair)
     run.write_result(metrics, seed=plan.seed, device=str(plan.device))
     page = publish(run, report_page(loop, metrics))
-    show(metrics, policy.folder, page)
+    show(metrics, run.path, page)
     return metrics
 
 

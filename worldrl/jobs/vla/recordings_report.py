@@ -54,7 +54,7 @@ def report_page(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
         seeds=[plan.seed],
         provenance={
             "recordings": f"{facts['path']} ({metrics['content'][:16]})",
-            "policy": str(loop.run.path / metrics["policy"]),
+            "policy for the robot": str(loop.run.path / metrics["policy_for_robot"]),
             "device": str(plan.device),
         },
         notes=[*warnings(metrics), *plan.suite.limits, *metrics["assumed"]],
@@ -112,17 +112,20 @@ def trials_table(metrics: Mapping[str, Any]) -> Table:
     return Table("Real trials that would decide", ("what", "number"), rows, note)
 
 
-def show(metrics: Mapping[str, Any], policy: Path, page: Path) -> None:
+def show(metrics: Mapping[str, Any], run: Path, page: Path) -> None:
     """Print the closing tables, the sentence, why it is not to be trusted, and what to do next."""
     print_table(success_table(metrics), console())
     print_table(trials_table(metrics), console())
-    bimanual = policy_facts(policy).actions.size == SIZE
-    run = f"worldrl serve-policy policy={policy}" if bimanual else f"the loop in {GUIDE}, section On the robot"
+    folder = run / metrics["policy_for_robot"]
+    improved = metrics["policy_for_robot"] == metrics["policy"]
+    against = f"compare it on the robot with {run / metrics['supervised_policy']}"
+    bimanual = policy_facts(folder).actions.size == SIZE  # what the server's client takes
     for line in (
         sentence(metrics),
         *warnings(metrics),
-        f"policy for the robot: {policy}",
-        f"run it: {run}",
+        f"policy for the robot: {folder}",
+        against if improved else "it is the supervised policy: imagined success has not risen",
+        f"run it: {f'worldrl serve-policy policy={folder}' if bimanual else f'the loop of {GUIDE}'}",
         f"report: {page}",
     ):
         console().print(line, markup=False, soft_wrap=True)
