@@ -13,23 +13,25 @@ import torch
 import worldrl.core.training.fit as fit
 from worldrl.cli import main as cli
 from worldrl.commands import COMMANDS
+from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import GateError, SettingError
 from worldrl.core.statistics.intervals import paired, wilson
-from worldrl.core.statistics.sequential import discordant_share, sequential_plan
+from worldrl.core.statistics.sequential import discordant_share, paired_episodes, sequential_plan
 from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.run import Stage
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.data.lerobot.writer import LeRobotWriter
-from worldrl.evaluation.policy.imagined import Start
 from worldrl.jobs.vla import recordings
 from worldrl.jobs.vla.plan import planned
 from worldrl.jobs.vla.recordings import real_trials
 from worldrl.jobs.vla.train_vla import TrainVlaSettings, main
+from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.policy import TokenPolicy
 from worldrl.rollout.real.specs import scene_digest
 from worldrl.settings import compose, parse_overrides
 from worldrl.world_models.video.model import VideoWorldModel
 
+STATISTICS = PolicyStatistics(-torch.ones(7), torch.ones(7), torch.zeros(7), torch.ones(7))
 TASKS = {"push_left": "PickRedCube", "push_right": "PickGreenCylinder"}
 SMALL = (
     "preset=tiny", "suite=recordings", "tasks=[]", "policy.image_size=16", "world_model.codec.image_size=16",
@@ -67,8 +69,8 @@ def data(write):
 @pytest.fixture
 def ask(data, tmp_path):
     def settings(*tokens, name="run", folder=data):
-        given = [*SMALL, f"data={folder}", f"run_dir={tmp_path / name}", *tokens]
-        return compose("train-vla", TrainVlaSettings, parse_overrides(given))
+        given = parse_overrides([*SMALL, f"data={folder}", f"run_dir={tmp_path / name}"]) | parse_overrides(tokens)
+        return compose("train-vla", TrainVlaSettings, given)
 
     return settings
 
@@ -218,7 +220,10 @@ def test_no_simulator_is_imported(data, tmp_path, run_python):
         (["data=null"], r"^suite=recordings: there is nothing to learn from; give data=FOLDER of a LeRobotDataset$"),
         (["rounds=2"], r"^rounds=2: suite=recordings has no simulator to collect in; give rounds=1$"),
         (["collection.policy_episodes=3"], r"^collection\.policy_episodes has no effect with suite=recordings"),
-        (["improvement.keyframe_schedule=hallucination"], r"^improvement\.keyframe_schedule=hallucination: no simulator"),
+        (
+            ["improvement.keyframe_schedule=hallucination"],
+            r"^improvement\.keyframe_schedule=hallucination: no simulator",
+        ),
         (["styles=1"], r"^styles=1: visual styles are the embedded suite's"),
         (["suite=recording"], r"^suite: unknown value 'recording'; did you mean 'recordings'"),
     ],
@@ -234,9 +239,15 @@ def test_settings_that_need_a_simulator_are_refused(tokens, message, ask):
     [
         (["tasks=[push_lefd]"], r"^tasks: unknown task 'push_lefd'; did you mean 'push_left'"),
         (["policy.image_size=32", "world_model.codec.image_size=32"], r"are 16 by 16 pixels, policy.image_size is 32"),
-        (["cameras=[image,wrist_image]"], r"has no wrist_image\n  the model takes image, wrist_image \| the data has image"),
+        (
+            ["cameras=[image,wrist_image]"],
+            r"has no wrist_image\n  the model takes image, wrist_image \| the data has image",
+        ),
         (["held_out=0.05"], r"^held_out: 0\.05 of 40 recordings \(\d+ succeed, \d+ fail\) is not one each"),
-        (["held_out=0.96"], r"^data: of task push_\w+ 0 successes are left to learn from and \d+ recordings are held out"),
+        (
+            ["held_out=0.96"],
+            r"^data: of task push_\w+ 0 successes are left to learn from and \d+ recordings are held out",
+        ),
     ],
 )
 def test_recordings_that_do_not_fit_are_refused(tokens, message, ask, tmp_path):
@@ -254,7 +265,7 @@ def test_recordings_without_failures_test_no_success_head(write, ask, tmp_path, 
     assert "gates=warn" in str(error.value)
     assert not (tmp_path / "run").exists()
     assert message in planned(ask(folder=folder), torch.device("cpu")).suite.reasons
-    with pytest.raises(GateError, match="recordings held out for calibration only 1 fail"):
+    with pytest.raises(GateError, match="recordings held out for calibration only 1 succeed and 1 fail"):
         main(ask("gates=stop", "held_out=0.15"))
 
 
@@ -273,8 +284,11 @@ def test_a_policy_of_other_cameras_or_another_robot_is_refused(ask, tiny_policy,
         main(ask(f"supervised={tmp_path / 'wrist'}"))
     assert re.search(r"wrist takes +\| the world model of cameras=\[image\]", str(error.value))
     assert re.search(r"wrist_image 16x16 +\| -", str(error.value))
-    other = tiny_policy(chunk_length=8)
-    other.statistics.actions = replace(other.actions, control_hz=11.0) if hasattr(other.actions, "control_hz") else None
+    narrow = replace(TOOL_ACTIONS, low=(-0.5,) * 7)
+    policy = tiny_policy(chunk_length=8)
+    TokenPolicy(policy.config, replace(STATISTICS, actions=narrow)).save(tmp_path / "narrow")
+    with pytest.raises(SettingError, match="narrow has other actions than the robot of"):
+        main(ask(f"supervised={tmp_path / 'narrow'}"))
     assert not (tmp_path / "run").exists()
 
 
@@ -303,9 +317,13 @@ def test_the_real_trials_follow_the_imagined_difference():
     assert plan["discordant_share"] == share == pytest.approx(0.52)
     assert (plan["most_pairs"], plan["mean_pairs"]) == (expected["n_max"], expected["episodes"])
     assert plan["imagined_difference"] == pytest.approx(0.2)
+    assert plan["pairs_at_once"] == paired_episodes(share, 0.2, alpha=0.05, power=0.8) < plan["most_pairs"]
     assert expected["power"] >= 0.8
     assert real_trials(wilson(60, 100), paired(after, before)) is None
     many = np.arange(1000)
+    large = real_trials(wilson(400, 1000), paired(many < 400, many < 440))
+    assert large["pairs_at_once"] > 2000
+    assert "most_pairs" not in large
     assert real_trials(wilson(400, 1000), paired(many < 400, many < 401)) is None  # more than anyone will run
 
 

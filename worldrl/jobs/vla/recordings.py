@@ -17,9 +17,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from worldrl.core.errors import GateError
+from worldrl.core.errors import GateError, SettingError
 from worldrl.core.statistics.intervals import Paired, Rate, paired, wilson
-from worldrl.core.statistics.sequential import LARGEST_TEST, discordant_share, paired_episodes, sequential_plan
+from worldrl.core.statistics.sequential import discordant_share, paired_episodes, sequential_plan
 from worldrl.data.lerobot.dataset import EpisodeDataset, assumed
 from worldrl.evaluation.policy.imagined import Start
 from worldrl.evaluation.report.store import publish
@@ -38,6 +38,8 @@ from worldrl.recipes.world_model.start import WORLD_MODEL
 
 ALPHA, POWER = 0.05, 0.8
 """Of the real trials that are planned."""
+MOST_PAIRS = 500
+"""Pairs of real trials beyond which no sequential test is planned (it takes minutes, and nobody runs them)."""
 BATCH = 32
 """Rollouts imagined at once, and between two saves."""
 
@@ -188,7 +190,7 @@ def improvement(loop: Loop) -> dict[str, Any]:
 
 
 def real_trials(before: Rate, pair: Paired) -> dict[str, Any] | None:
-    """Plan a sequential paired test on the robot that would show the imagined difference; None where it cannot.
+    """Plan a sequential paired test on the robot that would show the imagined difference; None where none can.
 
     A pair is one trial of each policy from the same arrangement. Both are taken to succeed independently of each other,
     which needs more trials than policies that mostly agree.
@@ -197,15 +199,19 @@ def real_trials(before: Rate, pair: Paired) -> dict[str, Any] | None:
     if diff <= 0:
         return None
     share = discordant_share(before["rate"], diff)
-    if 2 * paired_episodes(share, diff, alpha=ALPHA, power=POWER) > LARGEST_TEST:
+    try:
+        once = paired_episodes(share, diff, alpha=ALPHA, power=POWER)
+    except SettingError:  # beyond any plan
         return None
-    plan = sequential_plan(share, diff, alpha=ALPHA, power=POWER)
-    return {
+    found = {
         "alpha": ALPHA,
         "power": POWER,
         "imagined_difference": diff,
         "discordant_share": share,
-        "most_pairs": plan["n_max"],
-        "mean_pairs": plan["episodes"],
-        "mean_pairs_if_equal": plan["episodes_if_equal"],
+        "pairs_at_once": once,
     }
+    if once > MOST_PAIRS:
+        return found
+    plan = sequential_plan(share, diff, alpha=ALPHA, power=POWER)
+    means = {"mean_pairs": plan["episodes"], "mean_pairs_if_equal": plan["episodes_if_equal"]}
+    return {**found, "most_pairs": plan["n_max"], **means}

@@ -98,17 +98,19 @@ def _row(name: str, before: Mapping[str, Any], after: Mapping[str, Any], pairs: 
 def trials_table(metrics: Mapping[str, Any]) -> Table:
     """The real trials that would decide."""
     plan = metrics["real_trials"]
-    rows = [("imagined difference", "too small to plan real trials for, or not above 0")]
+    rows = [("imagined difference", "not above 0, or too small to plan real trials for")]
     if plan is not None:
         rows = [
             ("imagined difference, points", points(plan["imagined_difference"])),
-            ("pairs of real trials at most", str(plan["most_pairs"])),
-            ("pairs on average, if the imagined difference is real", f"{plan['mean_pairs']:.0f}"),
-            ("pairs on average, if the policies are equal", f"{plan['mean_pairs_if_equal']:.0f}"),
+            ("pairs, if they are compared once", str(plan["pairs_at_once"])),
         ]
-    note = (
-        "One pair is a trial of each policy from the same arrangement. Sequential test of pairs, alpha 0.05, power 0.8."
-    )
+        sequential = {
+            "most_pairs": "sequential test: pairs at most",
+            "mean_pairs": "on average, if the imagined difference is real",
+            "mean_pairs_if_equal": "on average, if the policies are equal",
+        }
+        rows += [(text, f"{plan[key]:.0f}") for key, text in sequential.items() if key in plan]
+    note = "One pair is a trial of each policy from the same arrangement. Alpha is 0.05, power 0.8."
     return Table("Real trials that would decide", ("what", "number"), rows, note)
 
 
