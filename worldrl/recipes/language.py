@@ -7,9 +7,7 @@ from worldrl.world_models.video.instructions import TaskInstructions
 
 
 def is_embedded(task: str) -> bool:
-    """Whether a task is one of the embedded suite's, which begin with a capital and have no underscore."""
-    if "_" in task or not task[:1].isupper():
-        return False  # without importing the suite
+    """Whether a task is one of the embedded suite's."""
     from worldrl_envs.tasks import BIMANUAL, task_names
 
     return task in (*task_names(), *task_names(BIMANUAL))
