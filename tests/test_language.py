@@ -239,8 +239,10 @@ def test_old_name_is_written_as_the_new_one(command, old, new, value):
 )
 def test_old_name_gives_the_same_settings_and_one_line(command, old, new, value, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    conditions = {row.key: row.conditions for row in describe(COMMANDS[command].load()[1])}.get(new, ())
-    effect = [f"{one.key}={'1' if one.other else one.values[0]}" for one in conditions]
+    rows = {row.key: row for row in describe(COMMANDS[command].load()[1])}
+    conditions = rows[new].conditions if new in rows else ()
+    unmet = [one for one in conditions if (str(rows[one.key].default) in one.values) == one.other]
+    effect = [f"{one.key}={'1' if one.other else one.values[0]}" for one in unmet]
     critic = ["rewards=[execution]"] if "executed_plans=1" in effect else []  # which has no other use
     needed = [*GIVEN.get(command, []), *effect, *critic]
 

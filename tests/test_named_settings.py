@@ -23,7 +23,7 @@ def schema(command):
 def composes(command, key):
     """Give a setting its own default on the command line; KeyError where there is none of that name."""
     row = {row.key: row for row in describe(schema(command))}[key]
-    needed = {condition.key: condition.values[0] for condition in row.conditions}  # or it would have no effect
+    needed = {one.key: one.values[0] for one in row.conditions if not one.other}  # or it would have no effect
     compose(command, schema(command), {key: str(as_plain(row.default)), **needed})
 
 

@@ -16,7 +16,9 @@ from worldrl.core.errors import GateError, RunDirectoryError, SettingError
 from worldrl.core.storage.learned import Learned
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.jobs.policy import rank
-from worldrl.jobs.policy.rank import RankSettings, untested
+from worldrl.jobs.policy.rank import RankSettings
+from worldrl.recipes import imagined_success
+from worldrl.recipes.imagined_success import untested
 from worldrl.rewards.success import HIGHEST_THRESHOLD, SuccessRule
 from worldrl.settings import compose, parse_overrides
 
@@ -80,7 +82,7 @@ def test_the_same_policy_in_another_folder_meets_the_same_noise(ask, shop, tmp_p
 
 def test_a_run_that_was_stopped_resumes_to_the_same_result(ask, tmp_path, monkeypatch):
     whole, imagined = rank.main(ask(name="whole")), []
-    inner = rank.imagined_outcomes
+    inner = imagined_success.imagined_outcomes
 
     def stops(model, folder, *args, advance, **settings):
         def counted(rows):
@@ -91,7 +93,7 @@ def test_a_run_that_was_stopped_resumes_to_the_same_result(ask, tmp_path, monkey
 
         return inner(model, folder, *args, advance=counted, **settings)
 
-    monkeypatch.setattr(rank, "imagined_outcomes", stops)
+    monkeypatch.setattr(imagined_success, "imagined_outcomes", stops)
     with pytest.raises(KeyboardInterrupt):
         rank.main(ask())
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "run").rglob("*.npz")}

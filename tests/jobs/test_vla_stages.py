@@ -220,7 +220,7 @@ def test_a_rounds_world_model_remembers_demonstrations_practice_and_its_weights(
     practice = tmp_path / "practice" / "dataset"
     model = make_world_model()
     for name, value in {
-        "starting_world_model": model, "learn_world_model": {}, "collection_split": ([], [], []),
+        "trained_world_model": (model, {}), "collection_split": ([], [], []),
         "fresh_rollouts": None, "keyframe_rollouts": None, "join_rollouts": None, "calibrate": SuccessRule(0.5, 1),
     }.items():  # fmt: skip
         monkeypatch.setattr(vla_stages, name, lambda *_, value=value, **__: value)
@@ -266,13 +266,13 @@ def learn(monkeypatch, run_dir, recorded, model, **over):
     """Run a round's world-model stage on a recording; return the episodes that it would learn from, and its folder."""
     seen = []
     stubs = {
-        "starting_world_model": model, "fresh_rollouts": None, "keyframe_rollouts": None,
+        "fresh_rollouts": None, "keyframe_rollouts": None,
         "join_rollouts": None, "calibrate": SuccessRule(0.5, 1),
     }  # fmt: skip
     for name, value in stubs.items():
         monkeypatch.setattr(vla_stages, name, lambda *_, value=value, **__: value)
     monkeypatch.setattr(
-        vla_stages, "learn_world_model", lambda _folder, _model, episodes, *_, **__: seen.extend(episodes) or {}
+        vla_stages, "trained_world_model", lambda _loop, _number, episodes, *_: seen.extend(episodes) or (model, {})
     )
     settings = TrainVlaSettings(run_dir=str(run_dir), dtype="float32", start="scratch", held_out=0.5, workers=1, **over)
     with open_run("train-vla", settings) as run, MetricLog(run.path) as log:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -40,6 +42,20 @@ def make_env(scripted_world, make_record):
         )  # fmt: skip
 
     return make
+
+
+def test_rows_that_are_over_wait_with_an_action_in_range(make_env, make_record, monkeypatch):
+    """A joint whose range does not hold 0, as a wrist that was always turned a little."""
+    plan, given = {"a": 1, "b": 3}, []
+    env, policy = make_env(2), Scheduled(plan)
+    policy.actions = replace(TOOL_ACTIONS, low=(-1, -1, -1, -1, 0.25, -1, -1))
+    step = env.chunk_step
+    monkeypatch.setattr(env, "chunk_step", lambda action: given.append(action.copy()) or step(action))
+    starts = [make_record(number, instruction=word) for number, word in enumerate(plan)]
+    imagine_rollouts(env, policy, starts, group_size=1, seed=0, exploration=Exploration())
+    assert len(given) == 3
+    for action in given[1:]:  # "a" is over
+        assert action[0].tolist() == [[0, 0, 0, 0, 0.25, 0, 0]] * 4
 
 
 def test_rows_that_do_not_stop_at_success_run_to_the_horizon_and_succeed_all_the_same(make_env, make_record):

@@ -101,14 +101,20 @@ def split_held_out(
     episodes: Sequence[Episode], share: float, *, seed: int
 ) -> tuple[Sequence[Episode], list[Episode], list[Episode]]:
     """Split episodes into training, calibration and gate sets (half of ``share`` each); a motion stays in one."""
+    training, calibration, gates = held_out_places(episodes, share, seed=seed)
+    kept = episodes.subset(training) if isinstance(episodes, EpisodeDataset) else [episodes[i] for i in training]
+    return kept, [episodes[i] for i in calibration], [episodes[i] for i in gates]
+
+
+def held_out_places(episodes: Sequence[Episode], share: float, *, seed: int) -> tuple[list[int], list[int], list[int]]:
+    """Positions of the episodes of training, calibration and gates; nothing of a dataset is decoded."""
     from worldrl.rollout.real.motions import shuffled_motions
 
     order = shuffled_motions(episodes, seed=seed, name="held-out")
     count = held_out_count(len(order), share)
-    shares = (order[:count], order[count : 2 * count], order[2 * count :])
-    calibration, gates, training = ([i for group in part for i in group] for part in shares)
-    kept = episodes.subset(training) if isinstance(episodes, EpisodeDataset) else [episodes[i] for i in training]
-    return kept, [episodes[i] for i in calibration], [episodes[i] for i in gates]
+    shares = (order[2 * count :], order[:count], order[count : 2 * count])
+    training, calibration, gates = ([i for group in part for i in group] for part in shares)
+    return training, calibration, gates
 
 
 def held_out_count(episodes: int, share: float) -> int:

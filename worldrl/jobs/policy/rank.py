@@ -15,36 +15,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from worldrl.core.device import resolve_device, resolve_dtype
 from worldrl.core.errors import GateError, SettingError
 from worldrl.core.observation import images_among
-from worldrl.core.rng import numpy_stream, stream_seed
+from worldrl.core.rng import numpy_stream
 from worldrl.core.storage.artefact import artefact_hash
 from worldrl.core.storage.learned import Learned
-from worldrl.core.storage.log import Progress
 from worldrl.core.storage.run import Stage
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset, assumed
-from worldrl.evaluation.policy.imagined import Start, imagined_outcomes
 from worldrl.evaluation.policy.ranking import Outcomes, labels_of, ranked, read_outcomes
 from worldrl.evaluation.report.store import publish
 from worldrl.evaluation.world_model.gates import Gate, GateThresholds, measure_gates, require
 from worldrl.jobs.policy.rank_report import report_page, show
 from worldrl.recipes.gates_output import show_gates
+from worldrl.recipes.imagined_success import draw_starts, imagined_success, longest, untested
 from worldrl.recipes.run import claim_inputs, open_run
 from worldrl.recipes.training_data import open_datasets, require_cameras, require_image_size
 from worldrl.recipes.world_model.policy_rollouts import check_policies
 from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, images_of, weights_folder
-from worldrl.rewards.success import HIGHEST_THRESHOLD, SuccessRule
+from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.agents.policy_folder import policy_facts
 from worldrl.rollout.real.specs import scene_digest
 from worldrl.settings import non_negative, one_of, positive, setting
 from worldrl.world_models.loading import AnyVideoModel, open_world_model
-
-LEAST_OUTCOMES = 3
-"""Least numbers of successes and of failures among the episodes of the gates."""
 
 
 @dataclass
@@ -107,10 +102,12 @@ def main(settings: RankSettings) -> dict[str, Any]:
         inputs = inputs_of(settings, data, held_out, outcomes)
         claim_inputs(run, inputs)
         gates, reasons = trusted(run.stage("01-gates"), settings, model, held_out)
-        starts = draw_starts(data, settings.episodes, settings.steps, seed=settings.seed)
+        limits = {task: settings.steps or steps for task, steps in longest(data).items()}
+        starts = draw_starts(data, settings.episodes, limits, seed=settings.seed)
+        drawn = {"batch": settings.batch, "temperature": settings.temperature, "seed": settings.seed}
         success = np.stack(
             [
-                imagine(run.stage(f"02-policy-{number}"), settings, model, folder, label, starts)
+                imagined_success(run.stage(f"02-policy-{number}"), model, Path(folder), label, starts, **drawn)
                 for number, (folder, label) in enumerate(zip(settings.policies, labels, strict=True), start=1)
             ]
         )
@@ -159,17 +156,6 @@ def inputs_of(
     }
 
 
-def draw_starts(data: EpisodeDataset, count: int, steps: int, *, seed: int) -> list[Start]:
-    """Draw episodes task by task, whose first frames are starts; each is imagined as long as its task's longest episode."""
-    starts = list[Start]()
-    for task in data.tasks():
-        rows = [row for row, record in enumerate(data.records) if record.task == task]
-        drawn = numpy_stream(seed, "rank", task).permutation(len(rows))[:count]
-        horizon = steps or max(data.records[row].length for row in rows)
-        starts += [Start(data[rows[place]], horizon) for place in sorted(drawn.tolist())]
-    return starts
-
-
 # --- whether the world model may rank ------------------------------------------------------------------------------
 
 
@@ -216,41 +202,3 @@ def unseen(data: EpisodeDataset, world_model: Path, count: int, *, seed: int) ->
         rows = []
     drawn = numpy_stream(seed, "rank gates").permutation(len(rows))[:count]
     return [data[rows[place]] for place in sorted(drawn.tolist())]
-
-
-def untested(episodes: Sequence[Episode], rule: SuccessRule) -> list[str]:
-    """Why a success head is not known to tell success from failure; nothing where it is."""
-    if not episodes:
-        return ["it has learned from every episode of the recordings, so nothing is left to test it on"]
-    won = sum(episode.success for episode in episodes)
-    counts = {"succeed": won, "fail": len(episodes) - won}
-    few = [f"{count} {name}" for name, count in counts.items() if count < LEAST_OUTCOMES]
-    reasons = [
-        f"of the {len(episodes)} episodes that it has not learned from only {' and '.join(few)} (at least {LEAST_OUTCOMES} are "
-        "needed), so its success head is not tested"
-    ]
-    uncalibrated = "its success head was calibrated without a recorded success"
-    return [*(reasons if few else []), *([uncalibrated] if rule.threshold >= HIGHEST_THRESHOLD else [])]
-
-
-# --- imagination ---------------------------------------------------------------------------------------------------
-
-
-def imagine(
-    stage: Stage, settings: RankSettings, model: AnyVideoModel, folder: str, label: str, starts: Sequence[Start]
-) -> NDArray[np.bool_]:
-    """Imagine one policy from every start, batch after batch; what an earlier session did is read. Returns bool ``[E]``."""
-    if not stage.finished:
-        with Progress(f"imagine {label}", total=len(starts), unit="rollouts") as progress:
-            success = imagined_outcomes(
-                model,
-                Path(folder),
-                starts,
-                stage.folder,
-                batch=settings.batch,
-                temperature=settings.temperature,
-                seed=stream_seed(settings.seed, "rank") % 2**31,
-                advance=progress.advance,
-            )
-        stage.finish({"policy": label, "success": success.tolist()})
-    return np.array(stage.summary["success"], np.bool_)

@@ -12,13 +12,10 @@ from worldrl.evaluation.report.model import ImaginedReal, Number, ReportData, Ta
 from worldrl.evaluation.report.tables import print_table
 from worldrl.evaluation.report.words import interval, p_value, percent, points
 from worldrl.evaluation.world_model.gates import Gate
+from worldrl.recipes.imagined_success import NOTES
 
 PAGE = ("measurements", "imagined", "gates", "notes", "configuration")
-NOTES = (
-    "Every success here is imagined by the world model; none of it was measured in a simulator or on a robot.",
-    "The policies begin at the same recorded frames with the same noise, so their differences are paired.",
-    "The probability of being best is a bootstrap over start frames. It does not know the world model's own errors.",
-)
+BEST = "The probability of being best is a bootstrap over start frames. It does not know the world model's own errors."
 REAL = "Real outcomes are those of the file given as `outcomes`."
 
 
@@ -44,7 +41,7 @@ def report_page(metrics: Mapping[str, Any], gates: Sequence[Gate], *, seed: int,
             "episodes": f"{', '.join(metrics['data']['path'])} ({metrics['data']['hash'][:16]})",
             "device": device,
         },
-        notes=[*warnings(metrics), *NOTES, *([REAL] if found else []), *metrics["assumed"]],
+        notes=[*warnings(metrics), *NOTES, BEST, *([REAL] if found else []), *metrics["assumed"]],
     )
 
 

@@ -22,14 +22,15 @@ from worldrl.world_models.loading import AnyVideoModel, open_world_model
 
 @dataclass(frozen=True)
 class Recording:
-    """Recorded episodes."""
+    """Recorded episodes of a folder: all, or the ``part`` that is used."""
 
     folder: Path
+    part: EpisodeDataset | None = None
 
     @cached_property
     def dataset(self) -> EpisodeDataset:
         """Without images."""
-        return EpisodeDataset.open(self.folder)
+        return EpisodeDataset.open(self.folder) if self.part is None else self.part
 
     @cached_property
     def episodes(self) -> list[Episode]:

@@ -31,13 +31,13 @@ def evaluate(loop: Loop, name: str, policy: SavedPolicy) -> EvalResult:
 
     stage = loop.run.stage(name)
     if not stage.finished:
-        result = loop.plan.suite.evaluate(
+        result = loop.plan.simulator.evaluate(
             policy.folder,
             out=stage.folder / "evaluation",
             record_videos=loop.plan.evaluation.videos,
             on_recording=video_writer(stage.folder / "videos", loop.plan.suite.embodiment.control_hz),
         )
-        loop.finish(stage, {**result.metrics(), "facts": dict(loop.plan.suite.facts)})
+        loop.finish(stage, {**result.metrics(), "facts": dict(loop.plan.simulator.facts)})
     return EvalResult.load(stage.folder / "evaluation")
 
 
@@ -60,7 +60,7 @@ def gates(
     measured, metrics = measure_gates(model, held_out, rule, loop.plan.thresholds, seed=seed)
     count, name = loop.plan.evaluation.verify, f"gates-{number}"
     outcome = imagined_outcome(
-        fresh_rollouts(loop, learner, model, count, name=name), rule, loop.plan.suite.simulator_backend
+        fresh_rollouts(loop, learner, model, count, name=name), rule, loop.plan.simulator.simulator_backend
     )
     midway = keyframe_rollouts(loop, learner, model, trained_on, count, name=name)
     measured.append(confirmed_gate(outcome["precision"], loop.plan.confirmed))
@@ -70,7 +70,7 @@ def gates(
     save_replays(stage.folder, model, held_out, seed=seed)
     summary = {"gates": [asdict(gate) for gate in measured], "on_failure": "stop" if loop.plan.stop_at_gate else "warn"}
     summary |= {"held_out": len(held_out), "policy": outcome, **metrics}
-    summary["keyframes"] = imagined_outcome(midway, rule, loop.plan.suite.simulator_backend) if midway else None
+    summary["keyframes"] = imagined_outcome(midway, rule, loop.plan.simulator.simulator_backend) if midway else None
     loop.finish(stage, summary)
     return stage.summary
 
@@ -92,7 +92,7 @@ def verify(loop: Loop, policy: SavedPolicy, world: SavedWorld) -> dict[str, Any]
     stage = loop.run.stage("04-verify")
     if not stage.finished:
         rollouts = fresh_rollouts(loop, policy.network, world.model, loop.plan.evaluation.verify, name="verify")
-        outcome = imagined_outcome(rollouts, world.rule, loop.plan.suite.simulator_backend)
+        outcome = imagined_outcome(rollouts, world.rule, loop.plan.simulator.simulator_backend)
         loop.finish(
             stage, {**outcome, "policy": policy_facts(policy.folder).hash, "world_model": artefact_hash(world.folder)}
         )

@@ -15,7 +15,7 @@ import torch
 from worldrl.core.errors import SettingError
 from worldrl.evaluation.policy.protocol import EvalProtocol, suite_protocol
 from worldrl.jobs.vla.settings import CollectionSettings
-from worldrl.jobs.vla.training_suite import SuiteOptions, TrainingSuite
+from worldrl.jobs.vla.training_suite import SimulatedSuite, SuiteOptions
 from worldrl.recipes.suites.opening import OpenSuite, open_suite
 from worldrl.recipes.world_model.start import BUNDLED
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor
@@ -68,7 +68,7 @@ def require_players(suite: Suite, asked: Mapping[str, int], tasks: Sequence[str]
             require_expert(name, suite, tasks)
 
 
-class ExternalTrainingSuite(TrainingSuite):
+class ExternalTrainingSuite(SimulatedSuite):
     """An external suite; the policy decides on ``device`` for all environments at once."""
 
     def __init__(self, suite: Suite, tasks: tuple[str, ...], options: SuiteOptions, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""What the stages of ``worldrl train-vla`` share: plan, run directory, collecting, imagining."""
+"""What the stages of ``worldrl train-vla`` share: plan, run directory, collecting, imagining, training the world model."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.interfaces import Policy
 from worldrl.core.rng import numpy_stream
 from worldrl.core.statistics.intervals import Rate, wilson
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.storage.run import RunDirectory, Stage
 from worldrl.core.types import Episode
-from worldrl.jobs.vla.artefacts import Recording, SavedPolicy, SavedWorld
+from worldrl.jobs.vla.artefacts import Recording, SavedPolicy, SavedWorld, datasets_by_folder
 from worldrl.jobs.vla.plan import Plan
-from worldrl.recipes.stages import split_held_out
+from worldrl.recipes.stages import learn_world_model
+from worldrl.recipes.world_model.lineage import lineage
+from worldrl.recipes.world_model.start import SCRATCH, WORLD_MODEL, starting_world_model
 from worldrl.rollout.agents.actors import AnyActor
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts, imagine_from_keyframes, imagine_policy
 from worldrl.rollout.imagined.reset_store import keyframe_starts
@@ -48,13 +51,13 @@ class Loop:
 
     def collect(self, folder: Path, plans: Sequence[CollectPlan[AnyActor]]) -> dict[str, Rate]:
         """Record episodes; return how many, and how many succeeded, by source."""
-        rows = self.plan.suite.record(folder, plans)
+        rows = self.plan.simulator.record(folder, plans)
         return success_by_source([(str(row["source"]), bool(row["success"])) for row in rows])
 
     def specs(self, source: str, count: int, seed: int) -> list[EpisodeSpec]:
         """Name ``count`` episodes of each task."""
         named = (EpisodeSpec(task, index, seed, source=source) for task in self.plan.tasks for index in range(count))
-        return [self.plan.suite.simulator_backend.placed(spec) for spec in named]
+        return [self.plan.simulator.simulator_backend.placed(spec) for spec in named]
 
 
 def success_by_source(rows: Sequence[tuple[str, bool]]) -> dict[str, Rate]:
@@ -75,7 +78,7 @@ def fresh_rollouts(loop: Loop, policy: Policy, model: AnyVideoModel, count: int,
         horizon=loop.plan.horizons,
         image_size=loop.plan.policy.image_size,
         exploration=loop.plan.improvement.exploration,
-        simulator_backend=loop.plan.suite.simulator_backend,
+        simulator_backend=loop.plan.simulator.simulator_backend,
     )
 
 
@@ -109,8 +112,40 @@ def keyframe_rollouts(
 def collection_split(loop: Loop, practices: Sequence[Recording]) -> tuple[list[Episode], list[Episode], list[Episode]]:
     """Split each practice set, so that an episode held out once is never trained on later."""
     parts = [
-        split_held_out(recording.episodes, loop.plan.held_out, seed=loop.plan.seed_of("held-out", number))
+        loop.plan.suite.split(recording, loop.plan.held_out, seed=loop.plan.seed_of("held-out", number))
         for number, recording in enumerate(practices, start=1)
     ]
     training, calibration, gates = ([e for part in parts for e in part[k]] for k in range(3))
     return training, calibration, gates
+
+
+def trained_world_model(
+    loop: Loop, number: int, episodes: Sequence[Episode], embodiment: AnyEmbodiment, before: SavedWorld | None
+) -> tuple[AnyVideoModel, dict[str, Any]]:
+    """Train the world model of a round, from scratch or further; return it with the last numbers of the training."""
+    plan, seed = loop.plan, loop.plan.seed_of("world-model", number)
+    start, learning = SCRATCH, plan.first_training
+    if before is not None:
+        before.release()
+        start, learning = str(before.folder), plan.training
+    model = starting_world_model(start, plan.world_model, embodiment, seed=seed, device=plan.device)
+    folder, series = loop.run.stage(f"round-{number}-2-world-model").folder, f"dynamics-{number}"
+    numbers = learn_world_model(folder, model, episodes, learning, seed=seed, log=loop.log, series=series)
+    model.compute_dtype = plan.dtype
+    return model, numbers
+
+
+def keep_world_model(
+    loop: Loop,
+    stage: Stage,
+    model: AnyVideoModel,
+    seen: Sequence[Recording],
+    before: SavedWorld | None,
+    summary: dict[str, Any],
+) -> None:
+    """Save a calibrated world model with what it has ``seen``, and finish its stage."""
+    start = SCRATCH if before is None else str(before.folder)
+    parents, learned = lineage(datasets_by_folder(seen), [start])
+    model.save(stage.folder / WORLD_MODEL, parents=parents, learned=learned)
+    dtype = str(model.compute_dtype).removeprefix("torch.")
+    loop.finish(stage, {**summary, "threshold": model.config.outcome.threshold, "dtype": dtype})

@@ -20,7 +20,12 @@ from worldrl.core.rng import stream_seed
 from worldrl.evaluation.policy.protocol import CLEAN
 from worldrl.evaluation.world_model.gates import GateThresholds
 from worldrl.jobs.vla.settings import CollectionSettings, Evaluation, TrainVlaSettings
-from worldrl.jobs.vla.training_suite import EmbeddedTrainingSuite, SuiteOptions, TrainingSuite
+from worldrl.jobs.vla.training_suite import (
+    EmbeddedTrainingSuite,
+    SimulatedSuite,
+    SuiteOptions,
+    TrainingSuite,
+)
 from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.rl.improve import Improvement
 from worldrl.policies.token.policy import TokenPolicyConfig
@@ -38,7 +43,7 @@ from worldrl.recipes.world_model.start import (
 )
 from worldrl.rollout.agents.policy_folder import policy_facts
 from worldrl.rollout.real.embedded import embedded_embodiment
-from worldrl.rollout.suites.names import EMBEDDED
+from worldrl.rollout.suites.names import EMBEDDED, RECORDINGS
 from worldrl.world_models.loading import VIDEO, WAN
 from worldrl.world_models.video.config import VideoWorldModelConfig
 from worldrl.world_models.video.training_config import WorldModelTraining
@@ -96,7 +101,14 @@ class Plan:
     @property
     def horizons(self) -> dict[str, int]:
         """Time limit of each task (control steps)."""
-        return self.suite.simulator_backend.horizons(self.tasks)
+        return self.suite.horizons
+
+    @property
+    def simulator(self) -> SimulatedSuite:
+        """The suite, in stages that act in it."""
+        if not isinstance(self.suite, SimulatedSuite):
+            raise TypeError(f"suite={self.suite.name} has no simulator")  # its loop has no such stage
+        return self.suite
 
     def seed_of(self, *names: str | int) -> int:
         """Derive a stage's seed; below 2**31, which every simulator keeps."""
@@ -111,8 +123,9 @@ def resolve(settings: TrainVlaSettings) -> Plan:
     suite is not set up).
     """
     plan = planned(settings, resolve_device(settings.device))
-    check_held_out(settings, len(plan.tasks))
-    check_near_goal(settings.collection.near_goal_share, settings.suite, plan.tasks)
+    if isinstance(plan.suite, SimulatedSuite):
+        check_held_out(settings, len(plan.tasks))
+        check_near_goal(settings.collection.near_goal_share, settings.suite, plan.tasks)
     if settings.backbone == VIDEO:
         require_kind(settings.start, settings.world_model)
         check_start(settings.start, settings.world_model, settings.training)
@@ -178,6 +191,10 @@ def _suite(settings: TrainVlaSettings, device: torch.device) -> TrainingSuite:
         tasks = tuple(choose_tasks(settings.tasks, None if settings.tasks else settings.kind))
         require_domain(settings.domain, tasks)
         return EmbeddedTrainingSuite(tasks, options)
+    if settings.suite == RECORDINGS:
+        from worldrl.jobs.vla.recorded_suite import recorded_suite
+
+        return recorded_suite(settings, options)
     from worldrl.jobs.vla.external_suite import ExternalTrainingSuite
     from worldrl.rollout.suites.registry import find_suite
 

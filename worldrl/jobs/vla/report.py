@@ -190,7 +190,7 @@ def filmstrips(loop: Loop) -> list[Filmstrip]:
 def videos(loop: Loop) -> list[Video]:
     """The same episodes as side-by-side videos, and the filmed evaluations."""
     fps = loop.plan.suite.embodiment.control_hz / _frame_stride(loop)
-    told = "Left the simulator, right the world model."
+    told = "Left the recording, right the world model."
     found = [
         Video(f"{name}: real | imagined", told, pair_film(real, imagined, fps))
         for name, real, imagined in _replays(loop)

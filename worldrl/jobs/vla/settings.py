@@ -15,7 +15,7 @@ from worldrl.policies.token.policy import TokenPolicyConfig
 from worldrl.recipes.rl_parts import IMPROVEMENT, open_parts
 from worldrl.recipes.world_model.start import SCRATCH, require_trained_codec
 from worldrl.recipes.world_model.wan_settings import WanSettings
-from worldrl.rollout.suites.names import EMBEDDED, SUITE, SUITE_PYTHON, require_suite_name
+from worldrl.rollout.suites.names import EMBEDDED, RECORDINGS, SUITE, SUITE_PYTHON, require_suite_name
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.world_models.loading import BACKBONES, VIDEO
 from worldrl.world_models.video.config import VideoWorldModelConfig
@@ -90,10 +90,10 @@ class Scratch:
 
 @dataclass
 class Evaluation:
-    """The paired measurement of before and after, in the simulator.
+    """The paired measurement of before and after: in the simulator, or imagined from recordings.
 
     Attributes:
-        episodes: initial states of each task.
+        episodes: initial states of each task; of recordings, held-out start frames at most.
         seed: of the initial states; training never uses it. 1000 is kept for reported numbers. An external suite's are
             stored and are the last of them, which training never uses.
         temperature: null decodes greedily.
@@ -126,12 +126,12 @@ class TrainVlaSettings:
     workers: int = setting(2, "simulator processes")
     envs_per_worker: int = setting(8, "environments per process, stepped in lock-step")
     timeout_s: float = setting(300.0, "longest silence of a worker before it is replaced (s); loading a policy counts")
-    suite: str = setting(EMBEDDED, SUITE)
+    suite: str = setting(EMBEDDED, f"{SUITE}; {RECORDINGS} takes those of data, and no simulator")
     python: str = setting("", SUITE_PYTHON)
     shadows: bool = setting(
         True, "LIBERO: the vendor's shadows; false renders eight times faster on a CPU, but other images"
     )
-    tasks: list[str] = setting([], "names of tasks; empty takes all tasks of kind, or all of an external suite")
+    tasks: list[str] = setting([], "names of tasks; empty takes all tasks of kind, or all of another suite")
     kind: str | None = setting(
         KIND, "object, spatial, goal or long; bimanual for two arms; null with empty tasks for all kinds"
     )
@@ -150,20 +150,26 @@ class TrainVlaSettings:
         None, "folder of a policy to improve, of the sizes in policy.*; null clones the demonstrations"
     )
     gates: str = setting("stop", "what a failed gate does: stop or warn")
-    rounds: int = setting(2, "rounds of collection, world model and improvement")
+    rounds: int = setting(2, f"rounds of collection, world model and improvement; 1 with suite={RECORDINGS}")
     improve_from: str = setting(
         "latest",
         "policy that each round's improvement starts from: latest, or supervised (inherits no exploits)",
     )
     demonstrations: int = setting(20, "expert demonstrations per task")
     data: str | None = setting(
-        None, "dataset folder of demonstrations of these tasks (worldrl collect), instead of the expert's"
+        None,
+        f"dataset folder of demonstrations of these tasks, instead of the expert's; with suite={RECORDINGS} of everything "
+        "that is learned from",
     )
     styles: int = setting(
         0,
         "other visual styles in which the world model sees each of its training episodes (embedded suite): sampled, replayed",
     )
-    held_out: float = setting(0.2, "share of the collected episodes kept apart for calibration and gates")
+    held_out: float = setting(
+        0.2,
+        f"share of the collected episodes kept apart for calibration and gates; with suite={RECORDINGS} also the start frames "
+        "of imagined success",
+    )
     target_precision: float = setting(0.85, "precision at which the success threshold is calibrated")
     cameras: list[str] = setting(
         [IMAGE],
@@ -174,7 +180,9 @@ class TrainVlaSettings:
     cloning: BehaviourCloning = field(
         default_factory=lambda: BehaviourCloning(steps=4000, batch_size=96), metadata={"only_with": "supervised=null"}
     )
-    collection: CollectionSettings = field(default_factory=CollectionSettings)
+    collection: CollectionSettings = field(
+        default_factory=CollectionSettings, metadata={"only_with": f"suite!={RECORDINGS}"}
+    )
     world_model: VideoWorldModelConfig = field(
         default_factory=VideoWorldModelConfig, metadata={"only_with": "backbone=video"}
     )
@@ -197,7 +205,8 @@ class TrainVlaSettings:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        require_suite_name(self.suite)
+        require_suite_name(self.suite, RECORDINGS)
+        self._check_recordings()
         self._share_inputs()
         one_of("gates", self.gates, ("stop", "warn"))
         one_of("improve_from", self.improve_from, ("latest", "supervised"))
@@ -228,14 +237,33 @@ class TrainVlaSettings:
                     f"{name}.fit={part.fit}: the loop records its own images; bring those of data to policy.image_size with "
                     "image_size and fit in the dataset's worldrl.json"
                 )
-        if further(self.cameras, self.state) and (self.backbone != VIDEO or self.suite != EMBEDDED):
+        shown = self.backbone == VIDEO and self.suite in (EMBEDDED, RECORDINGS)
+        if further(self.cameras, self.state) and not shown:
             raise SettingError(
-                f"cameras: [{', '.join(self.cameras)}] with state={self.state} need backbone={VIDEO} and suite={EMBEDDED}; "
-                f"elsewhere give cameras=[{IMAGE}] and state={NOT_OBSERVED}"
+                f"cameras: [{', '.join(self.cameras)}] with state={self.state} need backbone={VIDEO}, and suite={EMBEDDED} or "
+                f"{RECORDINGS}; elsewhere give cameras=[{IMAGE}] and state={NOT_OBSERVED}"
             )
         if self.start == SCRATCH and self.backbone == VIDEO:
             wanted = "scratch.training.codec_steps above 0 (3000 by default), or start=FOLDER of a trained world model"
             require_trained_codec(self.world_model, self.scratch.training, wanted)
+
+    def _check_recordings(self) -> None:
+        """Refuse what needs a simulator, where there are recordings alone."""
+        if self.suite != RECORDINGS:
+            return
+        if self.data is None:
+            raise SettingError(
+                f"suite={RECORDINGS}: there is nothing to learn from; give data=FOLDER of a LeRobotDataset"
+            )
+        if self.rounds != 1:
+            raise SettingError(
+                f"rounds={self.rounds}: suite={RECORDINGS} has no simulator to collect in; give rounds=1"
+            )
+        if self.improvement.keyframe_schedule != "fixed":
+            raise SettingError(
+                f"improvement.keyframe_schedule={self.improvement.keyframe_schedule}: no simulator executes imagined successes "
+                f"with suite={RECORDINGS}; give fixed"
+            )
 
     def _share_inputs(self) -> None:
         """Give policy and world model the same cameras and state, where they name none of their own."""

@@ -22,15 +22,18 @@ from worldrl.core.renames import current_results
 from worldrl.core.statistics.intervals import Rate, wilson
 from worldrl.core.storage.artefact import parent
 from worldrl.core.storage.jsonfile import difference
+from worldrl.core.storage.run import Stage
 from worldrl.data.lerobot.dataset import EpisodeDataset, assumed
-from worldrl.jobs.vla.artefacts import Recording, SavedPolicy, SavedWorld, datasets_by_folder
+from worldrl.jobs.vla.artefacts import Recording, SavedPolicy, SavedWorld
 from worldrl.jobs.vla.loop import (
     DATASET,
     Loop,
     collection_split,
     fresh_rollouts,
+    keep_world_model,
     keyframe_rollouts,
     success_by_source,
+    trained_world_model,
 )
 from worldrl.jobs.vla.plan import Plan
 from worldrl.methods.rl.imagination import imagine_batch, imagined_env
@@ -39,7 +42,7 @@ from worldrl.policies.samples import make_samples
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 from worldrl.recipes.language import training_instructions_or_known
 from worldrl.recipes.rl_parts import IMPROVEMENT, open_parts
-from worldrl.recipes.stages import POLICY, calibrate, imagined_plan, learn_policy, learn_world_model
+from worldrl.recipes.stages import POLICY, calibrate, imagined_plan, learn_policy
 from worldrl.recipes.training_data import (
     note_events,
     open_datasets,
@@ -47,8 +50,7 @@ from worldrl.recipes.training_data import (
     require_image_size,
     require_instructions,
 )
-from worldrl.recipes.world_model.lineage import lineage
-from worldrl.recipes.world_model.start import SCRATCH, WORLD_MODEL, starting_world_model
+from worldrl.recipes.world_model.start import WORLD_MODEL
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor
 from worldrl.rollout.agents.policy_folder import load_policy, policy_facts, policy_parent
 from worldrl.rollout.imagined.env import WorldModelVecEnv
@@ -72,8 +74,7 @@ def demonstrations(loop: Loop) -> Recording:
             success = given_demonstrations(loop.plan, dataset)
             told = {"success": success, "assumed": list(assumed(dataset.records))}
             loop.finish(stage, {"given": given, "content": dataset.fingerprint, **told})
-        if stage.summary["content"] != dataset.fingerprint:
-            raise ArtefactError(f"data: {given} has changed since this run began; give a new run_dir")
+        require_unchanged(stage, dataset)
         return Recording(Path(given))
     if not stage.finished:
         specs = loop.specs("expert", loop.plan.demonstrations, loop.plan.seed_of("demonstrations"))
@@ -82,6 +83,12 @@ def demonstrations(loop: Loop) -> Recording:
     recording = Recording(stage.folder / DATASET)
     note_events(recording.dataset, "the demonstrations")
     return recording
+
+
+def require_unchanged(stage: Stage, dataset: EpisodeDataset) -> None:
+    """ArtefactError where the stage began with other content of the folder."""
+    if stage.summary["content"] != dataset.fingerprint:
+        raise ArtefactError(f"data: {dataset.source} has changed since this run began; give a new run_dir")
 
 
 def given_demonstrations(plan: Plan, dataset: EpisodeDataset) -> dict[str, Rate]:
@@ -166,7 +173,7 @@ def practice(loop: Loop, number: int, policy: SavedPolicy, world: SavedWorld | N
                 PolicyActor(str(policy.folder), exploration.temperature, exploration.noise_correlation),
                 counts.policy_episodes,
             ),
-            (*loop.plan.suite.exploration_expert(counts), expert_episodes),
+            (*loop.plan.simulator.exploration_expert(counts), expert_episodes),
         ]
         plans = [
             CollectPlan(actor, loop.specs(source, count, loop.plan.seed_of("practice", number, source)))
@@ -184,7 +191,7 @@ def practice(loop: Loop, number: int, policy: SavedPolicy, world: SavedWorld | N
                 seed=loop.plan.seed_of("practice", number, "dream"),
                 image_size=loop.plan.policy.image_size,
                 exploration=exploration,
-                simulator_backend=loop.plan.suite.simulator_backend,
+                simulator_backend=loop.plan.simulator.simulator_backend,
             )
             plans.append(plan)
         loop.finish(stage, {"success": current_results(loop.collect(stage.folder / DATASET, plans))})
@@ -206,43 +213,27 @@ def world_model(
     stage = loop.run.stage(f"round-{number}-2-world-model")
     if not stage.finished:
         plan, seed = loop.plan, loop.plan.seed_of("world-model", number)
-        start, learning = SCRATCH, plan.first_training
-        if before is not None:
-            before.release()
-            start, learning = str(before.folder), plan.training
-        model = starting_world_model(start, plan.world_model, demos.dataset.embodiment, seed=seed, device=plan.device)
         training, calibration, _ = collection_split(loop, practices)
         recorded, looks = [*demos.episodes, *training], restyled(loop, demos, practices)
         near = near_failures(plan.collection, training)
-        numbers = learn_world_model(
-            stage.folder,
-            model,
-            [*recorded, *near.repeats, *copies(looks, recorded)],
-            learning,
-            seed=seed,
-            log=loop.log,
-            series=f"dynamics-{number}",
-        )
-        model.compute_dtype = plan.dtype
+        episodes = [*recorded, *near.repeats, *copies(looks, recorded)]
+        model, numbers = trained_world_model(loop, number, episodes, demos.dataset.embodiment, before)
         learner, name = policy.network, f"calibrate-{number}"
         policy_rollouts = [
             fresh_rollouts(loop, learner, model, plan.evaluation.verify, name=name),
             keyframe_rollouts(loop, learner, model, training, plan.evaluation.verify, name=name),
         ]
         joined_rollouts = join_rollouts([part for part in policy_rollouts if part is not None])
-        rule = calibrate(
+        calibrate(
             model,
             calibration,
             joined_rollouts,
             target_precision=plan.target_precision,
             seed=seed,
-            simulator_backend=plan.suite.simulator_backend,
+            simulator_backend=plan.simulator.simulator_backend,
         )
-        parents, learned = lineage(datasets_by_folder([demos, *practices, *looks]), [start])
-        model.save(stage.folder / WORLD_MODEL, parents=parents, learned=learned)
-        dtype = str(model.compute_dtype).removeprefix("torch.")
-        summary = {"training": numbers, "threshold": rule.threshold, "episodes": len(training), "dtype": dtype}
-        loop.finish(stage, {**summary, "near_goal": near.told})
+        summary = {"training": numbers, "episodes": len(training), "near_goal": near.told}
+        keep_world_model(loop, stage, model, [demos, *practices, *looks], before, summary)
     return loop.world(stage.folder / WORLD_MODEL)
 
 
@@ -308,17 +299,17 @@ def scheduled(loop: Loop, number: int) -> Improvement:
 
 
 def reset_store(loop: Loop, model: AnyVideoModel, practices: Sequence[Recording], number: int) -> ResetStore:
-    """Collect start states: fresh initial states of the simulator, and keyframes of the practice that is trained on."""
+    """Collect start states: the suite's initial states, and keyframes of the practice that is trained on."""
     config = loop.plan.improvement
-    initial = loop.plan.suite.simulator_backend.starts(
-        loop.plan.tasks,
+    episodes, _, _ = collection_split(loop, practices)
+    initial = loop.plan.suite.starts(
+        episodes,
         config.starts_per_task,
         seed=loop.plan.seed_of("starts", number),
         memory_frames=model.memory_frames,
         image_size=loop.plan.policy.image_size,
         more=model.more,
     )
-    episodes, _, _ = collection_split(loop, practices)
     keyframes = keyframe_records(
         episodes,
         margin=config.keyframe_margin,

@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import Any
 
 from worldrl.core.device import set_threads
+from worldrl.core.lookup import named
 from worldrl.core.renames import RESULTS
 from worldrl.core.storage.log import MetricLog, console
 from worldrl.core.training.ranks import refuse_many
@@ -34,7 +35,7 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
     set_threads(settings.threads)
     plan = resolve(settings)
     with closing(plan.suite), open_run("train-vla", settings) as run, MetricLog(run.path) as log:
-        return run_loop(Loop(plan, run, log))
+        return named(plan.suite.loop)(Loop(plan, run, log))
 
 
 def run_loop(loop: Loop) -> dict[str, Any]:

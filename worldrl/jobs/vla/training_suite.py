@@ -1,7 +1,7 @@
-"""Where ``worldrl train-vla`` really acts: one suite's demonstrations, real rollouts and evaluation, whichever suite it is.
+"""Where ``worldrl train-vla`` acts: a suite's tasks and start states, and, in a simulator, its real rollouts.
 
-The stages ask an :class:`TrainingSuite` and never a simulator, so the loop is the same on the embedded suite and on
-any external one (``external_suite``).
+The stages ask a :class:`TrainingSuite` and never a simulator, so the loop is the same on the embedded suite and on any
+external one (``external_suite``). Recordings alone (``recordings``) have a loop of their own.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from worldrl.core.embodiment import AnyEmbodiment
+from worldrl.core.types import Episode, ResetRecord
 from worldrl.evaluation.policy.evaluate import evaluate_policy
 from worldrl.evaluation.policy.protocol import EvalProtocol, embedded_protocol
 from worldrl.evaluation.policy.result import EvalResult
+from worldrl.jobs.vla.artefacts import Recording
 from worldrl.jobs.vla.settings import CollectionSettings, Evaluation
+from worldrl.recipes.stages import split_held_out
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor
 from worldrl.rollout.imagined.starts import EmbeddedBackend, SimulatorBackend
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
@@ -47,11 +50,10 @@ class SuiteOptions:
 
 
 class TrainingSuite(ABC):
-    """A suite as the loop needs it.
+    """A suite as every stage needs it.
 
     ``tasks`` are names, ``embodiment`` the robot that does them, ``options`` how the run uses the suite, ``limits`` what a
-    reader of the report must know about its numbers. ``simulator_backend`` is under imagined rollouts: where they begin,
-    and what their actions really lead to. A policy decides on ``device``.
+    reader of the report must know about its numbers. ``loop`` names the function that runs the stages.
     """
 
     name: str
@@ -59,8 +61,49 @@ class TrainingSuite(ABC):
     embodiment: AnyEmbodiment
     options: SuiteOptions
     limits: tuple[str, ...]
+    loop: str = "worldrl.jobs.vla.train_vla:run_loop"
+
+    @property
+    @abstractmethod
+    def horizons(self) -> dict[str, int]:
+        """Time limit of each task (control steps)."""
+
+    @abstractmethod
+    def starts(self, recorded: Sequence[Episode], count: int, *, seed: int, **layout: Any) -> list[ResetRecord]:
+        """Initial states of imagined rollouts, ``count`` of each task.
+
+        ``recorded`` are the episodes that may be trained on; ``layout`` as of
+        :meth:`~worldrl.rollout.imagined.starts.SimulatorBackend.starts`.
+        """
+
+    def split(
+        self, recording: Recording, share: float, *, seed: int
+    ) -> tuple[Sequence[Episode], list[Episode], list[Episode]]:
+        """Divide episodes into those of training, calibration and gates."""
+        return split_held_out(recording.episodes, share, seed=seed)
+
+    def close(self) -> None:  # noqa: B027  (only an external suite keeps something open)
+        """Stop its workers."""
+
+
+class SimulatedSuite(TrainingSuite):
+    """A suite that acts.
+
+    ``simulator_backend`` is under imagined rollouts: where they begin, and what their actions really lead to. A policy
+    decides on ``device``.
+    """
+
     simulator_backend: SimulatorBackend
     device: str = "cpu"
+
+    @property
+    def horizons(self) -> dict[str, int]:
+        """As the simulator has them."""
+        return self.simulator_backend.horizons(self.tasks)
+
+    def starts(self, recorded: Sequence[Episode], count: int, *, seed: int, **layout: Any) -> list[ResetRecord]:
+        """Rendered anew."""
+        return self.simulator_backend.starts(self.tasks, count, seed=seed, **layout)
 
     @property
     @abstractmethod
@@ -93,11 +136,8 @@ class TrainingSuite(ABC):
         """Measure a policy; ``measuring`` as of :func:`~worldrl.evaluation.policy.evaluate.evaluate`."""
         return evaluate_policy(self.player, policy, self.protocol, device=self.device, **measuring)
 
-    def close(self) -> None:  # noqa: B027  (the embedded suite has none between its calls)
-        """Stop its workers."""
 
-
-class EmbeddedTrainingSuite(TrainingSuite):
+class EmbeddedTrainingSuite(SimulatedSuite):
     """The embedded suite, in worker processes of this environment; each call ends its own."""
 
     limits = (

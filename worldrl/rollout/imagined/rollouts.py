@@ -82,6 +82,7 @@ def imagine_rollouts(
     chunks: list[tuple[PolicyObs, Chunk, np.ndarray]] = []
     probability: list[Tensor] = []
     everyone = np.arange(env.num_envs)
+    waiting = np.clip(np.float32(0), *policy.actions.bounds)  # of rows that are over: any action in range
     correlated_noise = exploration.correlated_noise(row_streams(seed, ["habit"], env.num_envs), policy.actions.size)
     while running.any():
         rows = np.flatnonzero(running)
@@ -95,7 +96,7 @@ def imagine_rollouts(
             )
         chunk = Chunk(chunk.action.cpu(), chunk.token.cpu(), chunk.logp.cpu())
         chunks.append((observation(obs, everyone, policy.more), chunk, rows))
-        action = np.zeros((env.num_envs, *chunk.action.shape[1:]), np.float32)
+        action = np.tile(waiting, (env.num_envs, chunk.action.shape[1], 1))
         action[rows] = chunk.action.numpy()
         obs, reward, terminated, truncated, info = env.chunk_step(action)
         probability.append(torch.from_numpy(info["success_prob"]))

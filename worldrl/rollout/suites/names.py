@@ -10,6 +10,8 @@ from worldrl.core.errors import SettingError, nearest
 GROUP = "worldrl.suites"
 """Entry points of other packages' adapters, ``name = "module:Class"``."""
 EMBEDDED = "embedded"
+RECORDINGS = "recordings"
+"""Not a simulator: a dataset of recordings alone. Only ``train-vla`` has it."""
 FAMILIES = {
     "libero": ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90", "libero_spatial@lerobot"),
     "maniskill": ("maniskill", "maniskill_cubes"),
@@ -38,9 +40,12 @@ def plugins() -> dict[str, str]:
     return {entry.name: entry.value for entry in entry_points(group=GROUP)}
 
 
-def require_suite_name(value: str) -> None:
-    """Refuse a ``suite`` that does not exist; nothing is started. SettingError names the valid ones and the nearest."""
-    names = [EMBEDDED, *suite_names(), *plugins()]
+def require_suite_name(value: str, *more: str) -> None:
+    """Refuse a ``suite`` that does not exist; nothing is started. SettingError names the valid ones and the nearest.
+
+    ``more`` are names that the command has besides.
+    """
+    names = [EMBEDDED, *more, *suite_names(), *plugins()]
     if value not in names:
         own_adapter(value, names)
 
