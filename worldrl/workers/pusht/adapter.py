@@ -8,15 +8,13 @@ import numpy as np
 class PushT:
     """Actions are where the round tool is to be, in pixels of a plane of 512 by 512; a spring pulls it there."""
 
-    limits = {"low": [0, 0], "high": [512, 512], "max_speed": [5120, 5120]}
-    robot = {"kind": "joints", "names": ["x", "y"], **limits, "control_hz": 10}
+    robot = dict(kind="joints", names=["x", "y"], low=[0, 0], high=[512, 512], max_speed=[5120, 5120], control_hz=10)
     tasks = {"push-t": "push the block onto the green T"}
     packages = ("gym-pusht", "pymunk")
 
     def __init__(self, task, cameras, image_size):
-        self.env = import_module("gym_pusht.envs.pusht").PushTEnv(
-            "state", "rgb_array", None, None, image_size, image_size
-        )
+        kind = import_module("gym_pusht.envs.pusht").PushTEnv
+        self.env = kind("state", "rgb_array", None, None, image_size, image_size)
 
     def reset(self, index, seed):
         self.info = self.env.reset(seed=int(np.random.SeedSequence([index, seed]).generate_state(1)[0]))[1]
