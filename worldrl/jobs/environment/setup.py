@@ -1,7 +1,8 @@
 """``worldrl setup NAME``: builds a foreign package's own Python environment in the user's cache, and checks it at the end.
 
-LIBERO's with its assets, ManiSkill's, Meta-World's and lerobot's are built. RoboTwin and Isaac Lab come by their vendors'
-own installers: their setup looks where ``python=`` and ``checkout=`` point, says what is missing, and remembers them.
+LIBERO's with its assets, ManiSkill's, lerobot's and those of worldrl's own adapters are built. RoboTwin and Isaac Lab
+come by their vendors' own installers: their setup looks where ``python=`` and ``checkout=`` point, says what is missing,
+and remembers them.
 Nothing is asked: what cannot be done is an error that says what to do. Running it again checks a finished environment and
 repairs an unfinished one; ``assets=`` may be given later. Of lerobot there are two locks, 0.4.4 for Python 3.11 and 0.6.1
 for 3.12: the interpreter decides which is built, and policies run in the one whose setup passed last.
@@ -113,8 +114,8 @@ def ready(settings: SetupSettings, lock: Lock | None, folder: Path) -> dict[str,
     if settings.name == "libero":
         remember(replace(settings, assets=own_assets(folder, assets)), folder)
     lerobot = partial(check_lerobot, python=str(interpreter(folder)))  # it is not in use before it has passed
-    checks = {"libero": check_libero, "maniskill": check_maniskill, "metaworld": check_adapter, LEROBOT: lerobot}
-    found = checks[settings.name](settings)
+    checks = {"libero": check_libero, "maniskill": check_maniskill, LEROBOT: lerobot}
+    found = checks.get(settings.name, check_adapter)(settings)
     note_checked(folder, True)
     use_lock(settings.name, lock)
     return found

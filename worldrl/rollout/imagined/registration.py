@@ -93,14 +93,17 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
 
     Observation, action, reward, termination and truncation are that class's; the image changes on every
     ``chunk_length``-th step. A reset without a seed begins the next episode. ``settings`` are those of
-    :func:`make_vec`, without ``num_envs``, ``group_size`` and ``autoreset_mode``.
+    :func:`make_vec`, without ``num_envs``, ``group_size`` and ``autoreset_mode``; ``rows`` replaces them, an
+    environment of one row and autoreset mode ``DISABLED``, so that several may share a world model.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 20}  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def __init__(self, *, render_mode: str | None = None, **settings: Any) -> None:
+    def __init__(
+        self, *, render_mode: str | None = None, rows: WorldModelVecEnv | None = None, **settings: Any
+    ) -> None:
         self.render_mode = render_mode
-        self.rows = make_vec(num_envs=1, autoreset_mode=AutoresetMode.DISABLED, **settings)
+        self.rows = rows or make_vec(num_envs=1, autoreset_mode=AutoresetMode.DISABLED, **settings)
         self.observation_space = self.rows.single_observation_space
         self.action_space = self.rows.single_action_space
 

@@ -19,7 +19,11 @@ FAMILIES = {
     "isaac": ("isaac_reach", "isaac_lift", "isaac_drawer", "isaac_stack"),
 }
 """Environment (of ``worldrl setup``) → its suites."""
-ADAPTERS = {"metaworld_mt10": ("metaworld", "worldrl.workers.metaworld.adapter:MetaWorldMt10")}
+ADAPTERS = {
+    "metaworld_mt10": ("metaworld", "worldrl.workers.metaworld.adapter:MetaWorldMt10"),
+    "fetch": ("fetch", "worldrl.workers.fetch.adapter:Fetch"),
+    "pusht": ("pusht", "worldrl.workers.pusht.adapter:PushT"),
+}
 """Suites of adapters that come with worldrl: environment of ``worldrl setup``, and class."""
 SUITE_PYTHON = "interpreter that has the simulator of suite=FILE.py:Class; empty takes this one"
 
