@@ -212,7 +212,9 @@ def test_a_codec_that_nothing_trains_is_refused(make_settings):
 def test_more_successive_frames_than_an_episode_has_are_refused(make_settings):
     settings = make_settings()
     settings.model.outcome.debounce = 1000
-    with pytest.raises(SettingError, match=r"outcome\.debounce: 1000 frames .* the longest episode has \d+; give fewer"):
+    with pytest.raises(
+        SettingError, match=r"outcome\.debounce: 1000 frames .* the longest episode has \d+; give fewer"
+    ):
         train_world_model.main(settings)
 
 

@@ -14,6 +14,7 @@ import pytest
 from worldrl.cli import main
 from worldrl.core.errors import SettingError, WorkerError
 from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.rollout.agents.policy_folder import policy_facts
 from worldrl.rollout.suites import names
 from worldrl.rollout.suites.registry import find_suite
 from worldrl.rollout.suites.suite import Workers
@@ -112,17 +113,44 @@ def test_recordings_hold_the_adapters_robot_and_name(tmp_path):
     np.testing.assert_allclose(episode.state[1:], episode.command[1:], atol=1e-6)
 
 
-def test_the_whole_loop_runs_in_it_and_names_it(tmp_path, capsys):
-    tokens = ["preset=tiny", f"suite={SUITE}", "tasks=[reach-red]", "start=scratch", f"run_dir={tmp_path / 'run'}"]
-    assert main(["train-vla", *tokens]) == 0
+def test_the_whole_loop_runs_in_it_with_two_cameras_and_names_it(changed, tmp_path, capsys):
+    changed('return {"scene": image}', 'return {"scene": image, "wrist": image[::-1].copy()}')
+    lab = tmp_path / "lab.py"
+    lab.write_text(lab.read_text().replace("class Reach:", 'class Reach:\n    cameras = ("scene", "wrist")'))
+    seen = ["cameras=[image,wrist_image]", "state=measured"]
+    tokens = ["preset=tiny", f"suite={lab}:Reach", "tasks=[reach-red]", "start=scratch", f"run_dir={tmp_path / 'run'}"]
+    assert main(["train-vla", *tokens, *seen]) == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["metrics"]["suite"] == "reach"
     assert "windows start at any frame" in capsys.readouterr().err
     policy = tmp_path / "run" / result["metrics"]["policy"]
-    tokens = [f"policy={policy}", f"suite={SUITE}", "tasks=[reach-red]", "episodes=2", f"run_dir={tmp_path / 'bench'}"]
+    facts = policy_facts(policy)
+    assert (list(facts.observation.cameras), facts.observation.state.names) == (["image", "wrist_image"], ("x", "y"))
+    episode = EpisodeDataset.open(tmp_path / "run" / "stages" / "01-demonstrations" / "dataset")[0]
+    assert (episode.frames[:, 1] == episode.frames[:, 0, ::-1]).all()  # this wrist camera stands on its head
+    tokens = [
+        f"policy={policy}",
+        f"suite={lab}:Reach",
+        "tasks=[reach-red]",
+        "episodes=2",
+        f"run_dir={tmp_path / 'bench'}",
+    ]
     assert main(["benchmark", *tokens]) == 0
     found = json.loads((tmp_path / "bench" / "result.json").read_text())["metrics"]
     assert (found["suite"], found["conventions"]["differing"], found["warnings"]) == ("reach", {}, [])
+
+
+def test_a_camera_that_it_lacks_is_refused(tmp_path, capsys):
+    tokens = [
+        "preset=tiny",
+        f"suite={SUITE}",
+        "tasks=[reach-red]",
+        "start=scratch",
+        "cameras=[image,wrist_image]",
+        f"run_dir={tmp_path / 'run'}",
+    ]
+    assert main(["train-vla", *tokens]) == 2
+    assert capsys.readouterr().err.strip() == "worldrl: cameras: reach has no wrist_image; give some of image"
 
 
 def test_another_file_is_another_protocol(changed):

@@ -13,6 +13,7 @@ from typing import cast
 import torch
 
 from worldrl.core.errors import SettingError
+from worldrl.core.observation import image_name
 from worldrl.evaluation.policy.protocol import EvalProtocol, suite_protocol
 from worldrl.jobs.vla.settings import CollectionSettings
 from worldrl.jobs.vla.training_suite import SimulatedSuite, SuiteOptions
@@ -21,10 +22,6 @@ from worldrl.recipes.world_model.start import BUNDLED
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor
 from worldrl.rollout.suites.backend import ExternalBackend
 from worldrl.rollout.suites.suite import Suite, Workers, recorded_robot, require_expert
-
-CAMERAS = ("scene",)
-"""What the loop's policies and world models look through."""
-
 
 BY_EXPERT = ("demonstrations", "scratch.expert_episodes", "collection.expert_episodes")
 """Settings whose episodes the suite's scripted expert plays."""
@@ -68,11 +65,20 @@ def require_players(suite: Suite, asked: Mapping[str, int], tasks: Sequence[str]
             require_expert(name, suite, tasks)
 
 
+def cameras_of(suite: Suite, images: Sequence[str]) -> tuple[str, ...]:
+    """The suite's cameras that show these images; SettingError where it has none for one of them."""
+    names = {image_name(camera): camera for camera in suite.spec.cameras}
+    if missing := [name for name in images if name not in names]:
+        raise SettingError(f"cameras: {suite.name} has no {missing[0]}; give some of {', '.join(names)}")
+    return tuple(names[name] for name in images)
+
+
 class ExternalTrainingSuite(SimulatedSuite):
     """An external suite; the policy decides on ``device`` for all environments at once."""
 
     def __init__(self, suite: Suite, tasks: tuple[str, ...], options: SuiteOptions, device: torch.device) -> None:
         self.options, self._suite, self.tasks, self.device = options, suite, tasks, str(device)
+        self._cameras = cameras_of(suite, options.images)
         self.name, self.embodiment = suite.name, recorded_robot(suite)
         self._stack, self._open = ExitStack(), cast("OpenSuite | None", None)
         self._first_evaluated = training_states(suite, options.evaluation.episodes)
@@ -95,7 +101,7 @@ class ExternalTrainingSuite(SimulatedSuite):
         if self._open is None:
             options = self.options
             slots = options.workers * options.envs_per_worker
-            asked = Workers(CAMERAS, options.image_size, options.workers, slots, shadows=options.shadows)
+            asked = Workers(self._cameras, options.image_size, options.workers, slots, shadows=options.shadows)
             self._open = self._stack.enter_context(open_suite(self._suite, asked, timeout_s=options.timeout_s))
         return self._open
 
@@ -116,6 +122,7 @@ class ExternalTrainingSuite(SimulatedSuite):
             seed=evaluation.seed,
             chunk_length=self.options.chunk_length,
             image_size=self.options.image_size,
+            cameras=self._cameras,
             temperature=evaluation.temperature,
             shadows=self.options.shadows,
             assets_note=opened.assets_note,

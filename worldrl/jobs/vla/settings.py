@@ -237,11 +237,10 @@ class TrainVlaSettings:
                     f"{name}.fit={part.fit}: the loop records its own images; bring those of data to policy.image_size with "
                     "image_size and fit in the dataset's worldrl.json"
                 )
-        shown = self.backbone == VIDEO and self.suite in (EMBEDDED, RECORDINGS)
-        if further(self.cameras, self.state) and not shown:
+        if further(self.cameras, self.state) and self.backbone != VIDEO:
             raise SettingError(
-                f"cameras: [{', '.join(self.cameras)}] with state={self.state} need backbone={VIDEO}, and suite={EMBEDDED} or "
-                f"{RECORDINGS}; elsewhere give cameras=[{IMAGE}] and state={NOT_OBSERVED}"
+                f"cameras: [{', '.join(self.cameras)}] with state={self.state} need backbone={VIDEO}; elsewhere give "
+                f"cameras=[{IMAGE}] and state={NOT_OBSERVED}"
             )
         if self.start == SCRATCH and self.backbone == VIDEO:
             wanted = "scratch.training.codec_steps above 0 (3000 by default), or start=FOLDER of a trained world model"
