@@ -329,6 +329,8 @@ def test_a_page_about_a_world_model_has_its_own_sentence_and_sections():
     assert "\u22120.7 to \u22120.2" in render(data)
     assert page.text_of("p", "note") == ["Beyond <its> recording."]
     assert page.text_of("span", "measured") == ["• Measured"]
+    imagined = Page(render(dataclasses.replace(data, imagined=True)))
+    assert imagined.text_of("span", "imagined") == ["• Imagined"]
     assert "before and after" not in visible(render(data))
     assert "#measurements" in [attrs["href"] for attrs in page.all("a")]
 

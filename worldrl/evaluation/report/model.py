@@ -183,6 +183,7 @@ class ReportData:
 
     title: str
     sentence: str = ""  # the page's first, where no policies were compared; empty generates the verdict
+    imagined: bool = False  # ``sentence`` is of numbers that were measured in imagination only
     sections: Sequence[str] = ()  # keys of ``page.SECTIONS``, in order; empty takes those of a policy's page
     overall: SuccessRow | None = None  # over all tasks; its paired interval alone decides the verdict
     tasks: Sequence[SuccessRow] = ()

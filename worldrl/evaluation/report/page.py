@@ -36,7 +36,7 @@ SECTIONS = {
 """Key of each section, and of the macro that writes it: heading, fields it shows, sentence where all of them are empty."""
 POLICY_PAGE = tuple(key for key in SECTIONS if key not in ("measurements", "rates"))
 """Sections of a page about a policy, each there even where nothing was measured, so that nobody overlooks that."""
-MARKS = {"gain": "▲", "loss": "▼", "none": "–", "unmeasured": "?", "measured": "•"}
+MARKS = {"gain": "▲", "loss": "▼", "none": "–", "unmeasured": "?", "measured": "•", "imagined": "•"}
 MAX_VIDEO = 2_000_000
 """Largest embedded mp4 in bytes."""
 MAX_VIDEOS = 20_000_000

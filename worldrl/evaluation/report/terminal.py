@@ -12,7 +12,7 @@ from worldrl.evaluation.report.words import count, gain_interval, gain_kind, poi
 
 WIDE = 110
 """Columns from which a number and its interval share a line."""
-STYLES = {"gain": "bold green", "loss": "bold red", "none": "", "unmeasured": "dim", "measured": ""}
+STYLES = {"gain": "bold green", "loss": "bold red", "none": "", "unmeasured": "dim", "measured": "", "imagined": ""}
 
 
 def show(data: ReportData, console: Console) -> None:

@@ -18,13 +18,14 @@ NBSP = "\u00a0"
 MINUS = "\u2212"
 MAX_DECIMALS = 3
 
-VerdictKind = Literal["gain", "loss", "none", "unmeasured", "measured"]
+VerdictKind = Literal["gain", "loss", "none", "unmeasured", "measured", "imagined"]
 BADGES: dict[VerdictKind, str] = {
     "gain": "Gain shown",
     "loss": "Loss shown",
     "none": "No gain shown",
     "unmeasured": "Not measured",
     "measured": "Measured",
+    "imagined": "Imagined",
 }
 
 
@@ -142,7 +143,9 @@ def gain_kind(paired: Paired) -> VerdictKind:
 
 def statement(data: ReportData) -> Verdict:
     """Return the page's first sentence: the verdict on two policies, or what a run without policies has measured."""
-    return Verdict("measured", data.sentence) if data.sentence else verdict(data.overall)
+    if not data.sentence:
+        return verdict(data.overall)
+    return Verdict("imagined" if data.imagined else "measured", data.sentence)
 
 
 def verdict(overall: SuccessRow | None) -> Verdict:

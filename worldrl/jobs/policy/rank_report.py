@@ -26,6 +26,7 @@ def report_page(metrics: Mapping[str, Any], gates: Sequence[Gate], *, seed: int,
     return ReportData(
         title=f"rank: {len(metrics['order'])} policies by imagined success",
         sentence=sentence(metrics),
+        imagined=True,
         sections=[key for key in PAGE if key != "imagined" or found],
         headline=[Number("Start frames", metrics["starts"])],
         tables=[*tables, calibration_table(found)] if found else tables,

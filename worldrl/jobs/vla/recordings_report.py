@@ -33,6 +33,7 @@ def report_page(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
     return ReportData(
         title=f"train-vla on recordings of {', '.join(plan.tasks)}",
         sentence=sentence(metrics),
+        imagined=True,
         sections=PAGE,
         headline=[
             Number("Wall time", round(loop.run.wall_s / 60, 1), "min"),
