@@ -48,6 +48,10 @@ def test_wilson_against_the_table(counts, limits):
     assert (rate["k"], rate["n"], rate["rate"], rate["method"]) == (*counts, counts[0] / counts[1], "wilson")
 
 
+def test_the_quantile_is_the_normal_distributions():
+    assert stats.Z == sps.norm.ppf(0.975)
+
+
 def test_wilson_agrees_with_scipy_and_mirrors():
     for n in (1, 2, 7, 40):
         for k in range(n + 1):

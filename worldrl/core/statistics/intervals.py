@@ -10,12 +10,12 @@ from typing import Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats as scipy_stats  # pyright: ignore[reportMissingTypeStubs]
 
 from worldrl.core.errors import SettingError
+from worldrl.core.lookup import Lazy
 
-sps: Any = scipy_stats  # SciPy publishes no types
-Z = float(sps.norm.ppf(0.975))
+sps: Any = Lazy("scipy.stats")
+Z = 1.959963984540054  # 0.975 quantile of the normal distribution
 
 
 class Rate(TypedDict):

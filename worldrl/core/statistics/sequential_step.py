@@ -39,12 +39,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize as scipy_optimize  # pyright: ignore[reportMissingTypeStubs]
 
+from worldrl.core.lookup import Lazy
 from worldrl.core.statistics.sequential import Tally, check_maximum
 from worldrl.core.statistics.sequential_budget import GRID, Floats, held_below, one_more_drawn, one_more_seen, shares
 
-optimize: Any = scipy_optimize  # SciPy publishes no types
+optimize: Any = Lazy("scipy.optimize")
 LARGEST_STEP = 500  # Most episodes of each policy that the rule is calibrated for (some fifteen seconds of a core)
 BEFORE_THE_BOUND = 0.9965
 """Share of α with which the budget begins: the bound lies 0.3 per cent above the largest value, and the programme spends all."""

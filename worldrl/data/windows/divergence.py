@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import f
 
+from worldrl.core.statistics.intervals import sps
 from worldrl.core.types import Episode
 
 SPAN = 24  # Control steps looked at before and after the closing
@@ -61,7 +61,7 @@ def hotelling_p(distance: float, n: int, m: int, features: int) -> float:
     if left < 1:
         return 1.0
     t2 = n * m / (n + m) * distance
-    return float(f.sf(left / ((n + m - 2) * features) * t2, features, left))
+    return float(sps.f.sf(left / ((n + m - 2) * features) * t2, features, left))
 
 
 def divergence_step(episodes: Sequence[Episode], span: int = SPAN) -> int | None:

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from worldrl.core.rng import numpy_stream
 from worldrl.core.statistics.bootstrap import Bootstrap, bootstrap
-from worldrl.core.statistics.intervals import auroc
+from worldrl.core.statistics.intervals import auroc, sps
 
 
 def area_under_roc(pairs: NDArray[np.float64]) -> float:
@@ -49,4 +48,4 @@ def advantage(
 
 def rank_sum(*scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Sum of the scores' ranks among these rollouts ``[E]``; equal scores share a rank."""
-    return np.sum([rankdata(score) for score in scores], axis=0)
+    return np.sum([sps.rankdata(score) for score in scores], axis=0)

@@ -6,13 +6,15 @@ Shapes legend: ``E`` episodes, ``T`` predicted frames, ``S`` measured numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial.transform import Rotation
 
+from worldrl.core.lookup import Lazy
 from worldrl.evaluation.world_model.rollout_error import HORIZONS, Replay, pixel_error, psnr
 
+transform: Any = Lazy("scipy.spatial.transform")
 POSE = ("x", "y", "z", "rx", "ry", "rz")
 """Names of a measured tool pose: position (m), rotation vector (rad)."""
 
@@ -43,7 +45,7 @@ def state_errors(result: Replay) -> dict[str, NDArray[np.float64]]:
     real, imagined = (part.astype(np.float64) for part in result.state)
     if result.state_names[: len(POSE)] != POSE:
         return {"state_error": np.abs(real - imagined).mean(axis=-1)}
-    turns = [Rotation.from_rotvec(part[..., 3:6].reshape(-1, 3)) for part in (real, imagined)]
+    turns = [transform.Rotation.from_rotvec(part[..., 3:6].reshape(-1, 3)) for part in (real, imagined)]
     angle = (turns[0].inv() * turns[1]).magnitude().reshape(real.shape[:2])
     return {
         "state_cm": 100 * np.linalg.norm(real[..., :3] - imagined[..., :3], axis=-1),
