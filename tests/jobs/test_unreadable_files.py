@@ -34,10 +34,14 @@ CASES = (
     ("run/result.json", "benchmark-offline runs=[run] run_dir=new"),
 )
 EACH = """
-import json, sys
+import json, os, sys
 from worldrl.cli import main
-for command in json.loads(sys.argv[1]):
-    print("code", main(command), file=sys.stderr)
+for name, command in json.loads(sys.argv[1]):
+    kept = os.stat(name).st_mode
+    os.chmod(name, 0)
+    words = command.split() + ([] if "run_dir=" in command else ["run_dir=rd"])
+    print("code", main(words), file=sys.stderr)
+    os.chmod(name, kept)
 """
 
 
@@ -80,16 +84,10 @@ def test_files_without_permission(place):
     root = [shutil.which("setpriv") or "", f"--bounding-set={drop}", f"--inh-caps={drop}"] if os.getuid() == 0 else []
     if root and (not root[0] or subprocess.run([*root, "true"], capture_output=True, check=False).returncode):
         pytest.skip("permissions cannot be withdrawn from root here")
-    for name, command in CASES:
-        kept = (place / name).stat().st_mode
-        (place / name).chmod(0)
-        words = command.split()
-        words += [] if "run_dir=" in command else ["run_dir=rd"]
-        arguments = [*root, sys.executable, "-c", EACH, json.dumps([words])]
-        done = subprocess.run(arguments, capture_output=True, text=True, check=False)
-        (place / name).chmod(kept)
-        line, code = done.stderr.strip().splitlines()
-        assert code == "code 2", (name, done.stderr)
+    arguments = [*root, sys.executable, "-c", EACH, json.dumps(CASES)]
+    said = subprocess.run(arguments, capture_output=True, text=True, check=False).stderr.strip().splitlines()
+    for (name, _), line, code in zip(CASES, said[::2], said[1::2], strict=True):
+        assert code == "code 2", said
         assert "Permission denied" in line, name
         assert name.split("/", maxsplit=1)[0] in line
 
