@@ -138,6 +138,21 @@ def test_the_whole_loop_runs_in_it_with_two_cameras_and_names_it(changed, tmp_pa
     assert main(["benchmark", *tokens]) == 0
     found = json.loads((tmp_path / "bench" / "result.json").read_text())["metrics"]
     assert (found["suite"], found["conventions"]["differing"], found["warnings"]) == ("reach", {}, [])
+    tokens = [
+        f"policy={policy}",
+        f"suite={lab}:Reach",
+        "tasks=[reach-red]",
+        "episodes=2",
+        f"run_dir={tmp_path / 'eval'}",
+    ]
+    assert main(["evaluate", *tokens, "workers=1", "envs_per_worker=1"]) == 0
+    again = json.loads((tmp_path / "eval" / "result.json").read_text())
+    assert again["metrics"]["success"] == found["success"]
+    assert again["protocol_hash"] == json.loads((tmp_path / "bench" / "result.json").read_text())["protocol_hash"]
+    capsys.readouterr()
+    assert main(["evaluate", *tokens, "style=dim"]) == 2
+    wrong = "worldrl: style: has an effect in the embedded suite only"
+    assert capsys.readouterr().err.startswith(wrong)
 
 
 def test_a_camera_that_it_lacks_is_refused(tmp_path, capsys):

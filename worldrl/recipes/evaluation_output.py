@@ -55,6 +55,12 @@ def show(metrics: Mapping[str, Any], protocol_hash: str) -> None:
         )
 
 
+def say_assets(facts: Mapping[str, Any]) -> None:
+    """Print the note on assets that are not the benchmark's own: ``assets_note`` and ``suite`` of a result's facts."""
+    if facts.get("assets_note"):
+        console().print(f"assets: {facts['assets_note']}; this is not a {facts['suite']} result", markup=False)
+
+
 def clipping(share: float) -> str:
     """Explains a share of numbers outside the robot's range; a harmful share depends on which numbers these are."""
     return (

@@ -41,9 +41,9 @@ from worldrl.jobs.benchmark.films import (
 from worldrl.jobs.benchmark.plan import BenchmarkPlan, plan_metrics, plan_rows, show_plan, write_plan
 from worldrl.jobs.benchmark.report import EMBEDDED, EXPERT, RECORDINGS, Measured, report_page
 from worldrl.jobs.benchmark.tables import protocol_line, write_tables
-from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, show, video_writer
+from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, say_assets, show, video_writer
 from worldrl.recipes.run import choose_tasks, open_run
-from worldrl.recipes.suites.opening import OpenSuite, say_assets
+from worldrl.recipes.suites.opening import OpenSuite
 from worldrl.rollout.agents.policy_folder import is_agent, policy_facts
 from worldrl.rollout.agents.vector_agent import require_vector_fits
 from worldrl.rollout.chunk_timing import check_timing

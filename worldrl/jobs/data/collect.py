@@ -23,9 +23,9 @@ from worldrl.evaluation.policy.protocol import DOMAINS, instruction_of
 from worldrl.jobs.data.collect_suite import check_settings, record_suite
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.token.policy import TokenPolicy, stored_actions
+from worldrl.recipes.evaluation_output import say_assets
 from worldrl.recipes.run import DATASET, choose_tasks, open_run, rate_interval
 from worldrl.recipes.stages import imagined_plan
-from worldrl.recipes.suites.opening import say_assets
 from worldrl.recipes.world_model.start import weights_folder
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor, WanderActor
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset

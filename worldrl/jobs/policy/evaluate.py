@@ -1,25 +1,42 @@
-"""``worldrl evaluate``: measures one policy in the physics simulator, and continues where it stopped."""
+"""``worldrl evaluate``: measures one policy in a physics simulator, and continues where it stopped."""
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from worldrl.core.device import resolve_device
+from worldrl.core.errors import SettingError
+from worldrl.core.image_fit import Fit
 from worldrl.core.observation import images_among
 from worldrl.core.storage.log import console
 from worldrl.evaluation.policy.evaluate import evaluate_policy
-from worldrl.evaluation.policy.protocol import DOMAINS, EvalProtocol, embedded_protocol
+from worldrl.evaluation.policy.protocol import DOMAINS, EvalProtocol, embedded_protocol, suite_protocol
 from worldrl.evaluation.policy.trained_on import examine
-from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, show, video_writer
+from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, say_assets, show, video_writer
 from worldrl.recipes.run import choose_tasks, open_run
-from worldrl.rollout.agents.policy_folder import policy_facts
+from worldrl.rollout.agents.policy_folder import PolicyFacts, policy_facts
 from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.real.embedded import embedded_cameras
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import require_styles
+from worldrl.rollout.suites.names import EMBEDDED, SUITE, SUITE_PYTHON, require_suite_name
 from worldrl.settings import non_negative, one_of, positive, required, setting
+
+if TYPE_CHECKING:
+    from worldrl.recipes.suites.opening import OpenSuite
+
+OF_THE_EMBEDDED = {
+    "kind": None,
+    "initial_states": "sampled",
+    "instruction_mode": "canonical",
+    "style": "default",
+    "domain": "clean",
+}
+"""Settings that external suites lack, and their defaults."""
 
 
 @dataclass
@@ -33,7 +50,9 @@ class EvaluateSettings:
     workers: int = setting(2, "simulator processes; 0 runs in this process")
     envs_per_worker: int = setting(4, "environments per process, and the largest batch of a decision")
     timeout_s: float = setting(120.0, "longest silence of a worker before it is restarted (s)")
-    tasks: list[str] = setting([], "names of tasks; empty takes all tasks of kind")
+    suite: str = setting(EMBEDDED, SUITE)
+    python: str = setting("", SUITE_PYTHON)
+    tasks: list[str] = setting([], "names of tasks; empty takes all, in the embedded suite of kind")
     kind: str | None = setting(None, "object, spatial, goal or long; bimanual for two arms; null for all of one arm")
     episodes: int = setting(20, "initial states of each task")
     first_index: int = setting(0, "number of the first initial state")
@@ -49,6 +68,10 @@ class EvaluateSettings:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        require_suite_name(self.suite)
+        changed = [name for name, default in OF_THE_EMBEDDED.items() if getattr(self, name) != default]
+        if self.suite != EMBEDDED and changed:
+            raise SettingError(f"{changed[0]}: has an effect in the embedded suite only, not with suite={self.suite}")
         for name in ("workers", "first_index", "hold_steps", "videos", "latency"):
             non_negative(name, getattr(self, name))
         for name in ("envs_per_worker", "timeout_s", "episodes"):
@@ -64,47 +87,71 @@ def main(settings: EvaluateSettings) -> dict[str, Any]:
 
     Returns the metrics of :meth:`~worldrl.evaluation.policy.result.EvalResult.metrics`.
     """
-    device = str(resolve_device(settings.device))
-    protocol = make_protocol(settings)
-    trained = examine(protocol, policy_facts(Path(settings.policy)).trained_on, refuse=False)
-    for warning in trained["warnings"]:
-        console().print(f"warning: {warning}", markup=False, soft_wrap=True)
-    with open_run("evaluate", settings) as run:
-        options = protocol.env_options
-        result = evaluate_policy(
-            EmbeddedPlayer(options, settings.workers, settings.envs_per_worker, settings.timeout_s),
-            Path(settings.policy),
-            protocol,
-            device=device,
-            out=run.path,
-            record_videos=settings.videos,
-            on_recording=video_writer(run.path / "videos", protocol.control_hz),
-        )
-        metrics = {**result.metrics(), **trained}
-        run.write_result(metrics, seed=settings.seed, device=device, protocol_hash=protocol.hash)
+    device, policy = str(resolve_device(settings.device)), Path(settings.policy)
+    with opened(settings, policy_facts(policy)) as (player, protocol):
+        trained = examine(protocol, policy_facts(policy).trained_on, refuse=False)
+        for warning in trained["warnings"]:
+            console().print(f"warning: {warning}", markup=False, soft_wrap=True)
+        with open_run("evaluate", settings) as run:
+            result = evaluate_policy(
+                player,
+                policy,
+                protocol,
+                device=device,
+                out=run.path,
+                record_videos=settings.videos,
+                on_recording=video_writer(run.path / "videos", protocol.control_hz),
+            )
+            metrics = {**result.metrics(), **player.facts, **trained}
+            run.write_result(metrics, seed=settings.seed, device=device, protocol_hash=protocol.hash)
     show(metrics, protocol.hash)
+    say_assets(metrics)
     return metrics
 
 
-def make_protocol(settings: EvaluateSettings) -> EvalProtocol:
-    """The protocol of these settings; image size and chunk length are the policy's own."""
-    facts = policy_facts(Path(settings.policy))
-    replan = check_timing(settings.replan, settings.latency, facts.chunk_length)
+def opened(
+    settings: EvaluateSettings, facts: PolicyFacts
+) -> AbstractContextManager[tuple[EmbeddedPlayer | OpenSuite, EvalProtocol]]:
+    """What plays the episodes, and the protocol; image size and chunk length are the policy's own."""
+    fields: dict[str, Any] = {
+        "episodes_per_task": settings.episodes,
+        "seed": settings.seed,
+        "chunk_length": facts.chunk_length,
+        "replan": check_timing(settings.replan, settings.latency, facts.chunk_length),
+        "latency": settings.latency,
+        "first_index": settings.first_index,
+        "temperature": settings.temperature,
+        "hold_steps": settings.hold_steps,
+    }
+    if settings.suite != EMBEDDED:
+        return external(settings, facts, fields)
     tasks = choose_tasks(settings.tasks, settings.kind)
-    return embedded_protocol(
-        tasks,
-        episodes_per_task=settings.episodes,
-        seed=settings.seed,
-        chunk_length=facts.chunk_length,
-        image_size=facts.image_size,
-        cameras=embedded_cameras(tasks, images_among(facts.more)),
-        replan=replan,
-        latency=settings.latency,
-        initial_states=settings.initial_states,
-        first_index=settings.first_index,
-        temperature=settings.temperature,
-        hold_steps=settings.hold_steps,
-        instruction_mode=settings.instruction_mode,
-        style=settings.style,
-        domain=settings.domain,
-    )
+    own = {name: getattr(settings, name) for name in OF_THE_EMBEDDED if name != "kind"}
+    cameras = embedded_cameras(tasks, images_among(facts.more))
+    protocol = embedded_protocol(tasks, image_size=facts.image_size, cameras=cameras, **fields, **own)
+    limits = settings.workers, settings.envs_per_worker, settings.timeout_s
+    return nullcontext((EmbeddedPlayer(protocol.env_options, *limits), protocol))
+
+
+@contextmanager
+def external(
+    settings: EvaluateSettings, facts: PolicyFacts, fields: Mapping[str, Any]
+) -> Generator[tuple[OpenSuite, EvalProtocol]]:
+    """An external suite's workers; SettingError for a policy that does not fit it, or sees no image."""
+    from worldrl.recipes.suites.opening import open_suite
+    from worldrl.rollout.agents.robot_side import RobotSide
+    from worldrl.rollout.suites.registry import find_suite, require_suite_fits
+    from worldrl.rollout.suites.suite import Workers, drawn_size
+
+    suite, policy = find_suite(settings.suite, settings.python), Path(settings.policy)
+    if not facts.cameras:
+        raise SettingError(f"policy: {policy} acts on a vector of numbers; measure it with worldrl benchmark")
+    require_suite_fits(suite, policy)
+    cameras, size = (suite.main_camera, *facts.cameras[1:]), drawn_size(suite, facts.picture)
+    fit = Fit.stretch if suite.spec.picture is None else RobotSide.served(policy).fit
+    workers = max(1, settings.workers)
+    asked = Workers(cameras, size, workers, workers * settings.envs_per_worker, fit=fit)
+    with open_suite(suite, asked, timeout_s=settings.timeout_s) as player:
+        described = player.pool.suite
+        shown = {"image_size": size, "cameras": cameras, "assets_note": player.assets_note}
+        yield player, suite_protocol(suite, described, tasks=settings.tasks, **shown, **fields)

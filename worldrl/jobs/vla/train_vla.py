@@ -44,7 +44,7 @@ def run_loop(loop: Loop) -> dict[str, Any]:
     from worldrl.evaluation.report.store import publish
     from worldrl.evaluation.report.terminal import show
     from worldrl.jobs.vla.report import report_page
-    from worldrl.recipes.suites.opening import say_assets
+    from worldrl.recipes.evaluation_output import say_assets
 
     run, plan = loop.run, loop.plan
     demos = stages.demonstrations(loop)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from worldrl.core.storage.log import console
 from worldrl.rollout.real.episodes import DatasetLayout, EpisodeTiming, Order, Result, positions
 from worldrl.rollout.real.specs import EpisodeSpec
 from worldrl.rollout.suites.episodes import Rules, play_episodes
@@ -75,12 +74,6 @@ class OpenSuite:
 def suite_layout(suite: Suite, cameras: tuple[str, ...], image_size: int) -> DatasetLayout:
     """What a dataset of a suite's episodes states; SettingError where none can be recorded."""
     return {"embodiment": recorded_robot(suite), "cameras": cameras, "image_size": image_size, "suite": suite.name}
-
-
-def say_assets(facts: Mapping[str, Any]) -> None:
-    """Print the note on assets that are not the benchmark's own: ``assets_note`` and ``suite`` of a result's facts."""
-    if facts.get("assets_note"):
-        console().print(f"assets: {facts['assets_note']}; this is not a {facts['suite']} result", markup=False)
 
 
 @contextmanager
