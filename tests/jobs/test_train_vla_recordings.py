@@ -208,6 +208,20 @@ def test_stopped_in_every_stage_it_ends_with_the_same_result(finished, ask, tmp_
     assert whole == cut
 
 
+@pytest.mark.slow
+def test_killed_in_three_places_it_ends_with_the_same_bits(data, run_python, tmp_path):
+    script, given = Path(__file__).parent / "vla_script.py", [*SMALL[1:], f"data={data}"]
+    ends = [("whole", "none"), ("cut", "step:dynamics-1:3"), ("cut", "finished:03-before"), ("cut", "batch:1")]
+    for run, moment in [*ends, ("cut", "none")]:
+        ended = run_python(script, tmp_path / run, moment, *given, cwd=tmp_path)
+        assert ended.returncode == (0 if moment == "none" else -9), ended.stderr
+    for name in ("round-1-2-world-model/world_model", "round-1-4-improve/policy"):
+        whole, cut = (tmp_path / run / "stages" / name / "model.safetensors" for run in ("whole", "cut"))
+        assert whole.read_bytes() == cut.read_bytes(), name
+    whole, cut = (json.loads((tmp_path / run / "result.json").read_text())["metrics"] for run in ("whole", "cut"))
+    assert whole == cut
+
+
 def test_a_failed_gate_stops_it_and_the_same_command_continues_with_a_label(ask, tmp_path):
     with pytest.raises(GateError, match="not good enough to improve a policy in:\n  psnr is"):
         main(ask("gates=stop"))
