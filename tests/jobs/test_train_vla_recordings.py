@@ -22,7 +22,9 @@ from worldrl.core.storage.run import Stage
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.data.lerobot.writer import LeRobotWriter
 from worldrl.jobs.vla import recordings
+from worldrl.jobs.vla import stages as vla_stages
 from worldrl.jobs.vla.plan import planned
+from worldrl.jobs.vla.recorded_suite import RecordedSuite
 from worldrl.jobs.vla.recordings import real_trials
 from worldrl.jobs.vla.train_vla import TrainVlaSettings, main
 from worldrl.policies.statistics import PolicyStatistics
@@ -139,20 +141,36 @@ def test_what_is_held_out_is_never_learned_and_is_where_imagination_begins(data,
     assert {record.reference.tobytes() for record in starts} == first
 
 
-def test_before_and_after_begin_at_the_same_held_out_frames_with_the_same_noise(finished, ask, monkeypatch, data):
-    asked = []
+def test_before_and_after_begin_at_the_same_frames_that_nothing_learned_from(ask, monkeypatch):
+    """And with the same noise; what trains is looked at where it is given its episodes."""
+    asked, learned, suite = [], set(), planned(ask(), torch.device("cpu")).suite
 
     def outcomes(model, folder, starts, saved, *, seed, **_):
         asked.append(([(s.episode.task, s.episode.frames.tobytes(), s.steps) for s in starts], seed))
         return np.zeros(len(starts), bool)
 
+    def noted(module, name, place):
+        function = getattr(module, name)
+
+        def wrapper(*args, **given):
+            learned.update(episode.frames.tobytes() for episode in args[place])
+            return function(*args, **given)
+
+        monkeypatch.setattr(module, name, wrapper)
+
+    noted(vla_stages, "learn_policy", 1)
+    noted(recordings, "trained_world_model", 2)
+    noted(vla_stages, "make_samples", 0)
+    noted(vla_stages, "keyframe_records", 0)
+    noted(RecordedSuite, "starts", 1)
     monkeypatch.setattr("worldrl.recipes.imagined_success.imagined_outcomes", outcomes)
     main(ask())
     (first, seed), second = asked
     assert (first, seed) == second
-    suite = planned(ask(), torch.device("cpu")).suite
     held_out = {suite.data[row].frames.tobytes() for row in suite.parts.held_out}
     assert {frames for _, frames, _ in first} == held_out
+    assert learned == {suite.data[row].frames.tobytes() for row in suite.parts.training}
+    assert not learned & held_out
 
 
 def test_stopped_in_every_stage_it_ends_with_the_same_result(finished, ask, tmp_path, monkeypatch):
@@ -187,8 +205,20 @@ def test_stopped_in_every_stage_it_ends_with_the_same_result(finished, ask, tmp_
         whole, cut = (run / "stages" / name / "model.safetensors" for run in (finished, tmp_path / "run"))
         assert whole.read_bytes() == cut.read_bytes(), name
     whole, cut = (json.loads((run / "result.json").read_text())["metrics"] for run in (finished, tmp_path / "run"))
-    for metrics in (whole, cut):
-        del metrics["run_wall_s"]
+    assert whole == cut
+
+
+@pytest.mark.slow
+def test_killed_in_three_places_it_ends_with_the_same_bits(data, run_python, tmp_path):
+    script, given = Path(__file__).parent / "vla_script.py", [*SMALL[1:], f"data={data}"]
+    ends = [("whole", "none"), ("cut", "step:dynamics-1:3"), ("cut", "finished:03-before"), ("cut", "batch:1")]
+    for run, moment in [*ends, ("cut", "none")]:
+        ended = run_python(script, tmp_path / run, moment, *given, cwd=tmp_path)
+        assert ended.returncode == (0 if moment == "none" else -9), ended.stderr
+    for name in ("round-1-2-world-model/world_model", "round-1-4-improve/policy"):
+        whole, cut = (tmp_path / run / "stages" / name / "model.safetensors" for run in ("whole", "cut"))
+        assert whole.read_bytes() == cut.read_bytes(), name
+    whole, cut = (json.loads((tmp_path / run / "result.json").read_text())["metrics"] for run in ("whole", "cut"))
     assert whole == cut
 
 

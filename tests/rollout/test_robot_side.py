@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -80,6 +81,40 @@ def test_a_served_policy_repeats_its_training_unless_told_otherwise(tmp_path, la
     assert (bare.ends, bare.pictures, bare.image_size, bare.fit) == (None, "as they are", (16, 16), Fit.stretch)
     own = RobotSide.served(save(tmp_path / "own", [data], None, fit=Fit.letterbox))
     assert own.fit is Fit.letterbox
+
+
+PRELUDE = """
+import time
+from pathlib import Path
+from types import SimpleNamespace
+import numpy as np
+import torch
+from worldrl.core.types import PolicyObs
+from worldrl.rollout.agents.policy_folder import load_policy
+from worldrl.rollout.agents.robot_side import RobotSide
+camera, targets_now = lambda: np.zeros((24, 32, 3), np.uint8), lambda: np.array([3, 42], np.float32)
+robot = SimpleNamespace(send=lambda target: print("sent", *target))
+"""
+
+
+def test_the_loop_of_the_guide_drives_the_robot_in_its_own_units(tmp_path, lab, run_python):
+    data, _, _ = lab("so101", {"open": 42, "closed": 8})
+    folder = save(tmp_path / "policy", [data], trained_on([data]))
+    text = (Path(__file__).parents[2] / "docs" / "guide" / "recordings.md").read_text()
+    loop = text.split("```python\n")[1].split("```")[0]
+    assert len(loop.splitlines()) <= 10
+    shorter = loop.replace("runs/robot-vla/stages/round-1-4-improve/policy", str(folder)).replace(
+        "range(100)", "range(3)"
+    )
+    assert str(folder) in shorter
+    (tmp_path / "loop.py").write_text(PRELUDE + shorter)
+    ended = run_python(tmp_path / "loop.py", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    sent = np.array([line.split()[1:] for line in ended.stdout.splitlines()], float)
+    assert sent.shape == (3 * SIZES["chunk_length"], 2)
+    assert sent[:, 1].min() >= 8 - 1e-3  # closed
+    assert sent[:, 1].max() <= 42 + 1e-3
+    assert sent[:, 1].max() > 1  # and not in the policy's numbers, from 0 to 1
 
 
 def test_two_ways_of_recording_are_no_one_robot(tmp_path, lab):

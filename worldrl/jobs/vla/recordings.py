@@ -65,11 +65,11 @@ def run_recordings(loop: Loop) -> dict[str, Any]:
     after = measure(loop, "05-after", policy, world, starts)
     metrics = {
         "suite": suite.name,
-        **loop.run.stage("01-recordings").summary,
+        **without_times(loop.run.stage("01-recordings").summary),
         **compared(before, after, [start.episode.task for start in starts]),
         "gates": found["gates"],
         "not_trusted": found["not_trusted"],
-        "improvement": improvement(loop),
+        "improvement": without_times(loop.run.stage("round-1-4-improve").summary),
         "supervised_policy": str(supervised.folder.relative_to(run.path)),
         "policy": str(policy.folder.relative_to(run.path)),
         "world_model": str(world.folder.relative_to(run.path)),
@@ -182,11 +182,10 @@ def compared(before: NDArray[np.bool_], after: NDArray[np.bool_], task: Sequence
     }
 
 
-def improvement(loop: Loop) -> dict[str, Any]:
-    """What the improvement did, in imagination."""
-    found: Mapping[str, Any] = loop.run.stage("round-1-4-improve").summary
+def without_times(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What a stage found; a history of the improvement is one of imagined success."""
     names = {"history": "imagined_history"}
-    return {names.get(name, name): value for name, value in found.items() if name != "run_wall_s"}
+    return {names.get(name, name): value for name, value in summary.items() if name != "run_wall_s"}
 
 
 def real_trials(before: Rate, pair: Paired) -> dict[str, Any] | None:
