@@ -140,7 +140,8 @@ def test_only_the_edge_knows_hydra(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "envs").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
 def test_envs_stand_alone(path: Path) -> None:
-    roots = {item.module.split(".")[0] for item in imports(path.read_text())}
+    beside = path.parent.name == "lerobot_env_worldrl"  # its imagined environments need worldrl, once they are made
+    roots = {item.module.split(".")[0] for item in imports(path.read_text()) if not (beside and item.lazy)}
     assert roots.isdisjoint({"torch", "worldrl"})
 
 
