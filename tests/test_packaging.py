@@ -51,11 +51,17 @@ def modules(requirements: list[str]) -> set[str]:
     return {MODULE_OF.get(name, name.replace("-", "_")) for name in names}
 
 
-@pytest.mark.parametrize("folder", ["worldrl", "envs"])
+@pytest.mark.parametrize("folder", ["worldrl", "envs/worldrl_envs"])
 def test_every_import_is_a_declared_dependency(folder: str) -> None:
     core = modules(META["dependencies"])
     assert third_party(ROOT / folder, lazy=False) <= core
     assert third_party(ROOT / folder, lazy=True) <= core | modules([*EXTRAS["sb3"], *EXTRAS["offline"], *EXTRAS["wan"]])
+
+
+def test_every_import_beside_lerobot_is_a_declared_dependency() -> None:
+    folder = ROOT / "envs" / "lerobot_env_worldrl"
+    declared = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert third_party(folder, lazy=True) - {folder.name} <= modules(declared)
 
 
 @pytest.mark.parametrize("text", [*META["dependencies"], *(text for extra in EXTRAS.values() for text in extra)])
@@ -118,7 +124,7 @@ def test_wheel_takes_only_our_two_names() -> None:
         assert target.startswith(("worldrl/_", "worldrl_envs/_"))
 
 
-@pytest.mark.parametrize("package", ["worldrl", "envs/worldrl_envs"])
+@pytest.mark.parametrize("package", ["worldrl", "envs/worldrl_envs", "envs/lerobot_env_worldrl"])
 def test_package_is_typed(package: str) -> None:
     assert (ROOT / package / "py.typed").is_file()
 

@@ -35,7 +35,7 @@ class LerobotEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         self.task_description = ""  # the instruction of the episode, from its reset on
         parts = self._renamed(getattr(inner.observation_space, "spaces", {}))
         self.observation_space = spaces.Dict({**parts, "pixels": spaces.Dict(parts["pixels"])})
-        self.action_space: spaces.Box = inner.action_space  # pyright: ignore[reportAttributeAccessIssue, reportIncompatibleVariableOverride]
+        self.action_space: spaces.Box = inner.action_space  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -11,6 +11,7 @@ from worldrl.core.errors import SettingError, WorldrlError
 from worldrl.core.storage.artefact import write_artefact
 from worldrl.jobs.environment import doctor
 from worldrl.jobs.environment.doctor import DoctorSettings, Failure, examine, main
+from worldrl.simulators.environments import NAMES
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -50,7 +51,7 @@ def test_unwritable_run_dir_still_prints_every_line(tmp_path: Path, capsys: pyte
     with pytest.raises(WorldrlError, match="run_dir"):
         main(DoctorSettings(run_dir=str(tmp_path / "file" / "run")))
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 16
+    assert len(lines) == 10 + len(NAMES)
     assert any(line.startswith("FAIL run_dir") and "run_dir=/a/writable/folder" in line for line in lines)
 
 

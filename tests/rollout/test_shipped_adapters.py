@@ -59,7 +59,7 @@ def test_each_is_described_rightly_and_its_lock_holds_its_packages(suite, monkey
     embodiment_from_json(dict(found.robot))
     assert set(found.unscripted) == WITHOUT_EXPERT.get(suite, set())
     (lock,) = LOCKS[environment]
-    pinned = {line.partition("==")[0].lower() for line in lock.path.read_text().splitlines()}
+    pinned = {line.partition("==")[0].lower().replace("_", "-") for line in lock.path.read_text().splitlines()}
     assert set(found.packages) | {"numpy"} <= pinned
 
 

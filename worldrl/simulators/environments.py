@@ -58,10 +58,11 @@ LOCKS: Mapping[str, tuple[Lock, ...]] = {
     "metaworld": (Lock("metaworld", "3.11", "0.4 GB"),),
     "fetch": (Lock("fetch", "3.11", "0.3 GB"),),
     "pusht": (Lock("pusht", "3.11", "0.4 GB"),),
+    "aloha": (Lock("aloha", "3.11", "0.7 GB"),),
     "lerobot": (Lock("lerobot", "3.11", "2 GB"), Lock("lerobot06", "3.12", "6 GB")),
 }
 """Built by worldrl: hf-libero's pins have wheels for 3.11, lerobot 0.4.4's newest version; lerobot 0.6.1 needs 3.12."""
-NAMES = ("libero", "maniskill", "metaworld", "fetch", "pusht", "robotwin", "isaac", "lerobot")
+NAMES = ("libero", "maniskill", "metaworld", "fetch", "pusht", "aloha", "robotwin", "isaac", "lerobot")
 """Environments of ``worldrl setup``; one without locks is the user's own and is only checked and recorded."""
 
 

@@ -20,7 +20,7 @@ TOOLS = ("pip==25.3", "setuptools==80.9.0", "wheel==0.45.1")
 """Build what comes as source (bddl, future) with these."""
 TORCH = ("torch", "torchvision")
 """Installed with what they need, which differs from machine to machine."""
-SHOWN = ("hf-libero", "mani-skill", "metaworld", "gymnasium-robotics", "gym-pusht", "lerobot")
+SHOWN = ("hf-libero", "mani-skill", "metaworld", "gymnasium-robotics", "gym-pusht", "gym-aloha", "lerobot")
 """Packages that an environment is built for."""
 
 Step = tuple[str, list[str]]

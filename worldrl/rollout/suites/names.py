@@ -23,6 +23,7 @@ ADAPTERS = {
     "metaworld_mt10": ("metaworld", "worldrl.workers.metaworld.adapter:MetaWorldMt10"),
     "fetch": ("fetch", "worldrl.workers.fetch.adapter:Fetch"),
     "pusht": ("pusht", "worldrl.workers.pusht.adapter:PushT"),
+    "aloha": ("aloha", "worldrl.workers.aloha.adapter:Aloha"),
 }
 """Suites of adapters that come with worldrl: environment of ``worldrl setup``, and class."""
 SUITE_PYTHON = "interpreter that has the simulator of suite=FILE.py:Class; empty takes this one"

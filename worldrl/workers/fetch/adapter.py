@@ -31,7 +31,7 @@ class Fetch:
         self.task, self.view = task, mujoco.MjvCamera()
         self.view.lookat[:], self.view.distance = (1.3, 0.75, 0.5), 1.0
         self.view.azimuth, self.view.elevation = 120, -40
-        self.renderer = mujoco.Renderer(self.env.model, image_size, image_size) if cameras else None
+        self.renderer = cameras and mujoco.Renderer(self.env.model, image_size, image_size)
 
     def reset(self, index, seed):
         self.obs, _ = self.env.reset(seed=int(np.random.SeedSequence([index, seed]).generate_state(1)[0]))
