@@ -49,7 +49,7 @@ def test_wilson_against_the_table(counts, limits):
 
 
 def test_the_quantile_is_the_normal_distributions():
-    assert stats.Z == sps.norm.ppf(0.975)
+    assert sps.norm.ppf(0.975) == stats.Z
 
 
 def test_wilson_agrees_with_scipy_and_mirrors():
