@@ -93,8 +93,6 @@ def test_one_setting_gives_policy_and_world_model_the_same_inputs():
         TrainVlaSettings(policy=TokenPolicyConfig(cameras=CAMERAS))
     with pytest.raises(SettingError, match="backbone=video"):
         TrainVlaSettings(cameras=CAMERAS, backbone="wan", start="scratch")
-    with pytest.raises(SettingError, match="suite=embedded"):
-        TrainVlaSettings(cameras=CAMERAS, suite="libero_10")
 
 
 def test_data_without_the_camera_is_refused_with_both_lists(push_dataset, tmp_path):
