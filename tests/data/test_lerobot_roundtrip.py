@@ -1,12 +1,14 @@
 """What is written comes back bit for bit, and numbers are contiguous."""
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.data.lerobot.dataset import EpisodeDataset, check_dataset
 from worldrl.data.lerobot.format import data_path
+from worldrl.data.lerobot.metadata import arrow_type
 from worldrl.data.lerobot.rows import encode_png
 from worldrl.data.lerobot.writer import finalize_dataset
 
@@ -232,3 +234,21 @@ def test_a_text_that_no_reader_can_use_is_refused_before_anything_is_written(
         writer.add_episode(make_episode(2))
     assert len(EpisodeDataset.open(tmp_path / "d")) == 2
     assert check_dataset(tmp_path / "d") == []
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, 2],
+        [1.5, 2.0],
+        [1, 2.5],
+        [True],
+        ["a", "b"],
+        [["a"], ["b", "c"]],
+        [[1, 2], [3]],
+        [[1.0], [2]],
+        [[[[0.5]], [[1]]]],
+    ],
+)
+def test_types_of_the_episode_table_are_those_that_pyarrow_infers(values):
+    assert arrow_type(values) == pa.infer_type(values)

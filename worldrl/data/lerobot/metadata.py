@@ -110,7 +110,19 @@ def tasks_table(records: Sequence[EpisodeRecord]) -> pa.Table:
 
 def episodes_table(records: Sequence[EpisodeRecord]) -> pa.Table:
     """Return the episode table: lerobot's columns, ours under ``worldrl/``, statistics under ``stats/``."""
-    return pa.Table.from_pylist([_episode_row(record) for record in records])
+    rows = [_episode_row(record) for record in records]
+    # With types it need not infer, for which pyarrow looks for dateutil anew in each column: a third of the time.
+    types = [(name, arrow_type([row[name] for row in rows])) for name in (rows[0] if rows else ())]
+    return pa.Table.from_pylist(rows, schema=pa.schema(types))
+
+
+def arrow_type(values: Sequence[Any]) -> pa.DataType:
+    """The type that pyarrow infers for a column of numbers, texts and nested lists of them."""
+    kinds = {type(value) for value in values}
+    if kinds == {list}:
+        return pa.list_(arrow_type([part for value in values for part in value]))
+    known = {bool: pa.bool_(), int: pa.int64(), str: pa.string()}
+    return known.get(kinds.pop(), pa.float64()) if len(kinds) == 1 else pa.float64()
 
 
 def _episode_row(record: EpisodeRecord) -> dict[str, Any]:
