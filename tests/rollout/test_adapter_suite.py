@@ -153,6 +153,8 @@ def test_the_whole_loop_runs_in_it_with_two_cameras_and_names_it(changed, tmp_pa
     assert main(["evaluate", *tokens, "style=dim"]) == 2
     wrong = "worldrl: style: has an effect in the embedded suite only"
     assert capsys.readouterr().err.startswith(wrong)
+    assert main(["evaluate", *tokens, "workers=0"]) == 2
+    assert "give workers=1 or more" in capsys.readouterr().err
 
 
 def test_a_camera_that_it_lacks_is_refused(tmp_path, capsys):

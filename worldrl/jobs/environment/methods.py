@@ -84,7 +84,7 @@ class Part:
 def main(settings: MethodsSettings) -> dict[str, Any]:
     """List every part.
 
-    ``settings``: which, and how. Returns ``{"parts": rows}``.
+    Returns ``{"parts": rows}``.
     """
     found = [part for kind in KINDS if settings.kind in ("", kind) for part in parts_of(kind)]
     rows = [asdict(part) for part in found]

@@ -28,8 +28,7 @@ class ReportSettings:
 def main(settings: ReportSettings) -> dict[str, Any]:
     """Write the page and print the closing table.
 
-    ``settings``: which run, and where to. Returns ``{"report": path, "verdict": kind, "statement": text, "bytes":
-    size}``. Raises ArtefactError: if the run holds no readable report data, or the page cannot be written.
+    Returns ``{"report": path, "verdict": kind, "statement": text, "bytes": size}``. Raises ArtefactError: if the run holds no readable report data, or the page cannot be written.
     """
     run_dir = Path(settings.run_dir)
     data = from_run_dir(run_dir)

@@ -77,9 +77,8 @@ class SetupSettings:
 def main(settings: SetupSettings) -> dict[str, Any]:
     """Build what is missing, check it, and write ``result.json``.
 
-    ``settings``: see :class:`SetupSettings`. Returns where the environment is and what the check found. Raises
-    SettingError: no environment is named, or the assets' folder holds none; WorkerEnvironmentError: a step failed;
-    the message names its log.
+    Returns where the environment is and what the check found. Raises SettingError (no environment is named, or the
+    assets' folder holds none) and WorkerEnvironmentError (a step failed; the message names its log).
     """
     if not settings.name:
         raise SettingError(f"setup: which environment? Write worldrl setup NAME, with one of {', '.join(NAMES)}")

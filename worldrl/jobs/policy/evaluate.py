@@ -72,6 +72,8 @@ class EvaluateSettings:
         changed = [name for name, default in OF_THE_EMBEDDED.items() if getattr(self, name) != default]
         if self.suite != EMBEDDED and changed:
             raise SettingError(f"{changed[0]}: has an effect in the embedded suite only, not with suite={self.suite}")
+        if self.suite != EMBEDDED and not self.workers:
+            raise SettingError(f"workers: suite={self.suite} runs in processes of its own; give workers=1 or more")
         for name in ("workers", "first_index", "hold_steps", "videos", "latency"):
             non_negative(name, getattr(self, name))
         for name in ("envs_per_worker", "timeout_s", "episodes"):
@@ -149,8 +151,8 @@ def external(
     require_suite_fits(suite, policy)
     cameras, size = (suite.main_camera, *facts.cameras[1:]), drawn_size(suite, facts.picture)
     fit = Fit.stretch if suite.spec.picture is None else RobotSide.served(policy).fit
-    workers = max(1, settings.workers)
-    asked = Workers(cameras, size, workers, workers * settings.envs_per_worker, fit=fit)
+    slots = settings.workers * settings.envs_per_worker
+    asked = Workers(cameras, size, settings.workers, slots, fit=fit)
     with open_suite(suite, asked, timeout_s=settings.timeout_s) as player:
         described = player.pool.suite
         shown = {"image_size": size, "cameras": cameras, "assets_note": player.assets_note}
