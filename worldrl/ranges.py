@@ -98,7 +98,7 @@ _NAMES: tuple[tuple[Range, str], ...] = (
     (RATE, "actor_rate|codec_learning_rate|critic_rate|learning_rate|new_learning_rate|outcome_learning_rate|"
            "restorer_learning_rate"),
     (NON_NEGATIVE, "clone_rate|temperature_rate"),
-    (SHARE, "alpha|blur|bootstrap|codec_share|command_dropout|confirmed|discordant|distance|event_share|extremes_share|"
+    (SHARE, "alpha|blur|bootstrap|codec_share|collected_share|command_dropout|confirmed|discordant|distance|event_share|extremes_share|"
             "final_rate|first_chunk_share|first_share|holdout_share|imagined_share|improvement|"
             "keep_high|keep_low|min_threshold|near_goal_share|negative_share|noise_correlation|p_keyframe|precision|"
             "pure_noise_share|real_ratio|real_share|recall|refinement_share|static_share|target_precision|threshold|"
@@ -147,7 +147,7 @@ _NARROWER: tuple[tuple[Range, str], ...] = (
     (BELOW_ONE, "command_dropout|jitter|wan.model.dynamics.memory_noise|step_aware_preference.gap"),
     (SHARE, "success.noise_weight|train-idm.training.beta|trust.idm.training.beta|agent.kappa|agent.asymmetry"),
     (OPEN_SHARE, "dynamics.refinement_sigma|ratio.clip|ensemble_training.holdout_share|agent.mixing"),
-    (POSITIVE_SHARE, "make-dataset.training.gamma|dance_grpo.trained_share|branch_grpo.extremes_share|self_training.imagined_share|trust.idm.real_share|"
+    (POSITIVE_SHARE, "make-dataset.training.gamma|dance_grpo.trained_share|branch_grpo.extremes_share|trust.idm.real_share|"
                      "trust.grasp.real_share|agent.expert_fraction"),
     (RATE, "agent.clone_rate"),
     (Range(0.5, 1), "agent.weight"),

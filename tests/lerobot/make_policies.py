@@ -6,8 +6,9 @@ Each goes to FOLDER/<kind>, with FOLDER/<kind>.npz: an observation, noise, and w
 FOLDER/shifted is FOLDER/smolvla, saved with statistics of other actions. FOLDER/smolvla16 is one that began from its language model's
 own weights: lerobot then holds most of it in 16 bits. FOLDER/recalling is a Diffusion policy of two
 observations; its answer is what ``select_action`` did in an episode. FOLDER/robotwin is an ACT of RoboTwin's two arms,
-FOLDER/libero_act and FOLDER/libero_smolvla take and give what policies published for LIBERO do. FOLDER/pi0
-is made where the release's π0 works with the transformers that is installed: from 0.6.1 on.
+FOLDER/libero_act and FOLDER/libero_smolvla take and give what policies published for LIBERO do; FOLDER/two_views is a
+SmolVLA of the scene, the wrist and the measured state at this size. FOLDER/pi0 is made where the release's π0 works
+with the transformers that is installed: from 0.6.1 on.
 """
 
 import importlib.util
@@ -192,6 +193,8 @@ def save(folder, factory, kind, config, stats, inputs):
     before, after = factory.make_pre_post_processors(config, dataset_stats=stats)
     for part in (policy, before, after):
         part.save_pretrained(folder)
+    if name := getattr(config, "vlm_model_name", None):
+        shutil.copytree(name, folder / "vlm")  # worldrl takes no path, but the folder's own
     if inputs:
         (folder / "worldrl.json").write_text(json.dumps({"inputs": inputs}))
     return policy, before, after
@@ -219,6 +222,9 @@ def main(folder):
     config = make_config(factory, "act", None, features(**arms, picture=(240, 320)))
     # Its grippers stay half open, so that the double's task is not fulfilled.
     save(folder / "robotwin", factory, "act", config, statistics(mean=0.5, std=0.01, **arms), None)
+    views = {"cameras": ("scene", "wrist"), "state": 8}  # what the embedded suite shows with its measured state
+    config = make_config(factory, "smolvla", folder / "vlm", features(**views))
+    save(folder / "two_views", factory, "smolvla", config, statistics(**views), None)
     robot = {"cameras": ("image", "image2"), "state": 8}  # the names of HuggingFaceVLA/libero
     for kind in ("act", "smolvla"):
         config = make_config(factory, kind, folder / "vlm", features(**robot, picture=(64, 64)))

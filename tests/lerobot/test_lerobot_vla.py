@@ -20,10 +20,14 @@ SMALL = (
 )  # fmt: skip
 
 
-def test_a_smolvla_goes_through_the_whole_loop(published, tmp_path):
+VIEWS = ("cameras=[image,wrist_image]", "state=measured")
+
+
+@pytest.mark.parametrize(("name", "observed"), [("smolvla", ()), ("two_views", VIEWS)])
+def test_a_smolvla_goes_through_the_whole_loop(published, tmp_path, name, observed):
     """At this size nothing is learned in the world model: what goes in and what comes out is lerobot's own folder."""
-    given = published / "smolvla"
-    assert main(["train-vla", *SMALL, f"supervised={given}", f"run_dir={tmp_path}"]) == 0
+    given = published / name
+    assert main(["train-vla", *SMALL, *observed, f"supervised={given}", f"run_dir={tmp_path}"]) == 0
     metrics = json.loads((tmp_path / "result.json").read_text())["metrics"]
     (part,) = metrics["rounds"]
     assert part["collection"]["success"]["policy"]["n"] == 1

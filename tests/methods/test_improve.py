@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,18 @@ from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.core.statistics.intervals import wilson
 from worldrl.core.storage.log import MetricLog, read_metrics
+from worldrl.core.types import PolicyObs
 from worldrl.methods.imitation.behaviour_cloning import Source
 from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.rl.advantages import leave_one_out
 from worldrl.methods.rl.config import FilteredCloning, GrpoConfig
-from worldrl.methods.rl.filtered_cloning import SelectedSamples, load_selected, save_selected, selected_samples
+from worldrl.methods.rl.filtered_cloning import (
+    SelectedSamples,
+    load_selected,
+    save_selected,
+    selected_samples,
+    shared_out,
+)
 from worldrl.methods.rl.imagination import imagined_env
 from worldrl.methods.rl.improve import ALGORITHMS, Improvement, improve, keyframe_probability
 from worldrl.methods.rl.interfaces import Trace
@@ -162,6 +170,47 @@ def test_without_an_imagined_success_the_demonstrations_are_all_there_is(
     assert history == [0.0]
 
 
+def test_collected_successes_are_cloned_beside_imagined_ones_or_alone(
+    scripted_world, make_record, tiny_policy, tmp_path, no_demonstrations
+):
+    """Demonstrations ask for 0, the collected chunks for 1, and a share of all rows is theirs alone."""
+    record, policy = make_record(20), tiny_policy()
+    env = imagined_env(scripted_world, ResetStore([record]), SuccessRule(0.4, 2), rows=8, horizon={"PickRedCube": 4})
+    collected = replace(no_demonstrations, chunk=torch.ones_like(no_demonstrations.chunk))
+    only = FilteredCloning(rollouts=8, rows=8, imagined_share=0, collected_share=1, cloning=CLONING)
+    assert only.batches == 0
+    with MetricLog(tmp_path, tensorboard=False) as log:
+        history = improve(
+            policy,
+            env,
+            Improvement(self_training=only),
+            demonstrations=no_demonstrations,
+            collected=collected,
+            paraphrases={},
+            seed=0,
+            folder=tmp_path,
+            log=log,
+        )
+    assert history == []
+    obs = PolicyObs(collected.image[:1], collected.command[:1], ["pick up"])
+    assert policy.act(obs, generators=None).action.min() == 1
+
+
+def test_each_batch_is_shared_out_among_demonstrations_collected_and_imagined(no_demonstrations):
+    config = FilteredCloning(imagined_share=0.5, collected_share=0.3, cloning=replace(CLONING, batch_size=20))
+    imagined = SelectedSamples(no_demonstrations, torch.ones(4), 1.0)
+    shares = {"all": [6, 4, 10], "nothing imagined": [6, 14], "nothing collected": [10, 10]}
+    found = {
+        "all": shared_out(no_demonstrations, no_demonstrations, [imagined], config),
+        "nothing imagined": shared_out(no_demonstrations, no_demonstrations, [], config),
+        "nothing collected": shared_out(no_demonstrations, None, [imagined], config),
+    }
+    assert {name: sorted(source.rows for source in sources) for name, sources in found.items()} == {
+        name: sorted(rows) for name, rows in shares.items()
+    }
+    assert all(sources[0].samples is no_demonstrations and sources[0].weight is None for sources in found.values())
+
+
 @pytest.mark.parametrize(
     ("make", "over"),
     [
@@ -172,7 +221,7 @@ def test_without_an_imagined_success_the_demonstrations_are_all_there_is(
         (GrpoConfig, {"iterations": 0}),
         (GrpoConfig, {"checkpoint_every": 0}),
         (FilteredCloning, {"cycles": 0}),
-        (FilteredCloning, {"imagined_share": 0.0}),
+        (FilteredCloning, {"imagined_share": 0.7, "collected_share": 0.4}),
         (FilteredCloning, {"group_size": 3}),
     ],
 )

@@ -258,6 +258,11 @@ class TrainVlaSettings:
             raise SettingError(
                 f"rounds={self.rounds}: suite={RECORDINGS} has no simulator to collect in; give rounds=1"
             )
+        if self.improvement.self_training.collected_share:
+            raise SettingError(
+                f"improvement.self_training.collected_share: suite={RECORDINGS} collects nothing; give 0, the recordings are "
+                "demonstrations"
+            )
         if self.improvement.keyframe_schedule != "fixed":
             raise SettingError(
                 f"improvement.keyframe_schedule={self.improvement.keyframe_schedule}: no simulator executes imagined successes "

@@ -38,7 +38,7 @@ from worldrl.jobs.vla.loop import (
 from worldrl.jobs.vla.plan import Plan
 from worldrl.methods.rl.imagination import imagine_batch, imagined_env
 from worldrl.methods.rl.improve import Improvement, improve, keyframe_probability
-from worldrl.policies.samples import make_samples
+from worldrl.policies.samples import Samples, make_samples
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 from worldrl.recipes.language import training_instructions_or_known
 from worldrl.recipes.rl_parts import IMPROVEMENT, open_parts
@@ -272,6 +272,7 @@ def improved_policy(
             env,
             config,
             demonstrations=make_samples(shown, learner.chunk_length, learner.more),
+            collected=collected_successes(config, learner, practices),
             paraphrases=training_instructions_or_known(shown),
             seed=loop.plan.seed_of("improve", number),
             folder=stage.folder / "checkpoints",
@@ -289,6 +290,14 @@ def improved_policy(
         summary = {"imagined_before": start, "imagined_after": end, "history": history, "starts": len(store)}
         loop.finish(stage, {**summary, "p_keyframe": config.p_keyframe})
     return loop.policy(stage.folder / POLICY)
+
+
+def collected_successes(config: Improvement, policy: Policy, practices: Sequence[Recording]) -> Samples | None:
+    """Samples of the real successes of all rounds so far; None where the settings use none, or there are none."""
+    if config.algorithm != "self_training" or not config.self_training.collected_share:
+        return None
+    won = [episode for recording in practices for episode in recording.episodes if episode.success]
+    return make_samples(won, policy.chunk_length, policy.more) if won else None
 
 
 def scheduled(loop: Loop, number: int) -> Improvement:

@@ -82,7 +82,9 @@ class FilteredCloning:
     rollouts: int = 3072  # imagined in each cycle.
     rows: int = 128  # of those at once.
     group_size: int = 1  # rollouts from each start.
-    imagined_share: float = 0.7  # share of each gradient step's samples that is imagined; the rest are demonstrations.
+    imagined_share: float = 0.7  # share of each gradient step's samples that is imagined; 0 imagines nothing.
+    # share of them that is real: successes of the collection, of all rounds and sources. The rest are demonstrations.
+    collected_share: float = 0.0
     # the improve step.
     cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(steps=1500, batch_size=96))
 
@@ -90,10 +92,13 @@ class FilteredCloning:
         require_at_least_one(self, ("cycles", "rollouts", "rows", "group_size"), of="self_training")
         if self.rows % self.group_size:
             raise SettingError(f"self_training.group_size must divide rows {self.rows}, got {self.group_size}")
-        if not 0 < self.imagined_share <= 1:
-            raise SettingError(f"self_training.imagined_share must be in (0, 1], got {self.imagined_share}")
+        if not 0 <= self.imagined_share + self.collected_share <= 1:
+            raise SettingError(
+                f"self_training.imagined_share and collected_share must not exceed 1 together, got {self.imagined_share} "
+                f"and {self.collected_share}"
+            )
 
     @property
     def batches(self) -> int:
         """Batches of ``rows`` rollouts per cycle."""
-        return -(-self.rollouts // self.rows)
+        return -(-self.rollouts // self.rows) if self.imagined_share else 0

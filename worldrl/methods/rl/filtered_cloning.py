@@ -72,6 +72,7 @@ def self_train(
     policy: TokenPolicy,
     env: WorldModelVecEnv,
     demonstrations: Samples,
+    collected: Samples | None,
     config: FilteredCloning,
     *,
     exploration: Exploration,
@@ -88,8 +89,8 @@ def self_train(
     Equation: L = -mean w log π_θ, w = 1 - the mates' rate of success
     Paper: ReST (2308.08998)
 
-    ``env`` has ``config.rows`` rows; ``demonstrations`` are mixed into every gradient step. Returns imagined success
-    rates.
+    ``env`` has ``config.rows`` rows; ``demonstrations``, and real successes that the loop ``collected``, are mixed into
+    every gradient step. Returns imagined success rates.
     """
     source = PolicyImagination(env, policy, exploration, p_keyframe, seed, judge, imagining="grow", judging="grow")
     select_successes: list[SelectedSamples] = []
@@ -105,7 +106,7 @@ def self_train(
                 progress.advance(note=f"imagined success {select_successes[-1].rate:.2f}")
         clone(
             policy,
-            _sources(demonstrations, select_successes, config),
+            shared_out(demonstrations, collected, select_successes, config),
             config=config.cloning,
             seed=stream_seed(seed, "improve", cycle),
             folder=folder / f"cycle-{cycle}",
@@ -131,14 +132,21 @@ def _log_and_save(batch: SelectedSamples, folder: Path, log: MetricLog, series: 
     save_selected(folder, batch)
 
 
-def _sources(
-    demonstrations: Samples, select_successes: Sequence[SelectedSamples], config: FilteredCloning
+def shared_out(
+    demonstrations: Samples,
+    collected: Samples | None,
+    select_successes: Sequence[SelectedSamples],
+    config: FilteredCloning,
 ) -> list[Source]:
-    """Share each batch out; where nothing imagined counts, the demonstrations are all there is."""
-    imagined = Samples.join([batch.samples for batch in select_successes])
-    weight = torch.cat([batch.weight for batch in select_successes])
-    rows = round(config.imagined_share * config.cloning.batch_size) if (weight > 0).any() else 0
-    sources = [Source(demonstrations, config.cloning.batch_size - rows), Source(imagined, rows, weight)]
+    """Share each batch out; where nothing imagined or collected counts, demonstrations take its rows."""
+    size, sources = config.cloning.batch_size, list[Source]()
+    weight = torch.cat([torch.zeros(0), *(batch.weight for batch in select_successes)])
+    if (weight > 0).any():
+        imagined = Samples.join([batch.samples for batch in select_successes])
+        sources.append(Source(imagined, round(config.imagined_share * size), weight))
+    if collected is not None:
+        sources.append(Source(collected, round(config.collected_share * size)))
+    sources.insert(0, Source(demonstrations, size - sum(source.rows for source in sources)))
     return [source for source in sources if source.rows]
 
 

@@ -99,6 +99,7 @@ def improve(
     config: Improvement,
     *,
     demonstrations: Samples,
+    collected: Samples | None = None,
     paraphrases: Mapping[str, Sequence[str]],
     seed: int,
     folder: Path,
@@ -109,7 +110,8 @@ def improve(
 ) -> Sequence[float]:
     """Improve ``policy`` in place; a killed improvement goes on bit for bit. Returns imagined success rates by batch.
 
-    ``env`` has ``config.rows`` rows; demonstrations and paraphrases serve self-training, ``parts`` replace GRPO's own.
+    ``env`` has ``config.rows`` rows; demonstrations, real successes that were ``collected`` and paraphrases serve
+    self-training, ``parts`` replace GRPO's own.
     """
     common = {
         "exploration": config.exploration,
@@ -127,4 +129,4 @@ def improve(
         raise SettingError(
             f"improvement.algorithm: self_training imitates tokens, which {type(policy).__name__} has none of; use grpo"
         )
-    return train(policy, env, demonstrations, config.self_training, paraphrases=paraphrases, **common)
+    return train(policy, env, demonstrations, collected, config.self_training, paraphrases=paraphrases, **common)
