@@ -93,7 +93,8 @@ class ReplayActor:
 
 AnyActor = ExpertActor | WanderActor | PolicyActor | PlannedPolicyActor | ImaginedPlanActor | ReplayActor
 _SPECS: dict[str, type[AnyActor]] = {
-    spec.kind: spec for spec in (ExpertActor, WanderActor, PolicyActor, PlannedPolicyActor, ImaginedPlanActor, ReplayActor)
+    spec.kind: spec
+    for spec in (ExpertActor, WanderActor, PolicyActor, PlannedPolicyActor, ImaginedPlanActor, ReplayActor)
 }
 
 

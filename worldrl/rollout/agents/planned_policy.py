@@ -60,6 +60,11 @@ class PlannedPolicyActor(PolicyActor):
         return _ActingPlanner(self)
 
 
+def policy_with(planner: Planner | None, **fields: Any) -> PolicyActor:
+    """Make the actor of a policy, alone without a planner; ``fields`` are those of :class:`PolicyActor`."""
+    return PolicyActor(**fields) if planner is None else PlannedPolicyActor(**fields, planner=planner)
+
+
 @dataclass
 class _EpisodeState(ActorState):
     """One episode's first observation, and all actions that it has taken, ``[T, A]``."""

@@ -72,12 +72,14 @@ class ActingPolicy:
         self.images_needed = self._policy.n_obs_steps
 
     def begin(self, row: Row) -> None:
+        """Open the episode's stream."""
         row.keep(self.images_needed)
         generator = stream(row.spec.seed, "act", "policy", *row.spec.stream_names)
         noise = torch.randn(self._policy.actions.size, generator=generator) if self._spec.lasting else None
         row.actor_state = ActorState(generator, noise)
 
     def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+        """Decide, and return what is executed until the next decision."""
         states: list[ActorState] = [row.actor_state for row in rows]
         decided = self.decide(rows)
         executed = [

@@ -15,7 +15,7 @@ from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.errors import SettingError, WorldrlError
 from worldrl.core.observation import image_name
 from worldrl.core.types import Episode, PolicyObs
-from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec, PlannedChunks
+from worldrl.rollout.real.specs import PLANNED, EpisodeOutcome, EpisodeSpec, PlannedChunks
 
 
 @dataclass
@@ -73,9 +73,7 @@ class Actor(Protocol):
         ...
 
 
-def stack_obs(
-    rows: Sequence[Row], device: str, more: Sequence[str] = (), n_obs_steps: int | None = None
-) -> PolicyObs:
+def stack_obs(rows: Sequence[Row], device: str, more: Sequence[str] = (), n_obs_steps: int | None = None) -> PolicyObs:
     """Batch the rows' ``n_obs_steps`` newest observations (None: all kept) for a policy; ``more`` names further ones of it.
 
     Raises SettingError (the simulator lacks one of them).
@@ -201,7 +199,7 @@ class Recording:
         """Return the full record; its ``meta`` is the spec's fields, ``restarted`` and ``clipped``."""
         if not self._keep:
             raise WorldrlError(f"{self.spec.describe()}: was run without keeping frames; ask with record=True")
-        counts = {"restarted": self.restarted, "clipped": self._clipped}
+        counts: dict[str, Any] = {"restarted": self.restarted, "clipped": self._clipped}
         if self.planned is not None:
             counts[PLANNED] = self.planned.counts()
         return Episode(
