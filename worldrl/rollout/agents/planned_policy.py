@@ -1,14 +1,11 @@
-"""A policy with a planner: its candidates are imagined in a world model, and the best first chunk is executed.
+"""A policy with a planner: its rollouts are imagined in a world model, and the best one's next chunk is executed.
 
-At each decision the world model starts from the real frames, the policy's own chunk and its draws are imagined in one
-batch, and the policy continues them greedily::
+At each decision the world model starts from the real frames. Imagined first are the policy's own greedy rollout and
+the rest of the plan that is under way; if the better one reaches ``threshold``, no others are drawn. Otherwise all
+candidates are rollouts of the policy with noise, which CEM or MPPI may refine. Below ``threshold`` the policy's own
+chunk is executed, and no plan is kept. A decision's batch holds one episode: neighbours change none of its bits.
 
-    score = mean over samples of max_t min_{0 <= k < debounce} p_{t+k},   p_t the imagined success probability
-
-Below ``threshold`` the policy's own chunk is executed. All candidates of a decision meet the same noise, so they differ
-by their actions alone. A decision's batch holds one episode: neighbours change none of its bits.
-
-Shapes legend: ``N`` candidates, ``L`` control steps per chunk, ``A`` numbers of an action, ``K`` memory frames.
+Shapes legend: ``N`` candidates, ``T`` control steps of a plan, ``L`` of a chunk, ``A`` numbers of an action.
 """
 
 from __future__ import annotations
@@ -16,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,17 +28,15 @@ from worldrl.core.observation import STATE, images_among, stack_views
 from worldrl.core.rng import stream
 from worldrl.core.types import ResetRecord
 from worldrl.data.windows.batch import actions_before
-from worldrl.rewards.success import debounced_score
 from worldrl.rollout.agents.policy_actor import ActingPolicy, ActorState, PolicyActor
-from worldrl.rollout.imagined.policy_rollouts import imagined_obs
-from worldrl.rollout.planning.best_of_n import Plan, Score, best_of_n
+from worldrl.rollout.imagined.candidates import Candidates
+from worldrl.rollout.planning.best_of_n import Plan, best_of_n
 from worldrl.rollout.planning.cem import cem
 from worldrl.rollout.planning.config import Planner, PlanningConfig
 from worldrl.rollout.planning.mppi import mppi
 from worldrl.rollout.real.rows import Actor, Row
 from worldrl.rollout.real.specs import PlannedChunks
 from worldrl.world_models.loading import open_world_model
-from worldrl.world_models.video.following import roll_forward
 
 
 @dataclass(frozen=True)
@@ -67,10 +63,11 @@ def policy_with(planner: Planner | None, **fields: Any) -> PolicyActor:
 
 @dataclass
 class _EpisodeState(ActorState):
-    """One episode's first observation, and all actions that it has taken, ``[T, A]``."""
+    """One episode's first observation, all actions ``[T, A]`` that it has taken, and the rest of its plan ``[T, A]``."""
 
     first: Mapping[str, Any] = field(default_factory=dict[str, Any])
     taken: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    rest: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
 
 
 class _ActingPlanner(ActingPolicy):
@@ -87,8 +84,12 @@ class _ActingPlanner(ActingPolicy):
 
     def begin(self, row: Row) -> None:
         super().begin(row)
-        none_taken = np.zeros((0, self._policy.actions.size), np.float32)
-        row.actor_state = _EpisodeState(**vars(row.actor_state), first=row.obs, taken=none_taken)
+        row.actor_state = _EpisodeState(
+            **vars(row.actor_state),
+            first=row.obs,
+            taken=np.zeros((0, self._policy.actions.size), np.float32),
+            rest=torch.zeros(0, self._policy.actions.size),
+        )
         row.planned = PlannedChunks()
 
     def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
@@ -96,6 +97,7 @@ class _ActingPlanner(ActingPolicy):
         for row, actions in zip(rows, executed, strict=True):
             state: _EpisodeState = row.actor_state
             state.taken = np.concatenate([state.taken, self._policy.actions.within(actions)])
+            state.rest = state.rest[len(actions) :]
         return executed
 
     def decide(self, rows: Sequence[Row]) -> NDArray[np.float32]:
@@ -105,73 +107,37 @@ class _ActingPlanner(ActingPolicy):
 
     def _decide(self, row: Row, own: NDArray[np.float32]) -> NDArray[np.float32]:
         began_s, before = time.monotonic(), row.planned or PlannedChunks()
-        plan = self._plan(row, self._candidates(row, own))
+        plan = self._plan(row, own)
         planned = plan.score >= self._config.threshold
+        row.actor_state.rest = plan.action if planned else plan.action[:0]
         seconds = (before.seconds or 0.0) + time.monotonic() - began_s
         row.planned = PlannedChunks(before.planned + planned, before.alone + (not planned), seconds)
-        return plan.action.numpy() if planned else own
+        return plan.action[: len(own)].numpy() if planned else own
 
-    def _plan(self, row: Row, candidates: Tensor) -> Plan:
-        score = self._score(row)
+    def _plan(self, row: Row, own: NDArray[np.float32]) -> Plan:
+        imagined, actions, rest = self._candidates(row), self._policy.actions, row.actor_state.rest
+        given = [torch.from_numpy(actions.within(own)), *([rest] if len(rest) else [])]
+        plans, scores = imagined.imagine(given)
+        if scores.max() >= self._config.threshold:
+            return best_of_n(plans, scores)
+        drawn = imagined.imagine([rest[:0]] * (self._config.candidates - 1), self._config.exploration)
+        plans, scores = (torch.cat(pair) for pair in zip((plans, scores), drawn, strict=True))
         if self._planner.name == "best_of_n":
-            return best_of_n(candidates, score)
-        low, high = (torch.from_numpy(bound) for bound in self._policy.actions.bounds)
-        found = {"bounds": (low, high), "generator": self._stream(row, self._planner.name)}
+            return best_of_n(plans, scores)
+        low, high = (torch.from_numpy(bound) for bound in actions.bounds)
+        found = {"bounds": (low, high), "generator": imagined.stream(self._planner.name)}
         if self._planner.name == "cem":
-            return cem(candidates, score, self._config.cem, **found)
-        return mppi(candidates, score, self._config.mppi, **found)
+            return cem(plans, scores, imagined.score, self._config.cem, **found)
+        return mppi(plans, scores, imagined.score, self._config.mppi, **found)
 
-    def _stream(self, row: Row, *names: str | int) -> torch.Generator:
-        """Stream of a row's decision: of the episode and the time in it."""
-        return stream(row.spec.seed, "plan", *row.spec.stream_names, len(row.actor_state.taken), *names)
-
-    def _candidates(self, row: Row, own: NDArray[np.float32]) -> Tensor:
-        """The policy's own chunk, then draws of it, ``[N, L, A]``."""
-        count, exploration = self._config.candidates - 1, self._config.exploration
-        constant = [self._stream(row, "constant", n) for n in range(count)]
-        drawn = self._policy.act(
-            self._shown([row] * count),
-            generators=[self._stream(row, "candidate", n) for n in range(count)],
-            temperature=exploration.temperature,
-            correlated_noise=exploration.correlated_noise(constant, self._policy.actions.size),
-        )
-        first = torch.from_numpy(self._policy.actions.within(own))
-        return torch.cat([first[None], drawn.action.float().cpu()])
-
-    def _score(self, row: Row) -> Score:
-        """Make the function that imagines a row's candidates within its time limit and scores them."""
-        model, samples = self._model, self._config.samples
-        start, chunks, frames = model.start([self._record(row)]), self._config.horizon, None
+    def _candidates(self, row: Row) -> Candidates:
+        """What imagines the row's plans, within its time limit."""
+        model, chunks, frames, steps = self._model, self._config.horizon, None, len(row.actor_state.taken)
         if row.horizon is not None:
-            left = row.horizon - len(row.actor_state.taken)
+            left = row.horizon - steps
             chunks, frames = min(chunks, -(-left // model.chunk_length)), left // model.frame_stride
-
-        def score(candidates: Tensor) -> Tensor:
-            count = len(candidates)
-            state = start.select(torch.zeros(count * samples, dtype=torch.int64))
-
-            def act(chunk: int, state: Any) -> Tensor:
-                return self._continue(row, chunk, state) if chunk else candidates.repeat(samples, 1, 1)
-
-            def noise(chunk: int) -> list[torch.Generator]:
-                return [self._stream(row, "noise", chunk, n // count) for n in range(count * samples)]
-
-            found = [imagined.success_prob for _, imagined in roll_forward(model, state, chunks, act, noise)]
-            probability = torch.cat(found, dim=1)[:, :frames].float().cpu().numpy()
-            scores = debounced_score(probability, model.config.outcome.debounce)
-            return torch.from_numpy(scores).view(samples, count).mean(dim=0)
-
-        return score
-
-    def _continue(self, row: Row, chunk: int, state: Any) -> Tensor:
-        """The policy's greedy next chunks in imagination."""
-        obs = imagined_obs(
-            self._model, state, [row.instruction] * state.rows, self._policy.more, self._model.decode_last(state)
-        )
-        if not self._policy.needs_noise:
-            return self._policy.act(obs, generators=None).action
-        generators = [self._stream(row, "continue", chunk, n) for n in range(state.rows)]
-        return self._policy.act(obs, generators=generators, temperature=0.0).action
+        named = partial(stream, row.spec.seed, "plan", *row.spec.stream_names, steps)
+        return Candidates(model, self._policy, self._record(row), chunks, frames, named)
 
     def _record(self, row: Row) -> ResetRecord:
         """The row now, as a start of the world model."""

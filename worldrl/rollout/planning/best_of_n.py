@@ -1,8 +1,8 @@
 """Best-of-N: the candidate of highest score (V-GPS, "Steering Your Generalists", 2410.13816).
 
-    a* = argmax_n s(a_n),   a_n ~ π(. | o),   a_0 the policy's own chunk, which wins ties
+    a* = argmax_n s(a_n),   a_n ~ π in imagination,   a_0 the policy's own plan, which wins ties
 
-Shapes legend: ``N`` candidates, ``L`` control steps, ``A`` numbers of an action.
+Shapes legend: ``N`` candidates, ``T`` control steps, ``A`` numbers of an action.
 """
 
 from __future__ import annotations
@@ -13,23 +13,18 @@ from dataclasses import dataclass
 from torch import Tensor
 
 Score = Callable[[Tensor], Tensor]
-"""Maps chunks ``[N, L, A]`` to their scores ``[N]``; the same chunk always has the same score."""
+"""Maps plans ``[N, T, A]`` to their scores ``[N]``; the same plan always has the same score."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A chosen chunk ``[L, A]`` and its score."""
+    """Actions ``[T, A]`` and their score."""
 
     action: Tensor
     score: float
 
 
-def best(candidates: Tensor, scores: Tensor) -> Plan:
-    """Return the candidate of highest score, the first one of several."""
+def best_of_n(candidates: Tensor, scores: Tensor) -> Plan:
+    """Choose among candidates ``[N, T, A]`` with scores ``[N]``; the first of several equal ones."""
     place = int((scores == scores.max()).nonzero()[0])
     return Plan(candidates[place], float(scores[place]))
-
-
-def best_of_n(candidates: Tensor, score: Score) -> Plan:
-    """Choose among candidates ``[N, L, A]``."""
-    return best(candidates, score(candidates))

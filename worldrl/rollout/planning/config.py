@@ -1,4 +1,4 @@
-"""Settings of planning at test time: how first chunks are drawn, imagined, scored and chosen."""
+"""Settings of planning at test time: how plans are drawn, imagined, scored and chosen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLANNERS = ("best_of_n", "cem", "mppi")
 class CemConfig:
     """Settings of the cross-entropy method."""
 
-    iterations: int = 2  # how often the distribution is fitted again; each time all candidates are imagined.
+    iterations: int = 2  # how often the distribution is fitted; each time all candidates are imagined again.
     elite_share: float = 0.25  # share of the candidates, the best ones, that it is fitted to.
 
 
@@ -29,22 +29,23 @@ class MppiConfig:
 
 @dataclass(frozen=True)
 class PlanningConfig:
-    """How a planner draws and scores candidates: first chunks of a policy, imagined in a world model."""
+    """How a planner draws and scores candidates: rollouts of a policy, imagined in a world model."""
 
     world_model: str = "bundled"  # bundled, or a world-model folder.
-    candidates: int = 16  # first chunks imagined at once, the policy's own among them; at least 2.
-    horizon: int = 4  # chunks imagined ahead, the candidate among them; never beyond the episode's time limit.
-    samples: int = 1  # imagined rollouts of each candidate, with other noise; their scores are averaged.
-    threshold: float = 0.5  # imagined success probability below which the policy acts alone.
-    temperature: float = 1.0  # of the policy's draws of candidates.
-    noise_correlation: float = 0.3  # share of their randomness that stays the same over a chunk.
+    candidates: int = 16  # imagined rollouts of a decision, the policy's own among them; at least 2.
+    horizon: int = 8  # chunks imagined ahead; never beyond the episode's time limit.
+    # imagined success probability at which a plan is executed without a search; below it even after a search the policy
+    # acts alone.
+    threshold: float = 0.8
+    temperature: float = 1.0  # of the policy's draws in imagination.
+    noise_correlation: float = 0.3  # share of their randomness that stays the same over a rollout.
     dtype: str = "auto"  # number type of imagination: float32, bfloat16, or auto, bfloat16 where the device has it.
     cem: CemConfig = field(default_factory=CemConfig, metadata={"only_with": ".planner=cem"})
     mppi: MppiConfig = field(default_factory=MppiConfig, metadata={"only_with": ".planner=mppi"})
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        for name, least in (("candidates", 2), ("horizon", 1), ("samples", 1)):
+        for name, least in (("candidates", 2), ("horizon", 1)):
             if getattr(self, name) < least:
                 raise SettingError(f"planning.{name}: must be at least {least}, got {getattr(self, name)}")
         if not 0 <= self.threshold <= 1:
