@@ -29,7 +29,7 @@ class PlanningSettings(Protocol):
 
 
 def planner_of(settings: PlanningSettings, policy: str | None, *, latency: int = 0) -> Planner | None:
-    """Open the planner of a command's settings around the policy in a folder; None for none.
+    """Open the planner of a command's settings around a policy's folder (None: a scripted expert); None for none.
 
     Raises SettingError (no such planner, a policy that cannot be imagined, or another robot, image size, chunk length or
     observation than the world model's) and ArtefactError (there is no world model or policy).
@@ -43,13 +43,15 @@ def planner_of(settings: PlanningSettings, policy: str | None, *, latency: int =
         )
     if latency:
         raise SettingError(f"latency: the robot waits while {planner.name} plans, got {latency}; give latency=0")
-    _check_policy(None if policy is None else Path(policy), planner.name, world_model)
+    if policy is None:
+        raise SettingError(f"planner: {planner.name} plans for a policy, not for a scripted expert; give planner=none")
+    _check_policy(Path(policy), planner.name, world_model)
     return replace(planner, config=replace(settings.planning, world_model=str(weights_folder(world_model).resolve())))
 
 
-def _check_policy(folder: Path | None, name: str, world_model: str) -> None:
-    facts = policy_facts(folder) if folder is not None and folder.is_dir() else None
-    if facts is None or not facts.cameras:
+def _check_policy(folder: Path, name: str, world_model: str) -> None:
+    facts = policy_facts(folder)
+    if not facts.cameras:
         raise SettingError(f"planner: {name} plans for a policy of images, not for {folder}; give planner=none")
     if facts.not_imagined:
         needs = " and ".join(facts.not_imagined)

@@ -224,7 +224,8 @@ def measure(
     settings: BenchmarkSettings, run: RunDirectory, device: str
 ) -> tuple[EvalResult, EpisodeTiming, dict[str, Any]]:
     """Measure on the suite of the settings."""
-    planner = planner_of(settings, settings.policy, latency=settings.latency)
+    expert = settings.policy == EXPERT
+    planner = planner_of(settings, None if expert else settings.policy, latency=settings.latency)
     name, identity = with_planner(Path(settings.policy).name, identity_of(settings), planner)
     with (embedded if settings.suite == EMBEDDED else on_external_suite)(settings) as (player, protocol):
         trained = training_of(settings, protocol)
