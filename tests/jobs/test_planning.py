@@ -88,7 +88,7 @@ def test_a_resumed_evaluation_and_two_workers_give_the_same(folders, tmp_path):
 
 def test_other_planning_is_another_result(evaluated, folders):
     settings, _ = evaluated
-    with pytest.raises(Exception, match="planning.candidates"):
+    with pytest.raises(Exception, match=r"planning\.candidates"):
         evaluate.main(replace(settings, planning=replace(settings.planning, candidates=3)))
 
 

@@ -36,7 +36,7 @@ class PlanningConfig:
     horizon: int = 8  # chunks imagined ahead; never beyond the episode's time limit.
     # imagined success probability at which a plan is executed without a search; below it even after a search the policy
     # acts alone.
-    threshold: float = 0.8
+    threshold: float = 0.7
     temperature: float = 1.0  # of the policy's draws in imagination.
     noise_correlation: float = 0.3  # share of their randomness that stays the same over a rollout.
     dtype: str = "auto"  # number type of imagination: float32, bfloat16, or auto, bfloat16 where the device has it.
