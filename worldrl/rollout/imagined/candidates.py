@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from worldrl.core.interfaces import Policy, WorldState
+from worldrl.core.interfaces import Policy
 from worldrl.core.types import CorrelatedNoise, ResetRecord
 from worldrl.policies.exploration import Exploration
 from worldrl.rewards.success import debounced_score
@@ -48,7 +49,7 @@ class Candidates:
         noise = exploration and exploration.correlated_noise(constant, self.policy.actions.size)
         plans: list[Tensor] = []
 
-        def act(chunk: int, state: WorldState) -> Tensor:
+        def act(chunk: int, state: Any) -> Tensor:
             parts = [actions[chunk * length : (chunk + 1) * length] for actions in given]
             if all(len(part) == length for part in parts):
                 chosen = torch.stack(parts)
@@ -73,7 +74,7 @@ class Candidates:
         return self.imagine(list(plans))[1]
 
     def _policy_chunk(
-        self, chunk: int, state: WorldState, exploration: Exploration | None, noise: CorrelatedNoise | None
+        self, chunk: int, state: Any, exploration: Exploration | None, noise: CorrelatedNoise | None
     ) -> Tensor:
         """The policy's next chunk in every row ``[N, L, A]``, from the real frame at first."""
         now = torch.from_numpy(self.record.memory[-1:]).expand(state.rows, -1, -1, -1)
