@@ -64,14 +64,15 @@ def test_the_actor_travels_as_json(folders):
 
 
 @pytest.mark.parametrize("name", ["best_of_n", "cem", "mppi"])
-def test_nothing_depends_on_neighbours_or_workers(folders, options, name):
-    actor = planned(folders, name, threshold=0.99)
+@pytest.mark.usefixtures("scripted")
+def test_nothing_depends_on_neighbours(folders, options, name):
+    """In the scripted world searches happen, and some find a plan."""
+    actor = planned(folders, name, threshold=0.4, candidates=16)
     alone = [play(actor, options, [spec])[0] for spec in SPECS]
-    together = [play(actor, options, envs_per_worker=3), play(actor, options, workers=2)]
-    for found in together if name == "best_of_n" else together[:1]:
-        for first, second in zip(alone, found, strict=True):
-            np.testing.assert_array_equal(first.action, second.action)
-            assert first.meta == second.meta
+    assert {bool(episode.meta["planned"][kind]) for episode in alone for kind in ("planned", "alone")} == {True, False}
+    for first, second in zip(alone, play(actor, options, envs_per_worker=3), strict=True):
+        np.testing.assert_array_equal(first.action, second.action)
+        assert first.meta == second.meta
 
 
 def test_below_the_threshold_the_policy_acts_alone(folders, options):
@@ -109,7 +110,7 @@ def test_the_world_model_starts_from_the_real_frames(folders, options, scripted)
     np.testing.assert_array_equal(record.command, episode.command[8])
     np.testing.assert_array_equal(record.reference_command, episode.command[0])
     np.testing.assert_array_equal(record.memory_action, episode.action[4:8])
-    np.testing.assert_array_equal(starts[0].memory_action, np.zeros((4, 7)))
+    np.testing.assert_array_equal(starts[0].memory_action, np.tile(episode.null_action, (4, 1)))
 
 
 def test_the_best_candidate_is_executed(folders, options, scripted):
