@@ -65,7 +65,7 @@ def test_the_result_names_the_planner_and_counts_its_chunks(evaluated, capsys):
     assert (found["planner"], found["planned"], found["alone"]) == ("best_of_n", 32, 0)
     assert found["seconds_per_chunk"] > 0
     assert evaluate.main(settings) == metrics
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(capsys.readouterr().err.split())
     assert "measured with the planner best_of_n: it chose 32 of 32 chunks" in said
 
 

@@ -11,7 +11,7 @@ import torch
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.policies.exploration import Exploration
-from worldrl.rollout.agents import planned_policy
+from worldrl.rollout.agents import acting_planner
 from worldrl.rollout.agents.actors import actor_from_json, actor_to_json
 from worldrl.rollout.agents.planned_policy import PlannedPolicyActor
 from worldrl.rollout.agents.policy_actor import PolicyActor
@@ -54,7 +54,7 @@ def scripted(monkeypatch, scripted_world):
     scripted_world.config = SimpleNamespace(outcome=SimpleNamespace(debounce=2))
     scripted_world.eval = lambda: scripted_world
     scripted_world.start = lambda given: records.extend(given) or start(given)
-    monkeypatch.setattr(planned_policy, "open_world_model", lambda *_: scripted_world)
+    monkeypatch.setattr(acting_planner, "open_world_model", lambda *_: scripted_world)
     return records
 
 

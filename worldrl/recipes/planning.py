@@ -10,11 +10,9 @@ from typing import Any, Protocol
 from worldrl.core.errors import SettingError
 from worldrl.core.observation import IMAGE, further
 from worldrl.core.storage.log import console
-from worldrl.recipes.world_model.start import SCRATCH, robot_of, stored_config, weights_folder
 from worldrl.rollout.agents.policy_folder import PolicyFacts, policy_facts
 from worldrl.rollout.planning.config import NONE, Planner, PlanningConfig
 from worldrl.rollout.real.specs import PlannedChunks
-from worldrl.world_models.video.config import VideoWorldModelConfig
 
 PLANNER = (
     "none, best_of_n, cem or mppi: candidates of the policy are imagined before each chunk, and the best is executed"
@@ -36,6 +34,8 @@ def planner_of(settings: PlanningSettings, policy: str | None, *, latency: int =
     """
     if settings.planner == NONE:
         return None
+    from worldrl.recipes.world_model.start import SCRATCH, weights_folder
+
     planner, world_model = Planner(settings.planner, settings.planning), settings.planning.world_model
     if world_model == SCRATCH:
         raise SettingError(
@@ -50,6 +50,8 @@ def planner_of(settings: PlanningSettings, policy: str | None, *, latency: int =
 
 
 def _check_policy(folder: Path, name: str, world_model: str) -> None:
+    from worldrl.recipes.world_model.start import weights_folder
+
     facts = policy_facts(folder)
     if not facts.cameras:
         raise SettingError(f"planner: {name} plans for a policy of images, not for {folder}; give planner=none")
@@ -67,6 +69,9 @@ def _check_policy(folder: Path, name: str, world_model: str) -> None:
 
 def _differing(facts: PolicyFacts, world_model: str) -> list[tuple[str, Any, Any]]:
     """Name what does not fit, with the policy's value and the world model's."""
+    from worldrl.recipes.world_model.start import robot_of, stored_config
+    from worldrl.world_models.video.config import VideoWorldModelConfig
+
     config, actions = stored_config(world_model), robot_of(world_model).actions
     shown = further(config.cameras, config.state) if isinstance(config, VideoWorldModelConfig) else ()
     size = config.codec.image_size
