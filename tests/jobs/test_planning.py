@@ -124,7 +124,11 @@ def test_collected_episodes_are_those_of_the_planner(folders, tmp_path):
     [
         ("larger", "policy", r"planning\.world_model: .* has image size \(32, 32\), the policy .* has \(16, 16\)"),
         ("longer", "policy", r"planning\.world_model: .* has chunk length 8, the policy .* has 4"),
-        ("world_model", "two-cameras", r"planning\.world_model: .* has observations \['image'\], the policy .* wrist"),
+        (
+            "world_model",
+            "two-cameras",
+            r"planning\.world_model: .* has observations image, the policy .* image, wrist_image;",
+        ),
         ("world_model", "nowhere", "nowhere: no such folder"),
     ],
 )

@@ -84,7 +84,7 @@ def _differing(facts: PolicyFacts, world_model: str) -> list[tuple[str, Any, Any
             config.dynamics.chunk_length,
             facts.chunk_length == config.dynamics.chunk_length,
         ),
-        ("observations", [IMAGE, *facts.more], [IMAGE, *shown], set(facts.more) <= set(shown)),
+        ("observations", ", ".join((IMAGE, *facts.more)), ", ".join((IMAGE, *shown)), set(facts.more) <= set(shown)),
     ]
     return [(what, own, others) for what, own, others, fits in pairs if not fits]
 
