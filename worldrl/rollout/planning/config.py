@@ -32,7 +32,7 @@ class PlanningConfig:
     """How a planner draws and scores candidates: rollouts of a policy, imagined in a world model."""
 
     world_model: str = "bundled"  # bundled, or a world-model folder.
-    candidates: int = 16  # imagined rollouts of a decision, the policy's own among them; at least 2.
+    candidates: int = 12  # imagined rollouts of a decision, the policy's own among them; at least 2.
     horizon: int = 8  # chunks imagined ahead; never beyond the episode's time limit.
     # imagined success probability at which a plan is executed without a search; below it even after a search the policy
     # acts alone.
