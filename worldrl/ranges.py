@@ -138,7 +138,7 @@ _NARROWER: tuple[tuple[Range, str], ...] = (
             "planner.candidates|online.warmup"),
     (AT_LEAST_TWO, "policies.resampled_rollouts|execution.members|alignment.group_size|branch_grpo.children|sol_rl.explored|"
                    "step_aware_preference.candidates|near_goal_weight|grpo.group_size|trust.resampled_rollouts|"
-                   "make-dataset.rows"),
+                   "make-dataset.rows|planning.candidates"),
     (SIZE, "train-policy.model.keypoints|train-idm.model.keypoints|grasp.keypoints|policy.keypoints|"
            "trust.idm.model.keypoints|trust.grasp.model.keypoints"),
     (MODULES, "train-policy.model.blocks|train-idm.model.blocks|trust.idm.model.blocks|trust.grasp.model.blocks|grasp.blocks|"
@@ -147,7 +147,7 @@ _NARROWER: tuple[tuple[Range, str], ...] = (
     (BELOW_ONE, "command_dropout|jitter|wan.model.dynamics.memory_noise|step_aware_preference.gap"),
     (SHARE, "success.noise_weight|train-idm.training.beta|trust.idm.training.beta|agent.kappa|agent.asymmetry"),
     (OPEN_SHARE, "dynamics.refinement_sigma|ratio.clip|ensemble_training.holdout_share|agent.mixing"),
-    (POSITIVE_SHARE, "make-dataset.training.gamma|dance_grpo.trained_share|branch_grpo.extremes_share|trust.idm.real_share|"
+    (POSITIVE_SHARE, "make-dataset.training.gamma|dance_grpo.trained_share|branch_grpo.extremes_share|cem.elite_share|trust.idm.real_share|"
                      "trust.grasp.real_share|agent.expert_fraction"),
     (RATE, "agent.clone_rate"),
     (Range(0.5, 1), "agent.weight"),

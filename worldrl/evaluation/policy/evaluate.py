@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from worldrl.core.device import attention_kernel
 from worldrl.core.errors import ProtocolError
-from worldrl.core.storage.jsonfile import difference
+from worldrl.core.storage.artefact import artefact_hash
+from worldrl.core.storage.jsonfile import difference, digest
 from worldrl.core.storage.log import Progress
 from worldrl.core.storage.tensorfile import number_types
 from worldrl.core.types import Episode
 from worldrl.evaluation.policy.protocol import EvalProtocol
 from worldrl.evaluation.policy.result import EvalLog, EvalResult, Provenance, header_json, provenance
 from worldrl.rollout.agents.actors import AnyActor, PolicyActor
+from worldrl.rollout.agents.planned_policy import policy_with
 from worldrl.rollout.agents.policy_folder import PolicyFacts, policy_facts, require_policy_fits
+from worldrl.rollout.planning.config import Planner
 from worldrl.rollout.real.embedded import EMBEDDED_SUITE, WRISTS
 from worldrl.rollout.real.episodes import Player
 from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
@@ -49,15 +52,24 @@ def fitting_facts(folder: Path, protocol: EvalProtocol) -> PolicyFacts:
     return facts
 
 
-def policy_actor(folder: Path, protocol: EvalProtocol, device: str) -> PolicyActor:
+def policy_actor(folder: Path, protocol: EvalProtocol, device: str, planner: Planner | None = None) -> PolicyActor:
     """Actor with the decoding and timing of a protocol."""
-    return PolicyActor(
+    return policy_with(
+        planner,
         folder=str(folder),
         temperature=protocol.temperature,
         replan=protocol.replan,
         device=device,
         latency=protocol.latency,
     )
+
+
+def with_planner(name: str, identity: str, planner: Planner | None) -> tuple[str, str]:
+    """Name and identity of a policy together with a planner, its settings and its world model."""
+    if planner is None:
+        return name, identity
+    config = {**asdict(planner.config), "world_model": artefact_hash(Path(planner.config.world_model))}
+    return f"{name} + {planner.name}", digest([identity, planner.name, config])
 
 
 def device_of(actor: AnyActor | VectorActor) -> str:
@@ -127,15 +139,24 @@ def evaluate(
 
 
 def evaluate_policy(
-    player: Player, folder: Path, protocol: EvalProtocol, *, device: str = "cpu", **measuring: Any
+    player: Player,
+    folder: Path,
+    protocol: EvalProtocol,
+    *,
+    device: str = "cpu",
+    planner: Planner | None = None,
+    **measuring: Any,
 ) -> EvalResult:
-    """Measure the policy in an artefact folder on a torch device; ``measuring`` and errors as of :func:`evaluate`.
+    """Measure the policy in an artefact folder on a torch device, with a planner if one is given.
+
+    ``measuring`` and errors as of :func:`evaluate`.
 
     Raises further, in the embedded suite, those of :func:`fitting_facts`.
     """
     facts = fitting_facts(folder, protocol) if protocol.suite == EMBEDDED_SUITE else policy_facts(folder)
-    actor = policy_actor(folder, protocol, device)
-    return evaluate(player, actor, protocol, name=folder.name, identity=facts.hash, **measuring)
+    actor = policy_actor(folder, protocol, device, planner)
+    name, identity = with_planner(folder.name, facts.hash, planner)
+    return evaluate(player, actor, protocol, name=name, identity=identity, **measuring)
 
 
 def surroundings(player: Player, actor: AnyActor | VectorActor, protocol: EvalProtocol) -> Provenance:

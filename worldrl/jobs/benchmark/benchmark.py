@@ -19,7 +19,7 @@ from worldrl.core.rng import numpy_stream
 from worldrl.core.statistics.sequential import Boundary
 from worldrl.core.storage.log import console
 from worldrl.core.storage.run import RunDirectory
-from worldrl.evaluation.policy.evaluate import evaluate, fitting_facts
+from worldrl.evaluation.policy.evaluate import evaluate, fitting_facts, with_planner
 from worldrl.evaluation.policy.protocol import DOMAINS, EvalProtocol, embedded_protocol, require_same, suite_protocol
 from worldrl.evaluation.policy.result import EvalResult, mean_score
 from worldrl.evaluation.policy.sequential_comparison import (
@@ -42,11 +42,13 @@ from worldrl.jobs.benchmark.plan import BenchmarkPlan, plan_metrics, plan_rows, 
 from worldrl.jobs.benchmark.report import EMBEDDED, EXPERT, RECORDINGS, Measured, report_page
 from worldrl.jobs.benchmark.tables import protocol_line, write_tables
 from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, say_assets, show, video_writer
+from worldrl.recipes.planning import PLANNER, planner_of, planning_metrics, say_planning
 from worldrl.recipes.run import choose_tasks, open_run
 from worldrl.recipes.suites.opening import OpenSuite
 from worldrl.rollout.agents.policy_folder import is_agent, policy_facts
 from worldrl.rollout.agents.vector_agent import require_vector_fits
 from worldrl.rollout.chunk_timing import check_timing
+from worldrl.rollout.planning.config import NONE, PlanningConfig
 from worldrl.rollout.real.embedded import embedded_cameras
 from worldrl.rollout.real.episodes import EpisodeTiming
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
@@ -95,6 +97,8 @@ class BenchmarkSettings:
         Boundary.name, f"when a comparison with against= ends: {' or '.join(RULES)} (other initial states)"
     )
     others: list[str] = setting([], "finished benchmarks of other training seeds: one score, states that always fail")
+    planner: str = setting(NONE, PLANNER)
+    planning: PlanningConfig = field(default_factory=PlanningConfig, metadata={"only_with": f"planner!={NONE}"})
     plan: BenchmarkPlan = field(default_factory=BenchmarkPlan)
 
     def __post_init__(self) -> None:
@@ -148,6 +152,7 @@ def main(settings: BenchmarkSettings) -> dict[str, Any]:
         run.write_result(metrics, **provenance)
     show(metrics, result.protocol.hash)
     console().print(protocol_line(result.protocol, run.path), markup=False)
+    say_planning(metrics)
     say_assets(metrics)
     if films.note:
         console().print(films.note, markup=False)
@@ -219,6 +224,9 @@ def measure(
     settings: BenchmarkSettings, run: RunDirectory, device: str
 ) -> tuple[EvalResult, EpisodeTiming, dict[str, Any]]:
     """Measure on the suite of the settings."""
+    expert = settings.policy == EXPERT
+    planner = planner_of(settings, None if expert else settings.policy, latency=settings.latency)
+    name, identity = with_planner(Path(settings.policy).name, identity_of(settings), planner)
     with (embedded if settings.suite == EMBEDDED else on_external_suite)(settings) as (player, protocol):
         trained = training_of(settings, protocol)
         comparison = sequential_comparison_of(settings, protocol)
@@ -226,14 +234,15 @@ def measure(
             player,
             actor_of(settings, protocol, device),
             protocol,
-            name=Path(settings.policy).name,
-            identity=identity_of(settings),
+            name=name,
+            identity=identity,
             out=run.path,
             record_videos=settings.videos,
             on_recording=video_writer(run.path / RECORDINGS, protocol.control_hz) if settings.videos else None,
             comparison=comparison,
         )
-    return result, player.spent, {**player.facts, **trained, **undecided(comparison, result)}
+    planned = planning_metrics(planner, [outcome.planned for outcome in result.outcomes])
+    return result, player.spent, {**planned, **player.facts, **trained, **undecided(comparison, result)}
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from worldrl.jobs.benchmark.report import EMBEDDED, EXPERT, Films, choose_failur
 from worldrl.methods.offline.agent import load_agent, saved_algorithm
 from worldrl.methods.offline.neubay.neubay import Neubay
 from worldrl.recipes.offline.settings import offline_agent
+from worldrl.recipes.planning import planner_of
 from worldrl.recipes.suites.opening import OpenSuite, open_suite
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, actor_to_json
 from worldrl.rollout.agents.policy_folder import is_agent, policy_facts
@@ -79,7 +80,7 @@ def actor_of(settings: BenchmarkSettings, protocol: EvalProtocol, device: str) -
         return ExpertActor()
     if is_agent(folder := Path(settings.policy)):
         return agent_actor(folder, device)
-    return policy_actor(folder, protocol, device)
+    return policy_actor(folder, protocol, device, planner_of(settings, settings.policy))
 
 
 def agent_actor(folder: Path, device: str) -> VectorActor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +20,20 @@ from worldrl.core.storage.log import console
 from worldrl.core.storage.run import RunDirectory
 from worldrl.data.lerobot.writer import least_bytes
 from worldrl.evaluation.policy.protocol import DOMAINS, instruction_of
-from worldrl.jobs.data.collect_suite import check_settings, record_suite
+from worldrl.jobs.data.collect_suite import check_settings, collecting_policy, record_suite
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.token.policy import TokenPolicy, stored_actions
 from worldrl.recipes.evaluation_output import say_assets
+from worldrl.recipes.planning import PLANNER, planner_of, planning_metrics, say_planning
 from worldrl.recipes.run import DATASET, choose_tasks, open_run, rate_interval
 from worldrl.recipes.stages import imagined_plan
 from worldrl.recipes.world_model.start import weights_folder
-from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor, WanderActor
+from worldrl.rollout.agents.actors import AnyActor, ExpertActor, WanderActor
+from worldrl.rollout.planning.config import NONE, PlanningConfig
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.embedded import WRISTS, embedded_embodiment, main_camera
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
-from worldrl.rollout.real.specs import IMAGE_SIZES, EnvOptions, EpisodeSpec, require_styles
+from worldrl.rollout.real.specs import IMAGE_SIZES, EnvOptions, EpisodeSpec, PlannedChunks, require_styles
 from worldrl.rollout.suites.names import CLIP_ACTIONS, EMBEDDED, SUITE, SUITE_PYTHON, require_suite_name
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.world_models.loading import open_world_model
@@ -85,6 +87,8 @@ class CollectSettings:
     world_model: str | None = setting(None, "world model of imagined_episodes: a folder, or bundled")
     temperature: float | None = setting(None, "the policy's sampling temperature; null is greedy")
     noise_correlation: float = setting(0.0, "share of the policy's randomness that stays the same over an episode")
+    planner: str = setting(NONE, f"of policy_episodes: {PLANNER}")
+    planning: PlanningConfig = field(default_factory=PlanningConfig, metadata={"only_with": f"planner!={NONE}"})
     noise: float = setting(0.3, "action noise of the noisy expert, as a fraction of the action range")
     goal_offset: float = setting(0.02, "error of the noisy expert's targets, standard deviation (m)")
     hold_steps: int = setting(8, "steps recorded after the first success")
@@ -112,6 +116,10 @@ class CollectSettings:
             raise SettingError("policy goes with policy_episodes or imagined_episodes: give both, or neither")
         if (self.imagined_episodes > 0) != (self.world_model is not None):
             raise SettingError("world_model and imagined_episodes go together: give both, or neither")
+        if self.planner != NONE and not self.policy_episodes:
+            raise SettingError(
+                "planner: plans for policy_episodes; give policy_episodes=N with policy, or planner=none"
+            )
         one_of("domain", self.domain, DOMAINS)
         require_suite_name(self.suite)
         if self.suite != EMBEDDED:
@@ -137,9 +145,10 @@ def main(settings: CollectSettings) -> dict[str, Any]:
     record = record_embedded if settings.suite == EMBEDDED else record_suite
     with open_run("collect", settings) as run:
         rows, facts = record(settings, run, device)
-        metrics = {**summarise(rows), **facts}
+        metrics = {**summarise(rows), **planned(settings, rows), **facts}
         run.write_result(metrics, seed=settings.seed, device=device)
         show(metrics, run.path / DATASET)
+        say_planning(metrics)
         say_assets(metrics)
     return metrics
 
@@ -202,9 +211,7 @@ def make_plans(settings: CollectSettings, tasks: Sequence[str], device: str) -> 
         ("wander", WanderActor(), settings.wander_episodes),
     ]
     if settings.policy is not None:
-        policy = PolicyActor(
-            folder=settings.policy, temperature=settings.temperature, lasting=settings.noise_correlation, device=device
-        )
+        policy = collecting_policy(settings, device)
         sources.append(("policy", policy, settings.policy_episodes))
     return [CollectPlan(actor, name_episodes(settings, tasks, source, count)) for source, actor, count in sources]
 
@@ -268,6 +275,14 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             for task, sources in groups.items()
         },
     }
+
+
+def planned(settings: CollectSettings, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the result says of the planner; the time of recorded episodes is not kept."""
+    planner = planner_of(settings, settings.policy)
+    return planning_metrics(
+        planner, [PlannedChunks(**row["planned"], seconds=None) for row in rows if "planned" in row]
+    )
 
 
 def show(metrics: Mapping[str, Any], dataset: Path) -> None:

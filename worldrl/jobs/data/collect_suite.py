@@ -16,9 +16,12 @@ from worldrl.core.storage.capacity import require_disk
 from worldrl.core.storage.run import RunDirectory
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.writer import least_bytes
+from worldrl.recipes.planning import planner_of
 from worldrl.recipes.run import DATASET
 from worldrl.recipes.suites.opening import OpenSuite, open_suite, suite_layout
-from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor
+from worldrl.rollout.agents.actors import AnyActor, ExpertActor
+from worldrl.rollout.agents.planned_policy import policy_with
+from worldrl.rollout.agents.policy_actor import PolicyActor
 from worldrl.rollout.real.collect import CollectPlan, record_missing
 from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
 from worldrl.rollout.suites.libero_files import Demonstration, find_demonstrations, read_demonstration
@@ -109,14 +112,22 @@ def make_plans(
     """
     sources: list[tuple[str, AnyActor, int]] = [("expert", ExpertActor(), settings.expert_episodes)]
     if settings.policy is not None:
-        policy = PolicyActor(
-            folder=settings.policy, temperature=settings.temperature, lasting=settings.noise_correlation, device=device
-        )
-        sources.append(("policy", policy, settings.policy_episodes))
+        sources.append(("policy", collecting_policy(settings, device), settings.policy_episodes))
     return [
         CollectPlan(actor, name_episodes(settings, suite, tasks, source, number, count))
         for number, (source, actor, count) in enumerate(sources)
     ]
+
+
+def collecting_policy(settings: CollectSettings, device: str) -> PolicyActor:
+    """Make the actor of policy_episodes."""
+    return policy_with(
+        planner_of(settings, settings.policy),
+        folder=settings.policy,
+        temperature=settings.temperature,
+        lasting=settings.noise_correlation,
+        device=device,
+    )
 
 
 def name_episodes(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,11 @@ from worldrl.evaluation.policy.evaluate import evaluate_policy
 from worldrl.evaluation.policy.protocol import DOMAINS, EvalProtocol, embedded_protocol, suite_protocol
 from worldrl.evaluation.policy.trained_on import examine
 from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, say_assets, show, video_writer
+from worldrl.recipes.planning import PLANNER, planner_of, planning_metrics, say_planning
 from worldrl.recipes.run import choose_tasks, open_run
 from worldrl.rollout.agents.policy_folder import PolicyFacts, policy_facts
 from worldrl.rollout.chunk_timing import check_timing
+from worldrl.rollout.planning.config import NONE, PlanningConfig
 from worldrl.rollout.real.embedded import embedded_cameras
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import require_styles
@@ -65,6 +67,8 @@ class EvaluateSettings:
     style: str = setting("default", "visual style of the scene")
     domain: str = setting("clean", DOMAIN)
     videos: int = setting(1, "episodes per task recorded as mp4")
+    planner: str = setting(NONE, PLANNER)
+    planning: PlanningConfig = field(default_factory=PlanningConfig, metadata={"only_with": f"planner!={NONE}"})
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -90,6 +94,7 @@ def main(settings: EvaluateSettings) -> dict[str, Any]:
     Returns the metrics of :meth:`~worldrl.evaluation.policy.result.EvalResult.metrics`.
     """
     device, policy = str(resolve_device(settings.device)), Path(settings.policy)
+    planner = planner_of(settings, settings.policy, latency=settings.latency)
     with opened(settings, policy_facts(policy)) as (player, protocol):
         trained = examine(protocol, policy_facts(policy).trained_on, refuse=False)
         for warning in trained["warnings"]:
@@ -100,13 +105,16 @@ def main(settings: EvaluateSettings) -> dict[str, Any]:
                 policy,
                 protocol,
                 device=device,
+                planner=planner,
                 out=run.path,
                 record_videos=settings.videos,
                 on_recording=video_writer(run.path / "videos", protocol.control_hz),
             )
-            metrics = {**result.metrics(), **player.facts, **trained}
+            planned = planning_metrics(planner, [outcome.planned for outcome in result.outcomes])
+            metrics = {**result.metrics(), **planned, **player.facts, **trained}
             run.write_result(metrics, seed=settings.seed, device=device, protocol_hash=protocol.hash)
     show(metrics, protocol.hash)
+    say_planning(metrics)
     say_assets(metrics)
     return metrics
 

@@ -136,8 +136,13 @@ def require_robot(start: str, robot: AnyEmbodiment) -> None:
     """SettingError for weights of another robot, before anything is recorded; ArtefactError without a world model."""
     if start == SCRATCH:
         return
-    if embodiment_from_json(_plain_config(start)["embodiment"]) != robot:
+    if robot_of(start) != robot:
         raise SettingError(OTHER_ROBOT.format(folder=weights_folder(start)))
+
+
+def robot_of(start: str) -> AnyEmbodiment:
+    """Read the robot of the weights that ``start`` names; ArtefactError without a world model."""
+    return embodiment_from_json(_plain_config(start)["embodiment"])
 
 
 def starting_world_model(

@@ -14,18 +14,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import SettingError, nearest
-from worldrl.core.rng import numpy_stream, stream
-from worldrl.core.types import CorrelatedNoise
+from worldrl.core.rng import numpy_stream
+from worldrl.core.storage.typed import from_plain
 from worldrl.data.lerobot.dataset import EpisodeDataset
-from worldrl.policies.exploration import Exploration
-from worldrl.rollout.chunk_timing import check_timing, splice
+from worldrl.rollout.agents.planned_policy import PlannedPolicyActor
+from worldrl.rollout.agents.policy_actor import PolicyActor
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts
-from worldrl.rollout.real.rows import Actor, Row, stack_obs
+from worldrl.rollout.real.rows import Actor, Row
 from worldrl.rollout.real.specs import EpisodeSpec, spec_of
 
 
@@ -66,38 +65,6 @@ class WanderActor:
 
 
 @dataclass(frozen=True)
-class PolicyActor:
-    """A trained policy from its artefact folder.
-
-    ``temperature=None`` acts greedily. ``lasting`` is the share of the noise's variance that is constant over an
-    episode. ``replan`` is the number of actions executed of each chunk (None: all), ``latency`` the control steps that
-    a decision takes (``rollout.chunk_timing``).
-    """
-
-    folder: str
-    kind: ClassVar[str] = "policy"
-    temperature: float | None = None
-    lasting: float = 0.0
-    replan: int | None = None
-    device: str = "cpu"
-    latency: int = 0
-
-    def __post_init__(self) -> None:
-        if self.latency < 0:
-            raise SettingError(f"PolicyActor.latency: must be >= 0, got {self.latency}")
-        if self.temperature is not None:
-            Exploration(self.temperature, self.lasting)
-        elif self.lasting:
-            raise SettingError("noise_correlation: greedy actions have no noise; give a temperature with it")
-        if self.replan is not None and self.replan < 1:
-            raise SettingError(f"PolicyActor.replan: must be >= 1, or None for the whole chunk, got {self.replan}")
-
-    def build(self) -> Actor:
-        """Load the policy, inside the worker."""
-        return _PolicyActor(self)
-
-
-@dataclass(frozen=True)
 class ImaginedPlanActor:
     """Executes imagined actions open loop.
 
@@ -124,9 +91,10 @@ class ReplayActor:
         return _GivenActions(_recorded_actions(self))
 
 
-AnyActor = ExpertActor | WanderActor | PolicyActor | ImaginedPlanActor | ReplayActor
+AnyActor = ExpertActor | WanderActor | PolicyActor | PlannedPolicyActor | ImaginedPlanActor | ReplayActor
 _SPECS: dict[str, type[AnyActor]] = {
-    spec.kind: spec for spec in (ExpertActor, WanderActor, PolicyActor, ImaginedPlanActor, ReplayActor)
+    spec.kind: spec
+    for spec in (ExpertActor, WanderActor, PolicyActor, PlannedPolicyActor, ImaginedPlanActor, ReplayActor)
 }
 
 
@@ -140,7 +108,8 @@ def actor_from_json(data: Mapping[str, Any]) -> AnyActor:
     kind = data["kind"]
     if kind not in _SPECS:
         raise SettingError(f"unknown actor {kind!r}{nearest(kind, _SPECS)}")
-    return _SPECS[kind](**{name: value for name, value in data.items() if name != "kind"})
+    fields = {name: value for name, value in data.items() if name != "kind"}
+    return from_plain(_SPECS[kind], fields, where=f"actor {kind}")
 
 
 class _Scripted:
@@ -169,59 +138,6 @@ class _Scripted:
 
     def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         return np.stack([np.asarray(row.actor_state.act(row.env), np.float32) for row in rows])[:, None]
-
-
-@dataclass
-class _ActorState:
-    """One episode's stream, its constant noise, and its last chunk, which a slow decision continues."""
-
-    generator: torch.Generator
-    constant_noise: torch.Tensor | None
-    chunk: NDArray[np.float32] | None = None
-
-
-class _PolicyActor:
-    """Batched policy inference, once per chunk."""
-
-    def __init__(self, spec: PolicyActor) -> None:
-        from worldrl.rollout.agents.policy_folder import load_policy
-
-        self._spec = spec
-        self._policy = load_policy(Path(spec.folder), spec.device)
-        self._replan = check_timing(spec.replan, spec.latency, self._policy.chunk_length)
-        self.images_needed = self._policy.n_obs_steps
-
-    def begin(self, row: Row) -> None:
-        row.keep(self.images_needed)
-        generator = stream(row.spec.seed, "act", "policy", *row.spec.stream_names)
-        noise = torch.randn(self._policy.actions.size, generator=generator) if self._spec.lasting else None
-        row.actor_state = _ActorState(generator, noise)
-
-    def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
-        states: list[_ActorState] = [row.actor_state for row in rows]
-        obs = stack_obs(rows, self._spec.device, self._policy.more)
-        with torch.inference_mode():
-            chunk = self._policy.act(obs, **self._draws(states))
-        decided = (chunk.action if chunk.decided is None else chunk.decided).float().cpu().numpy()
-        executed = [
-            splice(state.chunk, actions, replan=self._replan, latency=self._spec.latency)
-            for state, actions in zip(states, decided, strict=True)
-        ]
-        for state, actions in zip(states, decided, strict=True):
-            state.chunk = actions
-        return np.stack(executed)
-
-    def _draws(self, states: Sequence[_ActorState]) -> dict[str, Any]:
-        """Arguments of ``act``: greedy, or drawn from the episodes' streams."""
-        temperature = self._spec.temperature
-        if temperature is None and not self._policy.needs_noise:
-            return {"generators": None}
-        noise = [state.constant_noise for state in states if state.constant_noise is not None]
-        return {
-            "generators": [state.generator for state in states],
-            "temperature": 0.0 if temperature is None else temperature,
-            "correlated_noise": CorrelatedNoise(torch.stack(noise), self._spec.lasting) if noise else None,
-        }
 
 
 class _GivenActions:

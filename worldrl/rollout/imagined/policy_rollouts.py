@@ -207,6 +207,15 @@ def _padded_actions(action: NDArray[np.float32], steps: int, actions: ActionSpec
     return np.concatenate([action, np.repeat(still, steps - action.shape[1], axis=1)], axis=1)
 
 
+def imagined_obs(
+    model: WorldModel, state: WorldState, instruction: Sequence[str], more: Sequence[str], sheet: torch.Tensor
+) -> PolicyObs:
+    """Return what a policy observes of a world model's rows; ``sheet`` is the newest frame ``[B, V Y, X, 3]``."""
+    views, now = split_views(sheet, model.more), state.state_dict()
+    further = {name: now["measured"] if name == STATE else views[name] for name in more}
+    return PolicyObs(views[IMAGE], now["command"], instruction, further)
+
+
 @torch.no_grad()
 def imagine_policy_rows(
     model: WorldModel, policy: Policy, starts: Sequence[ResetRecord], steps: int, *, seed: int, exploration: Exploration
@@ -226,10 +235,7 @@ def imagine_policy_rows(
         return [stream(seed, "dream", name, task[row], row, chunk) for row in range(len(starts))]
 
     def act(chunk: int, state: WorldState) -> torch.Tensor:
-        views = split_views(model.decode_last(state) if chunk else first, model.more)
-        now = state.state_dict()
-        more = {name: now["measured"] if name == STATE else views[name] for name in policy.more}
-        obs = PolicyObs(views[IMAGE], now["command"], instruction, more)
+        obs = imagined_obs(model, state, instruction, policy.more, model.decode_last(state) if chunk else first)
         generators = draws("policy", chunk)
         action = policy.act(
             obs, generators=generators, temperature=exploration.temperature, correlated_noise=correlated_noise

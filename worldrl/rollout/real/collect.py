@@ -18,7 +18,7 @@ from worldrl.data.lerobot.format import EpisodeRecord
 from worldrl.data.lerobot.writer import LeRobotWriter
 from worldrl.rollout.agents.actors import AnyActor
 from worldrl.rollout.real.episodes import DatasetLayout, Player, Result
-from worldrl.rollout.real.specs import EpisodeSpec, spec_of
+from worldrl.rollout.real.specs import PLANNED, EpisodeSpec, spec_of
 
 Who = TypeVar("Who")
 """An actor, or files of recorded actions."""
@@ -41,7 +41,7 @@ def collect_dataset(
     """Record every episode of the plans that the dataset ``folder`` does not hold yet.
 
     ``hold_steps`` are further steps after the first success, so that data holds frames of fulfilled tasks. Returns one
-    row per episode of the dataset: task, source, length, success, restarted. Raises ArtefactError (the folder holds
+    row per episode of the dataset: task, source, length, success, restarted, and with a planner ``planned``. Raises ArtefactError (the folder holds
     something else, or episodes that are in no plan). Raises SettingError (one- and two-armed tasks together). Raises
     WorkerError (a worker failed; the episodes so far are stored).
     """
@@ -74,7 +74,8 @@ def record_missing(
 
 def _row(record: EpisodeRecord) -> dict[str, object]:
     row = {"task": record.task, "source": record.meta["source"], "length": record.length, "success": record.success}
-    return {**row, "restarted": record.meta["restarted"]}
+    planned = {PLANNED: record.meta[PLANNED]} if PLANNED in record.meta else {}
+    return {**row, "restarted": record.meta["restarted"], **planned}
 
 
 def _refuse_unplanned(folder: Path, known: set[tuple[str, int, int, int]], plans: Sequence[CollectPlan[Who]]) -> None:

@@ -119,6 +119,7 @@ class _Run:
 
     def result(self) -> Result:
         """The record or the outcome of the ended episode."""
+        self.recording.planned = self.row.planned
         return self.recording.episode(self.row.instruction) if self.plan.record else self.recording.outcome()
 
 
@@ -154,7 +155,9 @@ def _begin(slots: Slots, fresh: Mapping[int, Planned], hold_steps: int) -> dict[
     begun: dict[int, _Run] = {}
     for slot, obs in slots.reset({slot: plan.spec for slot, plan in fresh.items()}, render=render).items():
         plan = fresh[slot]
-        row = Row(plan.spec, slots.env(slot), obs, plan.spec.instruction or str(obs["instruction"]), slot=slot)
+        row = Row(
+            plan.spec, slots.env(slot), obs, plan.spec.instruction or str(obs["instruction"]), slot, slots.horizon(slot)
+        )
         recording = Recording(
             plan.spec,
             cameras=slots.cameras,

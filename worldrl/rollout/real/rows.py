@@ -15,7 +15,7 @@ from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.errors import SettingError, WorldrlError
 from worldrl.core.observation import image_name
 from worldrl.core.types import Episode, PolicyObs
-from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
+from worldrl.rollout.real.specs import PLANNED, EpisodeOutcome, EpisodeSpec, PlannedChunks
 
 
 @dataclass
@@ -23,7 +23,8 @@ class Row:
     """One running episode as an actor observes it.
 
     ``env`` is its Gymnasium environment, already reset, or None where it is in another process; ``slot`` its simulator's
-    number. ``obs`` is the newest observation (``image``, ``command``, ...).
+    number. ``obs`` is the newest observation (``image``, ``command``, ...). ``horizon`` is its time limit (control steps).
+    ``planned`` counts what a planner chose, None without one.
     ``actor_state`` is the actor's own state of this episode. ``past`` holds observations of earlier control steps, the
     oldest first, as many as the actor asked for.
     """
@@ -33,12 +34,18 @@ class Row:
     obs: Mapping[str, Any]
     instruction: str
     slot: int = 0
+    horizon: int | None = None
+    planned: PlannedChunks | None = None
     actor_state: Any = field(default=None, repr=False)
     past: deque[Mapping[str, Any]] = field(default_factory=lambda: deque(maxlen=0), repr=False)
 
     def keep(self, n_obs_steps: int) -> None:
         """Store the newest ``n_obs_steps`` observations from now on; the present one stands for those before it."""
         self.past = deque([self.obs] * (n_obs_steps - 1), maxlen=n_obs_steps - 1)
+
+    def newest(self, count: int | None) -> Sequence[Mapping[str, Any]]:
+        """Return so many stored observations, the oldest first; None: all."""
+        return (*self.past, self.obs)[-count if count else None :]
 
     def see(self, obs: Mapping[str, Any]) -> None:
         """Add the observation after a control step."""
@@ -66,8 +73,8 @@ class Actor(Protocol):
         ...
 
 
-def stack_obs(rows: Sequence[Row], device: str, more: Sequence[str] = ()) -> PolicyObs:
-    """Batch the rows' newest observations for a policy; ``more`` names further observations of it.
+def stack_obs(rows: Sequence[Row], device: str, more: Sequence[str] = (), n_obs_steps: int | None = None) -> PolicyObs:
+    """Batch the rows' ``n_obs_steps`` newest observations (None: all kept) for a policy; ``more`` names further ones of it.
 
     Raises SettingError (the simulator lacks one of them).
     """
@@ -77,7 +84,7 @@ def stack_obs(rows: Sequence[Row], device: str, more: Sequence[str] = ()) -> Pol
     instruction = [row.instruction for row in rows]
     *past, newest = (
         _batched(shown, instruction, device, more)
-        for shown in zip(*((*row.past, row.obs) for row in rows), strict=True)
+        for shown in zip(*(row.newest(n_obs_steps) for row in rows), strict=True)
     )
     return replace(newest, past=tuple(past))
 
@@ -110,7 +117,7 @@ class Recording:
     truncation.
 
     ``cameras`` are in the order of the frames' axis ``V``. Without ``keep`` only the outcome is known. The attribute
-    ``restarted`` marks an episode that a worker lost. ``domain`` is stored where not ``clean``.
+    ``restarted`` marks an episode that a worker lost; ``planned`` holds what a planner chose. ``domain`` is stored where not ``clean``.
     """
 
     def __init__(
@@ -126,6 +133,7 @@ class Recording:
         self.spec, self._actions = spec, actions
         self._domain = {} if domain == "clean" else {"domain": domain}
         self._cameras, self._keep, self._hold_steps, self.restarted = cameras, keep, hold_steps, False
+        self.planned: PlannedChunks | None = None
         self._frames: list[NDArray[np.uint8]] = []
         self._state: list[NDArray[np.float32]] = []
         self._command: list[NDArray[np.float32]] = []
@@ -184,12 +192,16 @@ class Recording:
             first_success=self._first_success,
             restarted=self.restarted,
             clipped=self._clipped,
+            planned=self.planned,
         )
 
     def episode(self, instruction: str) -> Episode:
         """Return the full record; its ``meta`` is the spec's fields, ``restarted`` and ``clipped``."""
         if not self._keep:
             raise WorldrlError(f"{self.spec.describe()}: was run without keeping frames; ask with record=True")
+        counts: dict[str, Any] = {"restarted": self.restarted, "clipped": self._clipped}
+        if self.planned is not None:
+            counts[PLANNED] = self.planned.counts()
         return Episode(
             frames=np.stack(self._frames),
             state=np.stack(self._state),
@@ -202,6 +214,6 @@ class Recording:
             instruction=instruction,
             task=self.spec.task,
             cameras=self._cameras,
-            meta={**self.spec.to_json(), "restarted": self.restarted, "clipped": self._clipped, **self._domain},
+            meta={**self.spec.to_json(), **counts, **self._domain},
             actions=self._actions,
         )

@@ -19,6 +19,8 @@ from worldrl.core.storage.typed import from_plain
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.format import EpisodeRecord, episode_digest
 
+PLANNED = "planned"
+"""Key of an episode's meta and outcome: what a planner chose."""
 COPY_OF = "copy_of"
 """Key of an episode's meta: digest of the recording of which it is a copy in another style."""
 IMAGE_SIZES = (8, 512)
@@ -93,13 +95,29 @@ class EpisodeSpec:
 
 
 @dataclass(frozen=True)
+class PlannedChunks:
+    """What a planner did in an episode: chunks that it chose, chunks left to the policy alone, and the time (s) of both.
+
+    A recorded episode keeps no time, None there: equal settings record equal bytes.
+    """
+
+    planned: int = 0
+    alone: int = 0
+    seconds: float | None = 0.0
+
+    def counts(self) -> dict[str, int]:
+        """Return the chunks, as plain JSON values."""
+        return {"planned": self.planned, "alone": self.alone}
+
+
+@dataclass(frozen=True)
 class EpisodeOutcome:
     """Result of one episode.
 
     The task was fulfilled at some frame (``success_once``), and still at the last one (``success_at_end``). ``steps``
     counts actions; ``first_success`` is a frame in 1..steps, or None. ``restarted``: its worker was lost, and it ran
     again from the start. ``clipped`` counts numbers of its actions decided outside the robot's range, None where not
-    counted.
+    counted. ``planned`` is None without a planner.
     """
 
     spec: EpisodeSpec
@@ -109,10 +127,12 @@ class EpisodeOutcome:
     first_success: int | None
     restarted: bool = False
     clipped: int | None = None
+    planned: PlannedChunks | None = None
 
     @classmethod
     def of(cls, episode: Episode) -> EpisodeOutcome:
         """Read the outcome of a recorded episode of an ``EmbeddedPlayer``."""
+        planned = episode.meta.get(PLANNED)
         return cls(
             spec=spec_of(episode.meta),
             success_once=episode.success,
@@ -121,12 +141,15 @@ class EpisodeOutcome:
             first_success=episode.first_success,
             restarted=bool(episode.meta["restarted"]),
             clipped=episode.meta.get("clipped"),
+            planned=None if planned is None else PlannedChunks(**planned, seconds=None),
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return one flat row of plain JSON values."""
         row = asdict(self)
-        return {**row.pop("spec"), **row}
+        planned = {} if self.planned is None else {PLANNED: row[PLANNED]}
+        del row[PLANNED]
+        return {**row.pop("spec"), **row, **planned}
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> EpisodeOutcome:

@@ -1,0 +1,91 @@
+"""Candidate plans: rollouts of a policy from one real state, imagined in one batch and scored by their outcome.
+
+    score = max_t min_{0 <= k < debounce} p_{t+k},   p_t the imagined success probability
+
+All candidates meet the same noise of the world model, so they differ by their actions alone.
+
+Shapes legend: ``N`` candidates, ``T`` control steps of a plan, ``L`` of a chunk, ``A`` numbers of an action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from worldrl.core.interfaces import Policy
+from worldrl.core.types import CorrelatedNoise, ResetRecord
+from worldrl.policies.exploration import Exploration
+from worldrl.rewards.success import debounced_score
+from worldrl.rollout.imagined.policy_rollouts import imagined_obs
+from worldrl.world_models.loading import AnyVideoModel
+from worldrl.world_models.video.following import roll_forward
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Imagines plans from ``record``, ``chunks`` ahead.
+
+    Success counts in the first ``frames`` imagined frames (None: in all). ``stream`` names the decision's random streams.
+    """
+
+    model: AnyVideoModel
+    policy: Policy
+    record: ResetRecord
+    chunks: int
+    frames: int | None
+    stream: Callable[..., torch.Generator]
+
+    def imagine(self, given: Sequence[Tensor], exploration: Exploration | None = None) -> tuple[Tensor, Tensor]:
+        """Imagine one plan for each of ``given``: its actions ``[<= T, A]``, then the policy's, greedy by default.
+
+        Returns the plans ``[N, T, A]`` and their scores ``[N]``.
+        """
+        rows, length = len(given), self.model.chunk_length
+        constant = [self.stream("constant", n) for n in range(rows)]
+        noise = exploration and exploration.correlated_noise(constant, self.policy.actions.size)
+        plans: list[Tensor] = []
+
+        def act(chunk: int, state: Any) -> Tensor:
+            parts = [actions[chunk * length : (chunk + 1) * length] for actions in given]
+            if all(len(part) == length for part in parts):
+                chosen = torch.stack(parts)
+            else:
+                chosen = self._policy_chunk(chunk, state, exploration, noise)
+                for n, part in enumerate(parts):
+                    chosen[n, : len(part)] = part
+            plans.append(chosen)
+            return chosen
+
+        def world_noise(chunk: int) -> list[torch.Generator]:
+            return [self.stream("noise", chunk) for _ in given]
+
+        start = self.model.start([self.record]).select(torch.zeros(rows, dtype=torch.int64))
+        imagined = roll_forward(self.model, start, self.chunks, act, world_noise)
+        probability = torch.cat([chunk.success_prob for _, chunk in imagined], dim=1)[:, : self.frames]
+        score = debounced_score(probability.float().cpu().numpy(), self.model.config.outcome.debounce)
+        return torch.cat(plans, dim=1), torch.from_numpy(score)
+
+    def score(self, plans: Tensor) -> Tensor:
+        """Score whole plans ``[N, T, A]``."""
+        return self.imagine(list(plans))[1]
+
+    def _policy_chunk(
+        self, chunk: int, state: Any, exploration: Exploration | None, noise: CorrelatedNoise | None
+    ) -> Tensor:
+        """The policy's next chunk in every row ``[N, L, A]``, from the real frame at first."""
+        now = torch.from_numpy(self.record.memory[-1:]).expand(state.rows, -1, -1, -1)
+        sheet = self.model.decode_last(state) if chunk else now
+        obs = imagined_obs(self.model, state, [self.record.instruction] * state.rows, self.policy.more, sheet)
+        if exploration is None and not self.policy.needs_noise:
+            return self.policy.act(obs, generators=None).action.float().cpu()
+        chosen = self.policy.act(
+            obs,
+            generators=[self.stream("policy", chunk, n) for n in range(state.rows)],
+            temperature=exploration.temperature if exploration else 0.0,
+            correlated_noise=noise,
+        )
+        return chosen.action.float().cpu()
