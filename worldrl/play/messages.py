@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.storage.typed import from_plain
 from worldrl.play.session import Chunk, Session, Worlds
 
+GRIPPER = TOOL_ACTIONS.grippers[0]
 LARGEST = 4096
 """Bytes of a request."""
 
@@ -118,7 +120,7 @@ def start_message(session: Session) -> bytes:
 def chunk_message(session: Session, number: int) -> bytes:
     """Show chunk ``number``, from 0."""
     chunk = session.chunks[number]
-    head = {"kind": "chunk", "number": number, "by": chunk.by, "seconds": round(chunk.seconds, 4)}
+    head = {"kind": "chunk", "number": number, "by": chunk.by, "gripper": float(chunk.action[-1, GRIPPER])}
     return _packed(head | readings(session, chunk), chunk.sheets, chunk.real_sheets)
 
 
