@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.storage.typed import from_plain
-from worldrl.play.session import Chunk, Session, Worlds
+from worldrl.play.session import Session, Worlds
 
 GRIPPER = TOOL_ACTIONS.grippers[0]
 LARGEST = 4096
@@ -121,21 +121,21 @@ def chunk_message(session: Session, number: int) -> bytes:
     """Show chunk ``number``, from 0."""
     chunk = session.chunks[number]
     head = {"kind": "chunk", "number": number, "by": chunk.by, "gripper": float(chunk.action[-1, GRIPPER])}
-    return _packed(head | readings(session, chunk), chunk.sheets, chunk.real_sheets)
+    return _packed(head | readings(session, number), chunk.sheets, chunk.real_sheets)
 
 
-def readings(session: Session, chunk: Chunk) -> dict[str, Any]:
+def readings(session: Session, number: int) -> dict[str, Any]:
     """Measurements of a chunk's frames; what the model does not predict is None."""
-    spread, error = chunk.imagined.uncertainty, chunk.tool_error
-    if not session.worlds.has_ensemble or spread is None:
-        spread = None
+    chunk = session.chunks[number]
+    spread = chunk.imagined.uncertainty if session.worlds.has_ensemble else None
+    error, success = chunk.tool_error, session.first_success()
     return {
         "probability": _numbers(chunk.probability, 4),
         "uncertainty": None if spread is None else _numbers(spread[0].float().cpu().numpy(), 4),
         "psnr": _numbers(chunk.psnr, 2),
         "toolError": None if error is None else _numbers(error, 5),
         "solved": [bool(shown["success"]) for shown in chunk.real_frames],
-        "imaginedSuccess": session.first_success(),
+        "imaginedSuccess": None if success is None or success > (number + 1) * len(chunk.action) else success,
     }
 
 

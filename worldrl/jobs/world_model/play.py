@@ -83,7 +83,6 @@ def open_worlds(settings: PlaySettings, device: torch.device, stack: ExitStack) 
     """Load the world model and the policy, and start the simulator's thread; errors as of :func:`main`."""
     from worldrl_envs.tasks import task_names
 
-    embedded_drawing()
     tasks = tuple(task_names())
     model = open_world_model(weights_folder(settings.world_model), device).eval()
     require_hand_driven(settings.world_model, model, tasks)
@@ -93,6 +92,7 @@ def open_worlds(settings: PlaySettings, device: torch.device, stack: ExitStack) 
     if settings.policy:
         check_policies([settings.policy], model, field="policy")
         policy = load_policy(Path(settings.policy), str(device)).eval()
+    embedded_drawing()
     simulator = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="mujoco"))
     return Worlds(model, policy, tasks, options, settings.seed, simulator)
 
