@@ -86,7 +86,14 @@ def test_ctrl_c_ends_with_a_result_while_a_tab_is_open(web, tmp_path, world_mode
     from websockets.sync.client import connect
 
     world_model.save(tmp_path / "model")
-    words = [sys.executable, "-m", "worldrl", "play", f"run_dir={tmp_path / 'run'}", f"world_model={tmp_path / 'model'}"]
+    words = [
+        sys.executable,
+        "-m",
+        "worldrl",
+        "play",
+        f"run_dir={tmp_path / 'run'}",
+        f"world_model={tmp_path / 'model'}",
+    ]
     env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'envs'}", "OMP_NUM_THREADS": "1", "MUJOCO_GL": "egl"}
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=env) as process:
         try:

@@ -51,7 +51,12 @@ def test_both_worlds_are_read_back_apart_and_named_so(driven, recorder, tmp_path
     assert imagined.meta["zeros"] == ["contact", "state"]
     assert not imagined.state.any()
     assert not has_spec(imagined.meta)  # nobody takes it for an episode of the simulator
-    assert (real.meta["task"], real.meta["index"], real.meta["seed"], real.meta["by"]) == ("PickRedCube", 1, 3, ["hand"] * 2)
+    assert (real.meta["task"], real.meta["index"], real.meta["seed"], real.meta["by"]) == (
+        "PickRedCube",
+        1,
+        3,
+        ["hand"] * 2,
+    )
     assert "imagined" not in real.meta
     assert [read(tmp_path / name).header.suite for name in ("real", "imagined")] == ["worldrl", "imagined"]
 
@@ -98,7 +103,7 @@ def test_a_full_disk_is_one_error_and_the_drive_can_be_saved_later(driven, recor
 
     with monkeypatch.context() as patched:
         patched.setattr(writer, "write_durably", full)
-        with pytest.raises(ArtefactError, match="No space left|disk"):
+        with pytest.raises(ArtefactError, match="No space left"):
             recorder.save(driven)
     assert len(driven.chunks) == 2
     recorder.save(driven)

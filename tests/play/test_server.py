@@ -2,9 +2,9 @@
 
 import json
 import re
-from contextlib import ExitStack
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 
 import pytest
 

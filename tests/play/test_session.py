@@ -170,7 +170,9 @@ def test_a_message_holds_the_images_of_both_worlds(session):
     ):
         length = int.from_bytes(message[:4], "little")
         head = json.loads(message[4 : 4 + length])
-        images = np.frombuffer(message[4 + length :], np.uint8).reshape(2, head["frames"], head["rows"], head["columns"], 3)
+        images = np.frombuffer(message[4 + length :], np.uint8).reshape(
+            2, head["frames"], head["rows"], head["columns"], 3
+        )
         assert (images[0] == imagined).all()
         assert (images[1] == real).all()
     assert (head["number"], head["by"], head["gripper"]) == (0, "hand", 1.0)
