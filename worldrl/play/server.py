@@ -12,7 +12,6 @@ import json
 import secrets
 import socket
 import time
-from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -80,7 +79,7 @@ class PlayServer:
         self._worlds, self._recorder, self._most, self._shown = worlds, recorder, most, shown
         self._tabs: dict[str, Tab] = {}
         self._gone = require("starlette.websockets", extra=EXTRA).WebSocketDisconnect
-        self.sessions, self.chunks, self._seconds = 0, 0, deque[float](maxlen=100_000)
+        self._sessions, self._seconds = 0, list[float]()
 
     def make(self, listening: socket.socket) -> Any:
         """Make the uvicorn server of a bound socket; its ``run(sockets=[listening])`` serves."""
@@ -90,6 +89,7 @@ class PlayServer:
             self._app(),
             ws="websockets-sansio",
             ws_max_size=LARGEST,
+            ws_per_message_deflate=False,  # raw images on one machine: compressing costs more than sending
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -100,9 +100,9 @@ class PlayServer:
     def metrics(self) -> dict[str, Any]:
         """What was done so far; milliseconds of computing a chunk, without the network."""
         milliseconds = 1000 * np.array(self._seconds)
-        shares = {f"p{share}": float(np.percentile(milliseconds, share)) for share in (50, 95)} if self.chunks else None
-        saved = self._recorder.saved
-        return {"sessions": self.sessions, "chunks": self.chunks, "saved": saved, "chunk_ms": shares}
+        driven, saved = len(self._seconds), self._recorder.saved
+        shares = {f"p{share}": float(np.percentile(milliseconds, share)) for share in (50, 95)} if driven else None
+        return {"sessions": self._sessions, "chunks": driven, "saved": saved, "chunk_ms": shares}
 
     def close(self) -> None:
         """Release all sessions."""
@@ -128,13 +128,16 @@ class PlayServer:
             await client.send_text(_failure(refusal))
             await client.close(FULL)
             return
-        with suppress(self._gone):
+        try:
             await self._take_over(tab, client)
             while (text := await _received(client)) is not None:
                 async with tab.turn:
                     await self._answer(tab, client, text)
-        if tab.socket is client:
-            tab.socket, tab.left_s = None, time.monotonic()
+        except self._gone:
+            return
+        finally:
+            if tab.socket is client:
+                tab.socket, tab.left_s = None, time.monotonic()
 
     async def _open(self, token: str) -> Tab:
         """Return the session of a token, or a new one; SettingError where there are too many."""
@@ -148,7 +151,7 @@ class PlayServer:
                 f"worldrl play with a larger number"
             )
         tab = Tab(secrets.token_urlsafe(16), Session(self._worlds))
-        self._tabs[tab.token], self.sessions = tab, self.sessions + 1
+        self._tabs[tab.token], self._sessions = tab, self._sessions + 1
         if len(self._tabs) > self._most and oldest is not None:
             del self._tabs[oldest.token]
             await asyncio.to_thread(oldest.session.close)
@@ -197,7 +200,6 @@ class PlayServer:
             case SaveRequest():
                 steps = self._recorder.save(session)
                 return json.dumps({"kind": "saved", "steps": steps, "folder": str(self._recorder.folder)})
-        self.chunks += 1
         self._seconds.append(session.chunks[-1].seconds)
         return chunk_message(session, len(session.chunks) - 1)
 

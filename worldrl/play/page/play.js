@@ -8,13 +8,13 @@ const MOVES = {
 };
 const WAYS = [0.01, 0.025, 0.05, 0.1]; // metres per chunk
 const TAKEN_OVER = 4001, FULL = 4002;
-const TOP_DB = 40, IDLE_MS = 1500;
+const TOP_DB = 40, IDLE_MS = 1500, SAID_MS = 12000;
 
 let socket, hello, frames = [], at = 0, following = true, due = 0;
 let waiting = null, trip = 100, retry = 500;
 let gripped = false, policyDrives = false, asked = null;
 const held = new Set(), tapped = new Set();
-let stick = [0, 0, 0, 0], buttons = [], pressed = null, firstFrame = null;
+let stick = [0, 0, 0, 0], buttons = [], pressed = null, firstFrame = null, hiding = 0;
 const latencies = [], shownAt = [];
 
 const chunks = () => (frames.length - 1) / hello.chunkFrames;
@@ -33,8 +33,11 @@ function connect() {
     waiting = null;
     setPolicy(false);
     status("not connected");
-    if (event.code === TAKEN_OVER) say("Another tab drives this session now.", true);
-    else if (event.code === FULL) $("again").hidden = false;
+    if (event.code === TAKEN_OVER) say("Another tab drives this session now.", "bad", true);
+    else if (event.code === FULL) {
+      clearTimeout(hiding);
+      $("again").hidden = false;
+    }
     else {
       status("connecting again");
       setTimeout(connect, retry);
@@ -82,6 +85,7 @@ const TAKE = {
     frames = [{ imagined, real }];
     [at, following, gripped] = [0, true, false];
     latencies.length = shownAt.length = 0;
+    firstFrame = null;
     $("task").value = head.task;
     $("index").value = head.index;
     $("instruction").textContent = head.instruction;
@@ -105,14 +109,15 @@ const TAKE = {
   undo(head) {
     frames.length = 1 + head.keep * hello.chunkFrames;
     hello.kept = Math.min(hello.kept, head.keep);
-    [at, following] = [frames.length - 1, true];
+    [at, following, firstFrame] = [frames.length - 1, true, null];
     changed();
     lines();
   },
   saved: (head) => say(`${head.steps} control steps are saved in ${head.folder}/real and ${head.folder}/imagined.`),
   error(head) {
+    letGo();
     setPolicy(false);
-    say(head.message);
+    say(head.message, "bad");
   },
 };
 
@@ -181,6 +186,13 @@ function grip() {
   mark();
 }
 
+function letGo() {
+  held.clear();
+  tapped.clear();
+  gripped = false;
+  mark();
+}
+
 function setPolicy(on) {
   policyDrives = on && Boolean(hello?.policy);
   $("policy").setAttribute("aria-pressed", policyDrives);
@@ -222,7 +234,7 @@ addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 addEventListener("keyup", (event) => release(event.code));
-addEventListener("blur", () => { held.clear(); mark(); });
+addEventListener("blur", letGo);
 for (const button of document.querySelectorAll("[data-key]")) {
   const key = button.dataset.key;
   button.addEventListener("pointerdown", (event) => { button.setPointerCapture(event.pointerId); press(key); });
@@ -329,10 +341,13 @@ function fillForm() {
   $("chunk").textContent = `${hello.chunkSteps} control steps, ${hello.chunkSteps / hello.controlHz} s`;
 }
 
-function say(text, again = false) {
+function say(text, kind = "", again = false) {
   $("message").hidden = false;
+  $("message").className = kind;
   $("message").firstChild.textContent = text;
   $("again").hidden = !again;
+  clearTimeout(hiding);
+  if (!again) hiding = setTimeout(hide, SAID_MS);
 }
 
 function hide() {
