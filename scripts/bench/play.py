@@ -57,7 +57,7 @@ def cpu_s(process: int) -> float:
 def measure(world_model: str, chunks: int) -> dict[str, Any]:
     """Drive so many chunks; returns milliseconds and frames per second of both views together."""
     connect = require("websockets.sync.client", extra=EXTRA).connect
-    trips = []
+    trips, before, cpu_before = [], 0.0, 0.0
     with server(world_model) as (process, port), connect(f"ws://127.0.0.1:{port}/drive", max_size=None) as client:
         hello = json.loads(client.recv(timeout=WAIT_S))
         client.send(json.dumps({"do": "start", "task": hello["tasks"][0]["name"], "index": 0}))

@@ -44,7 +44,7 @@ def make_worlds(world_model):
 
         def make(model=world_model, policy=None):
             size = model.config.codec.image_size
-            return Worlds(model, policy, TASKS, embedded_options(TASKS, size), 3, simulator)
+            return Worlds(model, model.embodiment, policy, TASKS, embedded_options(TASKS, size), 3, simulator)
 
         yield make
 

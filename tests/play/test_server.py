@@ -142,7 +142,7 @@ def test_tabs_drive_apart_and_one_too_many_is_refused(serve, connect, monkeypatc
             assert one[0]["number"] == other[0]["number"] == 0
             assert one[1] != other[1]
             with connect(port) as third:
-                assert "2 are open, the most that tabs=2 allows" in third.take()[0]["message"]
+                assert "as many are open as tabs=2 allows" in third.take()[0]["message"]
                 with pytest.raises(ConnectionClosed, match=str(module.FULL)):
                     third.take()
         with connect(port) as third:

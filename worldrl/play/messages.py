@@ -85,7 +85,7 @@ def greeting(worlds: Worlds, token: str, session: Session, world_model: str, pol
     """Describe a session and what it can do; ``kept`` chunks follow, which the page shows at once."""
     from worldrl_envs.tasks import get_task
 
-    robot, model = worlds.model.embodiment, worlds.model
+    robot, model = worlds.robot, worlds.model
     return {
         "kind": "hello",
         "token": token,

@@ -53,7 +53,7 @@ class Recorder:
         return sum(len(chunk.action) for chunk in session.chunks)
 
     def _add(self, name: str, suite: str, episode: Episode) -> None:
-        robot, size = self._worlds.model.embodiment, self._worlds.options.image_size
+        robot, size = self._worlds.robot, self._worlds.options.image_size
         with LeRobotWriter(
             self.folder / name,
             fps=robot.control_hz,
@@ -88,7 +88,7 @@ def real_episode(session: Session, note: Mapping[str, Any]) -> Episode:
 
 def imagined_episode(session: Session, note: Mapping[str, Any]) -> Episode:
     """Return what the world model imagined; its reward is the imagined success."""
-    chunks, record, robot = session.chunks, session.begun.record, session.worlds.model.embodiment
+    chunks, record, robot = session.chunks, session.begun.record, session.worlds.robot
     steps = len(chunks) * session.worlds.model.chunk_length
     sheets = _each_step(record.reference, [chunk.sheets for chunk in chunks], session)
     frames = np.stack(np.split(sheets, len(session.worlds.images), axis=1), axis=1)  # [T+1, V, Y, X, 3]

@@ -147,8 +147,8 @@ class PlayServer:
         oldest = min(left, key=lambda tab: tab.left_s, default=None)
         if len(self._tabs) >= self._most and oldest is None:
             raise SettingError(
-                f"tabs: {self._most} are open, the most that tabs={self._most} allows; close one and wait a minute, or start "
-                f"worldrl play with a larger number"
+                f"tabs: as many are open as tabs={self._most} allows; close one and wait a minute, or start worldrl play with a "
+                "larger number"
             )
         tab = Tab(secrets.token_urlsafe(16), Session(self._worlds))
         self._tabs[tab.token], self._sessions = tab, self._sessions + 1

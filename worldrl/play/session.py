@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from worldrl.core.embodiment import Embodiment
 from worldrl.core.errors import SettingError, nearest
-from worldrl.core.interfaces import Policy, WorldState
+from worldrl.core.interfaces import Policy
 from worldrl.core.observation import IMAGE, STATE, images_among, split_views, stack_views
 from worldrl.core.rng import stream
 from worldrl.core.types import Imagined, PolicyObs, ResetRecord, first_frames
@@ -45,6 +46,7 @@ class Worlds:
     """What all sessions share. ``simulator`` has one thread, to which the OpenGL contexts belong."""
 
     model: AnyVideoModel
+    robot: Embodiment
     policy: Policy | None
     tasks: tuple[str, ...]
     options: EnvOptions
@@ -86,7 +88,7 @@ class Start:
     observed: Observed
     physics: Mapping[str, Any]
     record: ResetRecord
-    world: WorldState
+    world: Any  # the model's state; opaque
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class Chunk:
     by: str  # who drove: `HAND` or `POLICY`
     sheets: NDArray[np.uint8]  # uint8 `[F, V Y, X, 3]`, imagined
     imagined: Imagined
-    world: WorldState
+    world: Any  # the model's state; opaque
     observed: list[Observed]  # `L` observations of MuJoCo
     physics: Mapping[str, Any]
     images: tuple[str, ...]
@@ -172,9 +174,9 @@ class Session:
         self._start = Start(spec, observed, physics, record, self.worlds.model.start([record]))
         return self._start
 
-    def drive(self, action: NDArray[np.float32]) -> Chunk:
+    def drive(self, action: NDArray[np.floating]) -> Chunk:
         """Hold one action ``[A]`` for a chunk; ActionError for an action out of range, with nothing changed."""
-        held = check_action(action[None], (1,), self.worlds.model.embodiment.actions)
+        held = check_action(action[None], (1,), self.worlds.robot.actions)
         return self._advance(np.repeat(held, self.worlds.model.chunk_length, axis=0), HAND)
 
     def follow_policy(self) -> Chunk:

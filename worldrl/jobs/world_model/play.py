@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.device import resolve_device, resolve_dtype
+from worldrl.core.embodiment import Embodiment
 from worldrl.core.errors import SettingError
 from worldrl.core.extras import require
 from worldrl.core.observation import images_among
@@ -85,7 +85,7 @@ def open_worlds(settings: PlaySettings, device: torch.device, stack: ExitStack) 
 
     tasks = tuple(task_names())
     model = open_world_model(weights_folder(settings.world_model), device).eval()
-    require_hand_driven(settings.world_model, model, tasks)
+    robot = hand_driven_robot(settings.world_model, model, tasks)
     model.compute_dtype = resolve_dtype(settings.dtype, device)
     options = embedded_options(tasks, model.config.codec.image_size, images=images_among(model.more))
     policy = None
@@ -94,12 +94,12 @@ def open_worlds(settings: PlaySettings, device: torch.device, stack: ExitStack) 
         policy = load_policy(Path(settings.policy), str(device)).eval()
     embedded_drawing()
     simulator = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="mujoco"))
-    return Worlds(model, policy, tasks, options, settings.seed, simulator)
+    return Worlds(model, robot, policy, tasks, options, settings.seed, simulator)
 
 
-def require_hand_driven(name: str, model: AnyVideoModel, tasks: tuple[str, ...]) -> None:
-    """SettingError for a robot that keys cannot drive, or that the embedded suite does not have."""
-    if model.embodiment.actions != TOOL_ACTIONS:
+def hand_driven_robot(name: str, model: AnyVideoModel, tasks: tuple[str, ...]) -> Embodiment:
+    """Return the model's robot; SettingError where keys cannot drive it, or the embedded suite does not have it."""
+    if not isinstance(model.embodiment, Embodiment):
         raise SettingError(
             f"world_model: {name} is of a robot with {model.embodiment.actions.size} joint targets; keys drive one arm by "
             "changes of its tool's pose"
@@ -109,3 +109,4 @@ def require_hand_driven(name: str, model: AnyVideoModel, tasks: tuple[str, ...])
             f"world_model: {name} was made for another robot than the embedded suite's, and MuJoCo could not drive beside it; "
             "`worldrl imagine data=FOLDER` shows such a world model"
         )
+    return model.embodiment
