@@ -39,9 +39,10 @@ def server(world_model: str) -> Generator[tuple[int, int]]:
         with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
             said = cast("IO[str]", process.stderr)
             try:
-                while (line := said.readline()) and not (found := re.search(r"http://127\.0\.0\.1:(\d+)/", line)):
-                    print(line, end="", file=sys.stderr)
-                if not line or not found:
+                found = None
+                while found is None and (line := said.readline()):
+                    found = re.search(r"http://127\.0\.0\.1:(\d+)/", line)
+                if found is None:
                     raise WorldrlError("play: the server ended before it listened")
                 yield process.pid, int(found[1])
             finally:
