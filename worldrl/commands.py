@@ -54,7 +54,7 @@ FOLDERS: Mapping[str, tuple[str, ...]] = {
     "jobs.offline": ("train-offline", "benchmark-offline"),
     "jobs.policy": ("train-policy", "evaluate", "rank", "serve-policy"),
     "jobs.vla": ("train-vla",),
-    "jobs.world_model": ("train-world-model", "evaluate-world-model", "imagine"),
+    "jobs.world_model": ("train-world-model", "evaluate-world-model", "imagine", "play"),
     "reproductions": ("reproduce",),
 }
 """Folder of a command's module, below ``worldrl``."""
@@ -90,6 +90,11 @@ COMMANDS = {
             ),
         ),
         Command("imagine", "show imagined rollouts beside the real ones", ("preset=tiny",)),
+        Command(
+            "play",
+            "drive the robot by hand inside a world model, MuJoCo beside it, on a local web page",
+            ("", "policy=runs/train-policy/policy port=8080"),
+        ),
         Command(
             "evaluate",
             "measure one policy in the embedded physics simulator",

@@ -41,6 +41,8 @@ EXTRAS = {
     "imageio": "offline",
     "websockets": "robotwin",
     "msgpack": "robotwin",
+    "starlette": "play",
+    "uvicorn": "play",
     "mujoco_warp": "warp",
     "timm": "timm",
     "diffusers": "wan",

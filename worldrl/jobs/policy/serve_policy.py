@@ -8,10 +8,8 @@ On the simulator's side, in the checkout::
 from __future__ import annotations
 
 import atexit
-import errno
 import gc
 import ipaddress
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.extras import require
 from worldrl.core.image_fit import WAYS, Fit, keeps_aspect
 from worldrl.core.storage.log import console
+from worldrl.recipes.listening import listen
 from worldrl.rollout.agents.actors import PolicyActor
 from worldrl.rollout.agents.policy_folder import PolicyFacts, policy_facts, require_policy_fits
 from worldrl.rollout.agents.robot_side import RobotSide
@@ -101,24 +100,6 @@ def open_server(settings: ServePolicySettings) -> PolicyServer:
     except BaseException:
         listening.close()
         raise
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Bind an address before the policy is loaded, which may take minutes.
-
-    Raises SettingError (another program has the port, or this machine does not have the address).
-    """
-    try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-            raise SettingError(
-                f"port: {port} on {host} is in use by another program; port=0 takes a free one and prints it, or give another"
-            ) from error
-        raise SettingError(
-            f"host, port: cannot listen on {host!r}, port {port} ({error}); give an address of this machine, for example "
-            "host=127.0.0.1, and a port from 1024 on"
-        ) from error
 
 
 def side_for_client(folder: Path, fit: Fit | None) -> RobotSide:
