@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from worldrl.core.observation import IMAGE
 from worldrl.nn.vision import shift
 from worldrl.rollout.real.execution import TrueRun
 from worldrl.rollout.real.scenes import Views
@@ -59,13 +60,14 @@ def spread(seen: TrueRun | Views, names: Sequence[str]) -> NDArray[np.float32]:
 def position_errors(
     sight: NDArray[np.float32], true: NDArray[np.float32], run: TrueRun
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Errors of sights ``[N, P, 3]`` against true positions ``[N, P, 3]`` (m), seen by the camera of a run.
+    """Errors of sights ``[N, P, 3]`` against true positions ``[N, P, 3]`` (m), seen by the main camera of a run.
 
     Returns the distance in space and across the line of sight, ``[N, P]`` in centimetres; NaN where there is no
     point.
     """
-    error = run.camera.unproject(sight) - true
-    across = run.camera.across(error, true)
+    camera = run.cameras[IMAGE]
+    error = camera.unproject(sight) - true
+    across = camera.across(error, true)
     whole, part = (CENTIMETRES * np.linalg.norm(vector, axis=-1) for vector in (error, across))
     return whole, part
 

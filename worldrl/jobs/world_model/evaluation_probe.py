@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,10 @@ from worldrl.core.storage.log import MetricLog, Progress
 from worldrl.core.storage.run import RunDirectory
 from worldrl.evaluation.world_model.probe import PositionProbe, ProbeSettings, fit_probe, new_probe
 from worldrl.evaluation.world_model.probe_frames import ProbeFrames
+from worldrl.rollout.real.embedded import embedded_options
 from worldrl.rollout.real.execution import Script, true_runs
 from worldrl.rollout.real.scenes import Views, scattered_views
+from worldrl.rollout.real.slots import EmbeddedSlots
 from worldrl.world_models.loading import AnyVideoModel
 
 
@@ -30,12 +33,12 @@ def trained_probe(
     *,
     seed: int,
 ) -> PositionProbe | None:
-    """Train the probe, or find it trained; None where ``probe.steps=0``.
+    """Train the probe, or find it trained; None without ``scripts``.
 
     It learns the size of the images of ``model`` from other episodes than those that are evaluated: ``scripts``, with
     their actions and what continues them, float32 ``[T, 7]`` each.
     """
-    if not config.steps:
+    if not scripts:
         return None
     stage = run.stage("01-probe")
     if not stage.finished:
@@ -57,12 +60,15 @@ def probe_frames(
     seed: int,
 ) -> ProbeFrames:
     """Execute episodes again, draw scenes in the same looks beside them, and keep frames with the positions in them."""
+    tasks, looks = (sorted({getattr(script.spec, name) for script in scripts}) for name in ("task", "style"))
     views: list[Views] = []
-    with Progress("probe: real frames", total=len(scripts), unit="episodes") as progress:
-        for true_run in true_runs(scripts, actions, image_size=image_size):
+    with (
+        Progress("probe: real frames", total=len(scripts), unit="episodes") as progress,
+        closing(EmbeddedSlots(embedded_options(tasks, image_size))) as slots,
+    ):
+        for true_run in true_runs(slots, scripts, actions):
             views.append(Views.of(true_run, config.every))
             progress.advance()
-    tasks, looks = (sorted({getattr(script.spec, name) for script in scripts}) for name in ("task", "style"))
     for number, look in enumerate(looks if config.scattered else ()):
         own, count = stream_seed(seed, "scattered", number), -(-config.scattered // len(looks))
         views += scattered_views(tasks, count, image_size=image_size, seed=own, style=look)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from worldrl.core.observation import IMAGE
 from worldrl.core.rng import numpy_stream
 from worldrl.rollout.camera import Camera, scene_camera
 from worldrl.rollout.real.execution import TrueRun, point_names, points_in
@@ -37,7 +38,7 @@ class Views:
     def of(cls, run: TrueRun, every: int) -> Views:
         """Take every ``every``-th frame of a run."""
         frame = run.episode.main_view[::every]
-        return cls(run.episode.task, frame, run.point[::every], run.names, run.camera)
+        return cls(run.episode.task, frame, run.point[::every], run.names, run.cameras[IMAGE])
 
 
 def scattered_views(
