@@ -5,10 +5,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from worldrl.core.errors import SettingError
+from worldrl.core.image_fit import Fit
 from worldrl.core.observation import image_name
+from worldrl.rollout.agents.policy_folder import policy_facts
+from worldrl.rollout.agents.robot_side import RobotSide
 from worldrl.rollout.real.episodes import DatasetLayout, EpisodeTiming, Order, Result, positions
 from worldrl.rollout.real.specs import EpisodeSpec
 from worldrl.rollout.suites.episodes import Rules, play_episodes
@@ -105,6 +109,18 @@ class SuiteOnDemand(ExitStack):
     def opened(self) -> OpenSuite:
         """Its running workers."""
         return self.enter_context(open_suite(self._suite, self._asked, timeout_s=self._timeout_s))
+
+
+def fit_for(suite: Suite, policy: Path) -> Fit:
+    """How images of the suite's own size get the policy's: as the suite says, or as in the policy's training.
+
+    Stretched of who sees none.
+    """
+    if suite.spec.fit is not None:
+        return suite.spec.fit
+    facts = policy_facts(policy)
+    as_they_are = not facts.cameras or suite.spec.picture in (None, facts.picture)
+    return Fit.stretch if as_they_are else RobotSide.served(policy).fit
 
 
 def cameras_showing(suite: Suite, images: Sequence[str]) -> tuple[str, ...]:
