@@ -122,6 +122,25 @@ def test_points_are_where_things_are(recorded, slots):
     assert point_names("CloseDrawer") == ("gripper", "drawer")
 
 
+def test_the_moving_camera_shows_the_cube_where_it_says(recorded):
+    script = Script.of(recorded[0])
+    with closing(EmbeddedSlots(EnvOptions(image_size=64, cameras=("scene", "wrist")))) as both:
+        (run,) = true_runs(both, [script], [script.action])
+    assert set(run.cameras) == {"image", "wrist_image"}
+    frames, cube = run.episode.frames[:, 1].astype(int), run.names.index("red_cube")
+    sight = run.cameras["wrist_image"].project(run.point)[:, cube]
+    found = 0
+    for frame, (u, v, depth) in zip(frames, sight, strict=True):
+        rows, columns = np.nonzero((frame[..., 0] > 2 * frame[..., 1:].max(axis=-1)) & (frame[..., 0] > 60))
+        if len(rows) < 20 or min(rows.min(), columns.min()) == 0 or max(rows.max(), columns.max()) == 63:
+            continue  # cut by the edge, or hardly seen
+        place = [(columns.mean() + 0.5) / 32 - 1, (rows.mean() + 0.5) / 32 - 1]
+        assert place == pytest.approx([u, v], abs=0.12)
+        assert 0 < depth < 1
+        found += 1
+    assert found > 5
+
+
 def test_another_course_is_noticed(recorded, slots):
     script = Script.of(recorded[0])
     action = script.action.copy()

@@ -32,7 +32,8 @@ class ProbeFrames:
     names: tuple[str, ...]
     frame: NDArray[np.uint8]  # uint8 ``[N, Y, X, 3]``.
     task: NDArray[np.int64]  # int64 ``[N]``, number of each frame's task.
-    sight: NDArray[np.float32]  # float32 ``[N, P, 3]``; NaN where a point is not in the scene or fell off the table.
+    # float32 ``[N, P, 3]``; NaN where a point is not in the scene, fell off the table, or a moving camera misses it.
+    sight: NDArray[np.float32]
     half_width: float  # half the image's width at the points' mean depth (m).
 
     @classmethod
@@ -42,11 +43,13 @@ class ProbeFrames:
         names = tuple(dict.fromkeys(name for view in views for name in view.names))
         point = [spread(view, names) for view in views]
         sight = [view.camera.project(places) for view, places in zip(views, point, strict=True)]
-        depth = np.concatenate([view.camera.depth(places) for view, places in zip(views, point, strict=True)])
+        depth = np.concatenate([view.camera.depth(places).ravel() for view, places in zip(views, point, strict=True)])
         numbers = np.array([tasks.index(view.task) for view in views]).repeat([len(view.frame) for view in views])
         frame = np.concatenate([view.frame for view in views])
-        half_width = float(np.nanmean(depth)) * views[0].camera.half_width
-        return cls(tasks, names, frame, numbers, np.concatenate(sight).astype(np.float32), half_width)
+        found = np.concatenate(sight).astype(np.float32)
+        shown = np.isfinite(found[..., 0]).ravel()
+        half_width = float(depth[shown].mean()) * views[0].camera.half_width
+        return cls(tasks, names, frame, numbers, found, half_width)
 
 
 def spread(seen: TrueRun | Views, names: Sequence[str]) -> NDArray[np.float32]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.device import peak_device_mb, peak_rss_mb, resolve_device, resolve_dtype, set_threads
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.core.observation import images_among
+from worldrl.core.observation import IMAGE, images_among
 from worldrl.core.storage.artefact import artefact_hash
 from worldrl.core.storage.jsonfile import digest, read_json
 from worldrl.core.storage.learned import Learned
@@ -28,7 +28,7 @@ from worldrl.evaluation.world_model.measures import Instruments, Measures, measu
 from worldrl.evaluation.world_model.probe import ProbeSettings
 from worldrl.evaluation.world_model.rollout_error import whole_chunks
 from worldrl.evaluation.world_model.throughput import imagined_frames_per_s
-from worldrl.jobs.world_model.evaluation_probe import given_probe, trained_probe
+from worldrl.jobs.world_model.evaluation_probe import given_probe, trained_probes
 from worldrl.jobs.world_model.evaluation_room import require_room
 from worldrl.jobs.world_model.grasp_outcome import FIT, FITTED_HERE, NO_RULE, check_choice, fitted, made_for, open_rule
 from worldrl.jobs.world_model.report import report_page, show
@@ -58,6 +58,7 @@ NO_LPIPS = "no weights given; lpips=FILE computes it (docs/reference/video-metri
 NO_FVD = "no weights given; fvd=FILE computes it (docs/reference/video-metrics.md says which file)"
 REPLAYS = "02-replays"  # Stage of the measured episodes
 NO_PROBE = "probe.steps=0 trains no probe"
+ONE_VIEW = "probe_from brings a probe of the main view; without it one is trained for each view"
 NO_POSITIONS = "{suite} does not state where its objects are"
 
 
@@ -175,14 +176,14 @@ def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
         readers = open_readers(settings.idm, settings.grasp, model)
         instruments = make_instruments(settings, model, chosen)
         if settings.probe_from is not None:
-            probe = given_probe(Path(settings.probe_from), chosen, model.device)
+            probes = {IMAGE: given_probe(Path(settings.probe_from), chosen, model.device)}
         else:
             continued = _continued(settings, model, others, settings.probe.horizon)
-            probe = trained_probe(run, settings.probe, model, others, continued, log, seed=settings.seed)
-        instruments = replace(instruments, probe=probe, grasp=readers.grasp)
+            probes = trained_probes(run, settings.probe, model, others, continued, log, seed=settings.seed)
+        instruments = replace(instruments, probes=probes, grasp=readers.grasp)
         measures = measured(run, settings, model, chosen, instruments, reality)
         drift = drifts(measures, frame_stride=model.frame_stride, seed=settings.seed)
-        names = () if probe is None else probe.names
+        names = probes[IMAGE].names if probes else ()
         metrics = {
             **summarise(measures, drift, settings.horizons, names=names, seed=settings.seed, rule=rule),
             **(fitted(run, measures, chosen, of) if settings.grasp_rule == FIT else {}),
@@ -296,7 +297,7 @@ def make_instruments(
         check_videos(len(scripts), control_steps(settings, model, scripts) // model.frame_stride)
     return Instruments(
         rule=SuccessRule(outcome.threshold, outcome.debounce),
-        probe=None,
+        probes={},
         lpips=None if settings.lpips is None else Lpips.load(Path(settings.lpips), model.device),
         fvd=None if settings.fvd is None else Fvd.load(Path(settings.fvd), model.device),
         seed=settings.seed,
@@ -326,6 +327,7 @@ def circumstances(settings: EvaluateWorldModelSettings, model: AnyVideoModel, da
         "lpips": NO_LPIPS if settings.lpips is None else None,
         "fvd": NO_FVD if settings.fvd is None else None,
         "probe_error_cm": no_probe(settings),
+        "views_apart_cm": ONE_VIEW if settings.probe_from and images_among(model.more)[1:] else None,
         "outcome_alignment.with_grasp": {None: settings.grasp and NO_RULE, FIT: FITTED_HERE}.get(settings.grasp_rule),
     }
     return {

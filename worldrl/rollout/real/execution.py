@@ -32,9 +32,9 @@ from worldrl.core.embodiment import (
     quaternion_product,
 )
 from worldrl.core.embodiment import rotvec_from_quaternion as rotvec
-from worldrl.core.observation import IMAGE
+from worldrl.core.observation import IMAGE, image_name
 from worldrl.core.types import Episode
-from worldrl.rollout.camera import Camera, scene_camera
+from worldrl.rollout.camera import Camera, HandCamera, camera_now
 from worldrl.rollout.real.rows import Recording
 from worldrl.rollout.real.slots import Observed, Slots
 from worldrl.rollout.real.specs import EpisodeSpec, spec_of
@@ -183,21 +183,30 @@ class _Running:
             script.spec, cameras=slots.cameras, keep=True, hold_steps=steps, actions=slots.actions, domain=slots.domain
         )
         self.recording.observe(obs)
-        self.names = () if env is None else point_names(script.spec.task)
-        self.cameras = {} if env is None else {IMAGE: scene_camera(env)}
-        self.points = [points_in(self.names, obs)]
+        self._env, self.names = env, () if env is None else point_names(script.spec.task)
+        self._moving: dict[str, list[Camera]] = {camera: [] for camera in slots.cameras[1:] if env is not None}
+        self.points: list[NDArray[np.float32]] = []
+        self._place(obs)
 
     def add(self, action: NDArray[np.float32], obs: Observed) -> None:
         """Note an action and what followed."""
         self.recording.step(action, obs)
+        self._place(obs)
+
+    def _place(self, obs: Observed) -> None:
+        """Note where points and moving cameras are."""
         self.points.append(points_in(self.names, obs))
+        for name, places in self._moving.items():
+            places.append(camera_now(self._env, name))
 
     def run(self, *, restarted: bool) -> TrueRun:
         """What came of it."""
         self.recording.restarted = restarted
         episode = self.recording.episode(self.instruction)
         repeated = _repeated(self.script, episode)
-        return TrueRun(episode, len(self.script), np.stack(self.points), self.names, self.cameras, repeated)
+        cameras = {} if self._env is None else {IMAGE: camera_now(self._env)}
+        cameras |= {image_name(name): HandCamera.of(places) for name, places in self._moving.items()}
+        return TrueRun(episode, len(self.script), np.stack(self.points), self.names, cameras, repeated)
 
 
 def point_names(task: str) -> tuple[str, ...]:
