@@ -150,6 +150,7 @@ def make_world_model() -> Callable[..., Any]:
         seed: int = 0,
         codec: dict | None = None,
         restorer: int = 0,
+        robot: Any = ROBOT,
         **dynamics: Any,
     ) -> Any:
         small = {"width": 16, "depth": 1, "heads": 2}
@@ -163,7 +164,7 @@ def make_world_model() -> Callable[..., Any]:
             restorer=RestorerConfig(width=restorer),
         )
         with initial_weights(seed, "world-model"):
-            model = VideoWorldModel(config, ROBOT).eval()
+            model = VideoWorldModel(config, robot).eval()
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.add_(spread * torch.randn_like(parameter))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from worldrl.core.observation import IMAGE
 from worldrl.evaluation.policy.protocol import EvalProtocol
 from worldrl.evaluation.policy.result import EvalResult
 from worldrl.rollout.camera import Camera
@@ -85,6 +86,6 @@ def push_runs(push_episode):
         episode = push_episode(number, 40, task=task, meta={**spec.to_json(), "restarted": False})
         centre = OVERHEAD.unproject(np.stack([square_sight(frame[0]) for frame in episode.frames]))
         point = np.repeat(centre[:, None], 2, axis=1).astype(np.float32)
-        return TrueRun(episode, 24 + number, point, ("gripper", square), OVERHEAD, repeated=number != 5)
+        return TrueRun(episode, 24 + number, point, ("gripper", square), {IMAGE: OVERHEAD}, repeated=number != 5)
 
     return [run(number) for number in range(8)]

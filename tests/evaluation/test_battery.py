@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.observation import IMAGE
 from worldrl.core.rng import numpy_stream
 from worldrl.core.statistics.intervals import wilson
 from worldrl.evaluation.world_model.battery import check_horizons, drifts, median_of_points, ratio_of_sums, summarise
@@ -41,7 +42,7 @@ class HalfClips:
 
 @pytest.fixture
 def instruments(square_reader):
-    return Instruments(SuccessRule(0.5, 1), square_reader, HalfLpips(), HalfClips(), seed=0)
+    return Instruments(SuccessRule(0.5, 1), {IMAGE: square_reader}, HalfLpips(), HalfClips(), seed=0)
 
 
 def swapped(runs):
@@ -150,7 +151,7 @@ def test_parts_measured_one_by_one_are_the_whole(push_simulator, push_runs, inst
 
 
 def test_each_episode_has_noise_of_its_own_however_the_list_is_cut(world_model, push_runs, tmp_path):
-    bare = Instruments(SuccessRule(0.5, 1), None, None, None, seed=0)
+    bare = Instruments(SuccessRule(0.5, 1), {}, None, None, seed=0)
     whole = measure(world_model, push_runs, swapped(push_runs), bare)
     joined = in_parts(world_model, push_runs, bare, tmp_path)
     np.testing.assert_allclose(joined.error, whole.error, rtol=1e-2)  # matrix products of another size round otherwise
@@ -165,7 +166,7 @@ def test_a_damaged_file_is_refused(tmp_path):
 
 
 def test_what_is_not_computed_has_no_number(push_simulator, push_runs):
-    bare = Instruments(SuccessRule(0.5, 1), None, None, None, seed=0)
+    bare = Instruments(SuccessRule(0.5, 1), {}, None, None, seed=0)
     metrics = battery(measure(push_simulator(), push_runs, swapped(push_runs), bare))
     assert not [name for name in metrics if "probe" in name or "lpips" in name or "fvd" in name]
     assert set(metrics["drift"]) == {"psnr", "ssim"}

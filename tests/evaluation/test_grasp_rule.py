@@ -126,7 +126,7 @@ class Sees:
         return frame.float().mean(dim=(1, 2, 3))
 
 
-BARE = Instruments(SuccessRule(0.5, 1), None, None, None, seed=0)
+BARE = Instruments(SuccessRule(0.5, 1), {}, None, None, seed=0)
 
 
 def closing_at(run, step):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.observation import IMAGE
 from worldrl.core.rng import stream
 from worldrl.evaluation.world_model.probe import PositionProbe, ProbeSettings, fit_probe, new_probe, probe_loss
 from worldrl.evaluation.world_model.probe_frames import ProbeFrames, position_errors, shifted, softened, spread
@@ -40,7 +41,9 @@ def test_frames_keep_their_task_and_points(push_runs):
     assert frames.frame.shape == (8 * 6, 16, 16, 3)
     assert frames.task.tolist() == ([1] * 6 + [0] * 6) * 4
     np.testing.assert_array_equal(frames.frame[7], push_runs[1].episode.frames[8, 0])
-    np.testing.assert_allclose(frames.sight[7], push_runs[1].camera.project(spread(push_runs[1], NAMES)[8]), atol=1e-6)
+    np.testing.assert_allclose(
+        frames.sight[7], push_runs[1].cameras[IMAGE].project(spread(push_runs[1], NAMES)[8]), atol=1e-6
+    )
     assert frames.half_width == pytest.approx(0.08)  # two metres deep, 16 cm wide
 
 

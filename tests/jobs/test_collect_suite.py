@@ -4,13 +4,19 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 import worldrl.rollout.suites.libero as libero
+import worldrl.rollout.suites.maniskill as maniskill
 from worldrl.cli import main
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.data.lerobot.journal import read_journal
+from worldrl.jobs.vla.plan import planned
+from worldrl.jobs.vla.settings import TrainVlaSettings
 from worldrl.rollout.real.specs import spec_of
+from worldrl.settings import compose
 from worldrl.workers.libero import facts as libero_facts
+from worldrl.workers.maniskill import facts as maniskill_facts
 
 SIZE = 16
 
@@ -41,6 +47,28 @@ def test_recordings_do_not_depend_on_workers_or_interruption_and_keep_their_orde
     metrics = json.loads((tmp_path / "plain" / "result.json").read_text())["metrics"]
     assert (metrics["suite"], metrics["assets_note"]) == ("libero_goal", "toy")
     assert metrics["tasks"]["reach_up"]["expert"]["k"] == 3
+
+
+def test_maniskill_is_recorded_and_trained_on_by_the_same_contract(tmp_path, fake_libero, monkeypatch):
+    """Its launch is the tiny suite's here; the suite's own facts are ManiSkill's."""
+    task = maniskill_facts.TaskFacts("reach for the sky", 50, expert=True)
+    monkeypatch.setitem(maniskill_facts.TASKS, "reach_up", task)
+    monkeypatch.setitem(maniskill_facts.SUITES, "maniskill_cubes", ("reach_up",))
+    monkeypatch.setattr(maniskill, "maniskill_launch", lambda suite, **_: libero.libero_launch("libero_goal"))
+    tokens = ["expert_episodes=2", f"image_size={SIZE}", "workers=1", f"run_dir={tmp_path}"]
+    assert main(["collect", "suite=maniskill_cubes", *tokens]) == 0
+    dataset = EpisodeDataset.open(tmp_path / "dataset")
+    assert (dataset.header.suite, len(dataset)) == ("maniskill_cubes", 2)
+    assert (dataset.embodiment.position_scale, dataset.embodiment.rotation_scale) == (0.1, 0.1)
+    given = {
+        "suite": "maniskill_cubes",
+        "tasks": "[reach_up]",
+        "start": "scratch",
+        "preset": "tiny",
+        "run_dir": str(tmp_path / "run"),
+    }
+    plan = planned(compose("train-vla", TrainVlaSettings, given), torch.device("cpu"))
+    assert (plan.suite.embodiment, plan.horizons) == (dataset.embodiment, {"reach_up": 50})
 
 
 def test_tasks_that_the_expert_does_not_play_are_refused_before_the_start(tmp_path, fake_libero, monkeypatch, capsys):

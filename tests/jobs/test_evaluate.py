@@ -139,4 +139,4 @@ def test_a_policy_of_another_embodiment_is_refused_before_anything_runs(tmp_path
         SettingError, match=r"embodiment: the policy was trained on absolute joint targets \(unnamed suite\)"
     ):
         evaluate.main(settings)
-    assert not (tmp_path / "p" / "run").exists()
+    assert not (tmp_path / "p" / "run" / "config.yaml").exists()  # free for the corrected settings

@@ -50,6 +50,8 @@ from worldrl.rollout.agents.policy_folder import policy_facts
 from worldrl.rollout.trust.confidence import CONFIDENCE_SCORES
 from worldrl.simulators.process import Launch
 from worldrl.workers.link.boot import load_file
+from worldrl.world_models.video.config import VideoWorldModelConfig
+from worldrl.world_models.video.model import VideoWorldModel
 
 FAKE = Path(__file__).parents[1] / "policies" / "fake_network.py"
 fake = load_file("fake_network", FAKE)
@@ -204,6 +206,25 @@ def test_without_a_probe_and_with_lpips(make_settings, tmp_path):
     assert not [name for name in metrics if name.startswith("probe_error_cm")]
     assert metrics["continuation"]["kind"] == "hold"
     assert "LPIPS over control steps" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_model_of_two_views_gets_a_probe_of_each_and_their_distance(make_settings, make_world_model, tmp_path):
+    tasks = {"tasks": ["PickRedCube"], "expert_episodes": 3, "image_size": 32, "workers": 0, "wrist": True, "seed": 7}
+    collect.main(CollectSettings(run_dir=str(tmp_path / "two"), **tasks))
+    one = make_world_model(size=32)
+    config = VideoWorldModelConfig.from_json({**one.config.to_json(), "cameras": ["image", "wrist_image"]})
+    with initial_weights(0, "views"):
+        VideoWorldModel(config, one.embodiment).save(tmp_path / "model")
+    two = {"world_model": str(tmp_path / "model"), "data": [str(tmp_path / "two" / "dataset")], "speed_rows": [1]}
+    metrics = evaluate_world_model.main(make_settings(**two))
+    for name in ("views_apart_cm@8", "views_apart_cm_real@8"):
+        assert metrics[name]["n"] == 2
+        assert 0 < metrics[name]["lo"] <= metrics[name]["value"] <= metrics[name]["hi"]
+    stages = tmp_path / "run" / "stages"
+    assert {"01-probe", "01-probe-wrist_image"} < {stage.name for stage in stages.iterdir()}
+    given = make_settings(run_dir=str(tmp_path / "given"), probe_from=str(stages / "01-probe" / "probe"), **two)
+    reason = evaluate_world_model.main(given)["not_computed"]["views_apart_cm"]
+    assert reason.startswith("probe_from brings a probe of the main view")
 
 
 class Colours(nn.Module):

@@ -12,6 +12,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.core.storage.artefact import read_manifest
 from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.lerobot.writer import LeRobotWriter
 from worldrl.evaluation.report.words import percent
 from worldrl.jobs.motion import train_idm
 from worldrl.jobs.motion.idm_execution import executions
@@ -22,6 +23,7 @@ from worldrl.rewards.config import GraspConfig, IdmConfig, IdmTraining
 from worldrl.rewards.grasp import GraspDynamics
 from worldrl.rewards.motion.foresight import FeaturePredictor, ForesightConfig
 from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
+from worldrl.settings import compose
 from worldrl.world_models.video.codec import to_unit
 from worldrl.world_models.video.config import VideoWorldModelConfig
 from worldrl.world_models.video.extension import extended
@@ -53,6 +55,15 @@ def model_folder(tmp_path_factory, make_world_model):
     folder = tmp_path_factory.mktemp("model") / "world_model"
     make_world_model(size=16).save(folder)
     return folder
+
+
+def test_the_tiny_preset_reads_every_second_frame_of_the_tiny_recordings(tmp_path, push_episode, robot):
+    """`collect preset=tiny` leaves four episodes of some forty steps."""
+    with LeRobotWriter(tmp_path / "data", fps=20, cameras=("scene",), image_size=(16, 16), embodiment=robot) as writer:
+        for number in range(4):
+            writer.add_episode(push_episode(number, 40))
+    given = {"preset": "tiny", "frame_stride": "2", "data": f"[{tmp_path / 'data'}]", "run_dir": str(tmp_path / "run")}
+    assert train_idm.main(compose("train-idm", TrainIdmSettings, given))["foresight"]
 
 
 def test_a_run_leaves_numbers_a_page_and_a_model(make_settings, model_folder, tmp_path, push_dataset):

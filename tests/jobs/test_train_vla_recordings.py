@@ -21,6 +21,7 @@ from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.run import Stage
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.data.lerobot.writer import LeRobotWriter
+from worldrl.evaluation.world_model.gates import ADVICE
 from worldrl.jobs.vla import recordings
 from worldrl.jobs.vla import stages as vla_stages
 from worldrl.jobs.vla.plan import planned
@@ -29,6 +30,7 @@ from worldrl.jobs.vla.recordings import real_trials
 from worldrl.jobs.vla.train_vla import TrainVlaSettings, main
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.policy import TokenPolicy
+from worldrl.rollout.agents import robot_side
 from worldrl.rollout.real.specs import scene_digest
 from worldrl.settings import compose, parse_overrides
 from worldrl.world_models.video.model import VideoWorldModel
@@ -120,7 +122,8 @@ def test_the_loop_runs_to_its_end_and_calls_everything_imagined(finished, ask, c
         assert "Do not trust imagined success here: gate psnr failed." in text
         assert not re.search(r"success rate|Real success", text)
     assert f"policy for the robot: {finished / metrics['policy_for_robot']}" in said
-    assert "the loop of docs/guide/recordings.md" in said
+    assert "run it: the loop that `python -m pydoc worldrl.rollout.agents.robot_side` prints" in said
+    assert "side.targets(" in robot_side.__doc__
     assert (Path(__file__).parents[2] / "docs" / "guide" / "recordings.md").is_file()
 
 
@@ -223,8 +226,10 @@ def test_killed_in_three_places_it_ends_with_the_same_bits(data, run_python, tmp
 
 
 def test_a_failed_gate_stops_it_and_the_same_command_continues_with_a_label(ask, tmp_path):
-    with pytest.raises(GateError, match="not good enough to improve a policy in:\n  psnr is"):
+    with pytest.raises(GateError, match="not good enough to improve a policy in:\n  psnr is") as error:
         main(ask("gates=stop"))
+    assert "collection." not in str(error.value)  # recordings have none
+    assert not [name for name, text in ADVICE.items() if "collection." in text and name != "confirmed"]
     assert not (tmp_path / "run" / "stages" / "03-before" / "stage.json").exists()
     assert "gate psnr failed" in main(ask())["not_trusted"]
 

@@ -14,6 +14,7 @@ import pytest
 from worldrl.cli import main
 from worldrl.core.errors import SettingError, WorkerError
 from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.recipes.suites import opening
 from worldrl.rollout.agents.policy_folder import policy_facts
 from worldrl.rollout.suites import names
 from worldrl.rollout.suites.registry import find_suite
@@ -113,7 +114,7 @@ def test_recordings_hold_the_adapters_robot_and_name(tmp_path):
     np.testing.assert_allclose(episode.state[1:], episode.command[1:], atol=1e-6)
 
 
-def test_the_whole_loop_runs_in_it_with_two_cameras_and_names_it(changed, tmp_path, capsys):
+def test_the_whole_loop_runs_in_it_with_two_cameras_and_names_it(changed, tmp_path, capsys, monkeypatch):
     changed('return {"scene": image}', 'return {"scene": image, "wrist": image[::-1].copy()}')
     lab = tmp_path / "lab.py"
     lab.write_text(lab.read_text().replace("class Reach:", 'class Reach:\n    cameras = ("scene", "wrist")'))
@@ -149,12 +150,89 @@ def test_the_whole_loop_runs_in_it_with_two_cameras_and_names_it(changed, tmp_pa
     again = json.loads((tmp_path / "eval" / "result.json").read_text())
     assert again["metrics"]["success"] == found["success"]
     assert again["protocol_hash"] == json.loads((tmp_path / "bench" / "result.json").read_text())["protocol_hash"]
-    capsys.readouterr()
+    with monkeypatch.context() as patched:
+        patched.setattr(opening, "SimulatorPool", None)  # no worker starts for a finished run
+        assert main(["evaluate", *tokens, "workers=1", "envs_per_worker=1"]) == 0
+    assert json.loads((tmp_path / "eval" / "result.json").read_text()) == again
+    lab.write_text(lab.read_text() + "\n")
+    assert main(["evaluate", *tokens, "workers=1", "envs_per_worker=1"]) == 2
+    assert "begun with other content: suite.hash" in capsys.readouterr().err
     assert main(["evaluate", *tokens, "style=dim"]) == 2
     wrong = "worldrl: style: has an effect in the embedded suite only"
     assert capsys.readouterr().err.startswith(wrong)
     assert main(["evaluate", *tokens, "workers=0"]) == 2
     assert "give workers=1 or more" in capsys.readouterr().err
+
+
+@pytest.fixture
+def oblong(changed, tmp_path):
+    """The adapter with two cameras whose own images are no squares: white, with a red column at the left edge."""
+
+    def write(fit):
+        changed(
+            "class Reach:", f"class Reach:\n    cameras, fit = ('scene', 'wrist'), {fit!r}\n    camera_sizes = SIZES"
+        )
+        text = (tmp_path / "lab.py").read_text()
+        images = """        scene, wrist = (np.full((*size, 3), 255, np.uint8) for size in SIZES.values())
+        scene[:, :4] = wrist[:, :4] = [200, 0, 0]
+        return {"scene": scene, "wrist": wrist}
+
+    def expert"""
+        before, after = text.split("    def images(self):\n")
+        text = before + "    def images(self):\n" + images + after.split("    def expert")[1]
+        (tmp_path / "lab.py").write_text(
+            text.replace(
+                "import numpy as np\n", "import numpy as np\n\nSIZES = {'scene': (24, 32), 'wrist': (32, 32)}\n"
+            )
+        )
+        return f"{tmp_path / 'lab.py'}:Reach"
+
+    return write
+
+
+@pytest.mark.parametrize(("fit", "red"), [("crop", 0), ("letterbox", 2), ("stretch", 2)])
+def test_images_of_a_cameras_own_size_become_the_asked_squares_at_the_edge(oblong, tmp_path, fit, red):
+    suite, tokens = oblong(fit), ["expert_episodes=1", "workers=1", "tasks=[reach-red]", "image_size=16", "wrist=true"]
+    assert main(["collect", f"suite={suite}", f"run_dir={tmp_path / 'run'}", *tokens]) == 0
+    dataset = EpisodeDataset.open(tmp_path / "run" / "dataset")
+    scene, wrist = dataset[0].frames[0]
+    assert scene.shape == wrist.shape == (16, 16, 3)
+    assert (scene[8, :, 1] == 0).sum() == red  # cropped away, or half of four columns
+    assert (wrist[8, :, 1] == 0).sum() == 2
+    assert (scene[[0, -1]] == 0).all() == (fit == "letterbox")  # black bars above and below
+    found = find_suite(suite)
+    conventions = found.conventions(found.described, shadows=True, assets_note="")[1]
+    assert conventions["own_images"] == f"scene 24x32, wrist 32x32, {fit}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "camera_sizes = SIZES",
+            "camera_sizes = {'scene': (24, 32)}",
+            "camera_sizes must be a dict with rows and columns of scene, wrist",
+        ),
+        (
+            "camera_sizes = SIZES",
+            "camera_sizes = {'scene': 24, 'wrist': (9, 9)}",
+            r"camera_sizes\['scene'\] must be rows and columns",
+        ),
+        (
+            "camera_sizes = SIZES",
+            "camera_sizes = {'scene': (24, 0), 'wrist': (9, 9)}",
+            "must be a whole number from 1, got 0",
+        ),
+        ("'crop'", "'squeeze'", "fit must be crop, letterbox or stretch, with camera_sizes, got 'squeeze'"),
+        ("'crop'", "''", "fit must be crop, letterbox or stretch, with camera_sizes, got ''"),
+    ],
+)
+def test_sizes_that_say_nothing_are_refused(oblong, tmp_path, old, new, message):
+    suite, lab = oblong("crop"), tmp_path / "lab.py"
+    assert lab.read_text().count(old) == 1
+    lab.write_text(lab.read_text().replace(old, new))
+    with pytest.raises(WorkerError, match=message):
+        find_suite(suite)
 
 
 def test_a_camera_that_it_lacks_is_refused(tmp_path, capsys):

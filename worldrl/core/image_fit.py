@@ -7,6 +7,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from worldrl.core.errors import SettingError, nearest
+
 Image = NDArray[np.uint8]
 
 
@@ -53,6 +55,13 @@ def fit_image(image: Image, size: tuple[int, int], fit: Fit) -> Image:
         _centre(made, (rows, columns))[:] = _scaled(image, (rows, columns))
         return made
     raise ValueError(f"an image of {image.shape[:2]} pixels is not one of {size}")
+
+
+def squares(side: int, fit: Fit | str) -> ImageFit | None:
+    """Square images of ``side`` pixels; None, those of a simulator's own size, for 0. SettingError for a fit that makes none."""
+    if fit not in WAYS:
+        raise SettingError(f"fit: unknown value {str(fit)!r}{nearest(str(fit), WAYS)}")
+    return ImageFit(side, Fit(fit)) if side else None
 
 
 def keeps_aspect(size: tuple[int, int], other: tuple[int, int]) -> bool:

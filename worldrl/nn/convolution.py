@@ -1,6 +1,6 @@
 """Convolutional blocks that a condition modulates: a residual U-Net after DIAMOND (Alonso et al. 2024).
 
-Shapes legend: ``B`` rows, ``C`` channels, ``Y X`` pixels, ``D`` width of the condition, ``d`` channels of the U-Net.
+Shapes legend: ``B`` rows, ``V`` views, ``C`` channels, ``Y X`` pixels, ``D`` width of the condition, ``d`` channels of the U-Net.
 """
 
 import torch
@@ -56,24 +56,30 @@ class ModulatedResidual(nn.Module):
 
 
 class ImageAttention(nn.Module):
-    """Self-attention over all pixels, added to the input; initially the identity."""
+    """Self-attention over all pixels of a row's views, added to the input; initially the identity."""
 
-    def __init__(self, channels: int, heads: int):
+    def __init__(self, channels: int, heads: int, views: int = 1):
         super().__init__()
+        self.views = views
         self.norm = nn.GroupNorm(groups(channels), channels)
         self.attention = Attention(channels, heads)
         nn.init.zeros_(self.attention.out.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Update ``[B, C, Y, X]``."""
-        tokens = self.norm(x).flatten(2).transpose(1, 2)  # [B, Y X, C]
-        return x + self.attention(tokens).transpose(1, 2).unflatten(2, x.shape[2:])
+        """Update ``[B V, C, Y, X]``."""
+        tokens = self.norm(x).flatten(2).transpose(1, 2)  # [B V, Y X, C]
+        joint = tokens.unflatten(0, (-1, self.views)).flatten(1, 2)  # [B, V Y X, C]
+        found = self.attention(joint).unflatten(1, (self.views, -1)).flatten(0, 1)
+        return x + found.transpose(1, 2).unflatten(2, x.shape[2:])
 
 
 class UNet(nn.Module):
-    """Residual blocks at ``levels`` resolutions of ``channels`` channels, down and up, attention only at the bottom."""
+    """Residual blocks at ``levels`` resolutions of ``channels`` channels, down and up, attention only at the bottom.
 
-    def __init__(self, channels: int, levels: int, blocks: int, condition: int, heads: int):
+    Each of a row's ``views`` goes through the same convolutions alone; attention joins them.
+    """
+
+    def __init__(self, channels: int, levels: int, blocks: int, condition: int, heads: int, views: int = 1):
         super().__init__()
 
         def residuals(count: int, width: int) -> nn.ModuleList:
@@ -82,12 +88,12 @@ class UNet(nn.Module):
         self.down = nn.ModuleList([residuals(blocks, channels) for _ in range(levels)])
         self.shrink = nn.ModuleList([convolution(channels, channels, stride=2) for _ in range(levels - 1)])
         self.middle = residuals(2, channels)
-        self.attention = nn.ModuleList([ImageAttention(channels, heads) for _ in range(2)])
+        self.attention = nn.ModuleList([ImageAttention(channels, heads, views) for _ in range(2)])
         self.up = nn.ModuleList([residuals(blocks + 1, 2 * channels) for _ in range(levels)])
         self.grow = nn.ModuleList([convolution(channels, channels) for _ in range(levels - 1)])
 
     def forward(self, x: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:
-        """Map ``[B, d, Y, X]`` under ``[B, D]`` to the same shape; also return the bottom ``[B, d, Y/2^l, X/2^l]``."""
+        """Map ``[B V, d, Y, X]`` under ``[B V, D]`` to the same shape; also return the bottom, ``Y/2^l`` by ``X/2^l``."""
         skips: list[list[Tensor]] = []
         for level, residuals in enumerate(self.down):
             x = self.shrink[level - 1](x) if level else x

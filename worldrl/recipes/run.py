@@ -8,7 +8,7 @@ from typing import Any
 from worldrl.core.errors import RunDirectoryError, SettingError, nearest
 from worldrl.core.storage.heartbeat import Heartbeat
 from worldrl.core.storage.jsonfile import difference, read_json, write_json
-from worldrl.core.storage.run import RunDirectory
+from worldrl.core.storage.run import INPUTS, RunDirectory
 from worldrl.settings import MAY_CHANGE, WHERE, as_plain, resume_command
 
 DATASET = "dataset"  # Folder of the recorded episodes in a run directory
@@ -26,7 +26,7 @@ def open_run(command: str, settings: Any) -> Generator[RunDirectory]:
 
 def claim_inputs(run: RunDirectory, inputs: Mapping[str, Any]) -> None:
     """Note what exactly a run reads; RunDirectoryError where it was begun with other content of the same folders."""
-    file = run.path / "inputs.json"
+    file = run.path / INPUTS
     if file.exists() and (changed := difference(read_json(file), inputs)):
         raise RunDirectoryError(f"{run.path}: was begun with other content: {changed}; choose a new run_dir")
     write_json(file, inputs)

@@ -31,8 +31,8 @@ from worldrl.core.storage.provenance import code_version, package_versions
 SCHEMA = 1
 TICK_EVERY_S = 10.0
 STAGE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
-CONFIG, RESULT = "config.yaml", "result.json"
-CLAIM = (CONFIG, "run_clock.json")
+CONFIG, RESULT, INPUTS = "config.yaml", "result.json", "inputs.json"
+CLAIM = (CONFIG, "run_clock.json", INPUTS)
 """What makes a directory that of one command and config, and may be taken back while nothing else is in it."""
 
 

@@ -18,7 +18,7 @@ from worldrl.evaluation.policy.protocol import EvalProtocol
 from worldrl.rollout.real.embedded import EMBEDDED_SUITE, embedded_embodiment
 from worldrl.rollout.real.specs import EpisodeSpec, spec_of
 from worldrl.rollout.suites.registry import known_suite
-from worldrl.rollout.suites.suite import EMBODIMENT, UNKNOWN, UPRIGHT, WORDS, WORLD, robot_meaning
+from worldrl.rollout.suites.suite import EMBODIMENT, OWN_IMAGES, UNKNOWN, UPRIGHT, WORDS, WORLD, robot_meaning
 from worldrl.workers.libero import facts as libero_facts
 
 TrainedOn = Mapping[str, Any]
@@ -40,7 +40,7 @@ def suite_conventions(suite: str, tasks: Sequence[str], control_hz: float) -> di
 def protocol_conventions(protocol: EvalProtocol) -> dict[str, Any]:
     """Meaning of a protocol's actions and images; an adapter's is part of its protocol."""
     if EMBODIMENT in protocol.conventions:
-        return {name: value for name, value in protocol.conventions.items() if name != "adapter"}
+        return {name: value for name, value in protocol.conventions.items() if name not in ("adapter", OWN_IMAGES)}
     return suite_conventions(protocol.suite, protocol.tasks, protocol.control_hz)
 
 

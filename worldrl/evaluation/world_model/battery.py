@@ -89,6 +89,8 @@ QUANTITIES: Mapping[str, tuple[str, str, Statistic]] = {
     "probe_error_cm_real": ("probe_error_cm_real", "real_cm", median_of_points),
     "probe_across_cm": ("probe_across_cm", "across_cm", median_of_points),
     "probe_across_cm_real": ("probe_across_cm_real", "real_across_cm", median_of_points),
+    "views_apart_cm": ("views_apart_cm", "apart_cm", median_of_points),
+    "views_apart_cm_real": ("views_apart_cm_real", "real_apart_cm", median_of_points),
 }
 """Drift → name at the horizons, field of :class:`Measures`, statistic."""
 

@@ -84,10 +84,9 @@ ADVICE = {
     "view_psnr": "train longer (training.steps); a frame codec that was trained on the main camera alone blurs other views",
     "action_swap_ratio": "the model ignores its actions: train longer (training.steps), or raise training.event_share",
     "static_psnr": "raise training.static_share",
-    "recall": "record more episodes that succeed (train-vla: collection.expert_episodes), raise training.event_share, train "
-    "longer (training.steps)",
-    "precision": "record more near misses (train-vla: collection.policy_episodes), raise target_precision, or the frames that "
-    "make a success (model.outcome.debounce; train-vla: world_model.outcome.debounce)",
+    "recall": "record more episodes that succeed, raise training.event_share, train longer (training.steps)",
+    "precision": "record more near misses, raise target_precision, or the frames that make a success "
+    "(model.outcome.debounce; train-vla: world_model.outcome.debounce)",
     "confirmed": "record more near misses whose actions do not show the outcome (train-vla: collection.expert_episodes, "
     "collection.policy_episodes), train longer (training.steps)",
 }
@@ -96,6 +95,8 @@ ELSEWHERE = (
     "are wan.training.* and wan.model.*"
 )
 """Other places of the settings in :data:`ADVICE`; these are of ``train-world-model`` unless marked ``train-vla``."""
+RECORDING = "collection.expert_episodes records more episodes that succeed, collection.policy_episodes more near misses"
+"""What records more where a simulator is at hand."""
 
 
 def measure_gates(
@@ -149,7 +150,7 @@ def confirmed_gate(precision: Rate | None, threshold: float) -> Gate:
     return judge("confirmed", precision, threshold)
 
 
-def require(gates: Sequence[Gate], *, use: str = "improve a policy in") -> None:
+def require(gates: Sequence[Gate], *, use: str = "improve a policy in", remarks: Sequence[str] = (ELSEWHERE,)) -> None:
     """Raise GateError naming each failed gate, its number, its threshold and what to do; ``use`` ends its first sentence."""
     failed = [gate for gate in gates if not gate.passed]
     if failed:
@@ -157,5 +158,6 @@ def require(gates: Sequence[Gate], *, use: str = "improve a policy in") -> None:
         raise GateError(
             f"the world model is not good enough to {use}:\n  "
             + "\n  ".join(lines)
-            + f"\n  or continue with gates=warn\n  ({ELSEWHERE})"
+            + "\n  or continue with gates=warn"
+            + "".join(f"\n  ({remark})" for remark in remarks)
         )

@@ -5,18 +5,19 @@ frames; the simulator executes the same actions. Parts of a long list are measur
 on the division into parts.
 
 Shapes legend: ``E`` episodes, ``F`` predicted frames, ``P`` points, ``S`` stored images of each, ``K`` clips of each,
-``D`` features of a clip, ``Y X`` pixels.
+``D`` features of a clip, ``W`` further views, ``Y X`` pixels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from worldrl.core.observation import IMAGE
 from worldrl.core.storage.arrays import ArrayRecord
 from worldrl.evaluation.world_model.fvd import Fvd
 from worldrl.evaluation.world_model.lpips import Lpips
@@ -24,6 +25,7 @@ from worldrl.evaluation.world_model.probe import Reader
 from worldrl.evaluation.world_model.probe_frames import position_errors, spread
 from worldrl.evaluation.world_model.rollout_error import Replay, replay, squared_error, static_error, success_steps
 from worldrl.evaluation.world_model.ssim import ssim
+from worldrl.evaluation.world_model.view_agreement import views_apart
 from worldrl.rewards.grasp import GraspDynamics
 from worldrl.rewards.success import SuccessRule, debounced_score
 from worldrl.rollout.real.execution import HOLD_STEPS, TrueRun
@@ -42,7 +44,7 @@ class Instruments:
     """Measuring instruments; None leaves a quantity out."""
 
     rule: SuccessRule  # when imagined frames count as success.
-    probe: Reader | None  # reads positions.
+    probes: Mapping[str, Reader]  # read positions, by view; without the main one none are read.
     lpips: Lpips | None  # perceptual distance.
     fvd: Fvd | None  # features of clips for the Fréchet video distance.
     seed: int  # of the model's noise.
@@ -71,6 +73,9 @@ class Measures(ArrayRecord):
     # the same in real frames, the probe's own error; ``real_across_cm`` its part across the line of sight.
     real_cm: NDArray[np.float64]
     real_across_cm: NDArray[np.float64]
+    # distance between the positions that two views show ``[E, F, W P]`` (cm); ``real_apart_cm`` in real frames.
+    apart_cm: NDArray[np.float64]
+    real_apart_cm: NDArray[np.float64]
     # errors under another episode's actions and under the true ones, summed over the recorded frames, ``[E, 2]``.
     swapped: NDArray[np.float64]
     static: NDArray[np.float64]  # mean squared error ``[E]`` after holding still.
@@ -116,7 +121,8 @@ def measure(
     episodes, seed = [run.episode for run in runs], instruments.seed
     result = replay(model, episodes, np.stack([e.action for e in episodes]), seed=seed, batch=len(runs), row=row)
     error, window = squared_error(result), outcome_window(result, runs)
-    positions = _positions(result, runs, instruments.probe)
+    positions = _positions(result, runs, instruments.probes.get(IMAGE))
+    apart = _apart(result, runs, instruments.probes)
     swapped = replay(model, episodes, swapped_actions, seed=seed, batch=len(runs), row=row)
     counted = replace(result, probability=np.where(window, result.probability, 0))
     success = success_steps(counted, instruments.rule)
@@ -135,6 +141,8 @@ def measure(
         across_cm=positions[1],
         real_cm=positions[2],
         real_across_cm=positions[3],
+        apart_cm=apart[0],
+        real_apart_cm=apart[1],
         swapped=_swapped_sums(squared_error(swapped), error, _frame_steps(result), runs),
         static=static_error(model, episodes, STATIC_CHUNKS * model.chunk_length, seed=seed, row=row),
         predicted=success >= 0,
@@ -207,6 +215,25 @@ def _positions(result: Replay, runs: Sequence[TrueRun], probe: Reader | None) ->
         errors = [position_errors(*entry) for entry in zip(read, true, runs, strict=True)]
         found += [np.stack(part) for part in zip(*errors, strict=True)]
     return found
+
+
+def _apart(result: Replay, runs: Sequence[TrueRun], probes: Mapping[str, Reader]) -> list[NDArray[np.float64]]:
+    """Distances ``[E, F, W P]`` between views, in imagined and in real frames; of size 0 with one probe or none."""
+    if len(probes) < 2:
+        return [np.zeros((*result.real.shape[:2], 0))] * 2
+    real, imagined = (
+        {IMAGE: main, **{name: pair[which] for name, pair in result.further.items()}}
+        for which, main in enumerate((result.real, result.imagined))
+    )
+    return [
+        np.stack(
+            [
+                views_apart(probes, {name: view[row] for name, view in shown.items()}, run, _frame_steps(result))
+                for row, run in enumerate(runs)
+            ]
+        )
+        for shown in (imagined, real)
+    ]
 
 
 def _swapped_sums(

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from worldrl.core.observation import IMAGE
 from worldrl.nn.vision import shift
 from worldrl.rollout.real.execution import TrueRun
 from worldrl.rollout.real.scenes import Views
@@ -31,7 +32,8 @@ class ProbeFrames:
     names: tuple[str, ...]
     frame: NDArray[np.uint8]  # uint8 ``[N, Y, X, 3]``.
     task: NDArray[np.int64]  # int64 ``[N]``, number of each frame's task.
-    sight: NDArray[np.float32]  # float32 ``[N, P, 3]``; NaN where a point is not in the scene or fell off the table.
+    # float32 ``[N, P, 3]``; NaN where a point is not in the scene, fell off the table, or a moving camera misses it.
+    sight: NDArray[np.float32]
     half_width: float  # half the image's width at the points' mean depth (m).
 
     @classmethod
@@ -41,11 +43,13 @@ class ProbeFrames:
         names = tuple(dict.fromkeys(name for view in views for name in view.names))
         point = [spread(view, names) for view in views]
         sight = [view.camera.project(places) for view, places in zip(views, point, strict=True)]
-        depth = np.concatenate([view.camera.depth(places) for view, places in zip(views, point, strict=True)])
+        depth = np.concatenate([view.camera.depth(places).ravel() for view, places in zip(views, point, strict=True)])
         numbers = np.array([tasks.index(view.task) for view in views]).repeat([len(view.frame) for view in views])
         frame = np.concatenate([view.frame for view in views])
-        half_width = float(np.nanmean(depth)) * views[0].camera.half_width
-        return cls(tasks, names, frame, numbers, np.concatenate(sight).astype(np.float32), half_width)
+        found = np.concatenate(sight).astype(np.float32)
+        shown = np.isfinite(found[..., 0]).ravel()
+        half_width = float(depth[shown].mean()) * views[0].camera.half_width
+        return cls(tasks, names, frame, numbers, found, half_width)
 
 
 def spread(seen: TrueRun | Views, names: Sequence[str]) -> NDArray[np.float32]:
@@ -59,13 +63,14 @@ def spread(seen: TrueRun | Views, names: Sequence[str]) -> NDArray[np.float32]:
 def position_errors(
     sight: NDArray[np.float32], true: NDArray[np.float32], run: TrueRun
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Errors of sights ``[N, P, 3]`` against true positions ``[N, P, 3]`` (m), seen by the camera of a run.
+    """Errors of sights ``[N, P, 3]`` against true positions ``[N, P, 3]`` (m), seen by the main camera of a run.
 
     Returns the distance in space and across the line of sight, ``[N, P]`` in centimetres; NaN where there is no
     point.
     """
-    error = run.camera.unproject(sight) - true
-    across = run.camera.across(error, true)
+    camera = run.cameras[IMAGE]
+    error = camera.unproject(sight) - true
+    across = camera.across(error, true)
     whole, part = (CENTIMETRES * np.linalg.norm(vector, axis=-1) for vector in (error, across))
     return whole, part
 

@@ -23,10 +23,9 @@ from worldrl.methods.offline.agent import load_agent, saved_algorithm
 from worldrl.methods.offline.neubay.neubay import Neubay
 from worldrl.recipes.offline.settings import offline_agent
 from worldrl.recipes.planning import planner_of
-from worldrl.recipes.suites.opening import OpenSuite, open_suite
+from worldrl.recipes.suites.opening import OpenSuite, fit_for, open_suite
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, actor_to_json
 from worldrl.rollout.agents.policy_folder import is_agent, policy_facts
-from worldrl.rollout.agents.robot_side import RobotSide
 from worldrl.rollout.agents.vector_agent import VectorActor, vector_facts
 from worldrl.rollout.real.episodes import Player, Result
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
@@ -51,16 +50,9 @@ def open_external(
         recycle_after_of(settings),
         settings.shadows,
         settings.assets,
-        fit_of(settings, image_size, suite),
+        Fit.stretch if settings.policy == EXPERT else fit_for(suite, Path(settings.policy)),
     )
     return open_suite(suite, asked, timeout_s=settings.timeout_s, assets_note=settings.assets_note)
-
-
-def fit_of(settings: BenchmarkSettings, image_size: int, suite: Suite) -> Fit:
-    """How a suite's own images get the policy's size: as in its training; of who sees none, stretched."""
-    if not image_size or suite.spec.picture is None or settings.policy == EXPERT:
-        return Fit.stretch
-    return RobotSide.served(Path(settings.policy)).fit if policy_facts(Path(settings.policy)).cameras else Fit.stretch
 
 
 def recycle_after_of(settings: BenchmarkSettings) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,10 @@ from worldrl.data.lerobot.dataset import EpisodeDataset, open_recorded
 from worldrl.data.lerobot.writer import LeRobotWriter, least_bytes
 from worldrl.recipes.run import DATASET, open_run
 from worldrl.recipes.world_model.unseen_episodes import continue_all, one_arm
+from worldrl.rollout.real.embedded import embedded_options
 from worldrl.rollout.real.execution import CONTINUATIONS, Script, TrueRun, true_runs
+from worldrl.rollout.real.slots import EmbeddedSlots
 from worldrl.settings import non_negative, one_of, positive, setting
-
-AT_ONCE = 16
-"""Episodes whose simulator is kept open together; neighbours of one task share it."""
 
 
 @dataclass
@@ -85,12 +85,14 @@ def extend(recorded: EpisodeDataset, folder: Path, settings: ExtendSettings) -> 
         written = len(writer.records)
         if written > len(scripts):
             raise ArtefactError(f"{folder}: holds {written} episodes of {len(scripts)}; choose another run_dir")
-        with Progress("extend", total=len(scripts), start=written, unit="episodes") as progress:
-            for first in range(written, len(scripts), AT_ONCE):
-                rows = slice(first, first + AT_ONCE)
-                for run in true_runs(scripts[rows], actions[rows], image_size=size[0]):
-                    writer.add_episode(checked(run).episode)
-                    progress.advance()
+        options = embedded_options(recorded.tasks(), size[0])
+        with (
+            closing(EmbeddedSlots(options)) as slots,
+            Progress("extend", total=len(scripts), start=written, unit="episodes") as progress,
+        ):
+            for run in true_runs(slots, scripts[written:], actions[written:]):
+                writer.add_episode(checked(run).episode)
+                progress.advance()
     return len(scripts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -10,18 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
-from worldrl.core.image_fit import Fit
 from worldrl.core.observation import images_among
+from worldrl.core.storage.artefact import artefact_hash
+from worldrl.core.storage.jsonfile import read_json
 from worldrl.core.storage.log import console
+from worldrl.core.storage.run import RESULT, RunDirectory
 from worldrl.evaluation.policy.evaluate import evaluate_policy
 from worldrl.evaluation.policy.protocol import DOMAINS, EvalProtocol, embedded_protocol, suite_protocol
 from worldrl.evaluation.policy.trained_on import examine
 from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, say_assets, show, video_writer
 from worldrl.recipes.planning import PLANNER, planner_of, planning_metrics, say_planning
-from worldrl.recipes.run import choose_tasks, open_run
+from worldrl.recipes.run import choose_tasks, claim_inputs, open_run
 from worldrl.rollout.agents.policy_folder import PolicyFacts, policy_facts
 from worldrl.rollout.chunk_timing import check_timing
-from worldrl.rollout.planning.config import NONE, PlanningConfig
+from worldrl.rollout.planning.config import NONE, Planner, PlanningConfig
 from worldrl.rollout.real.embedded import embedded_cameras
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import require_styles
@@ -91,32 +94,55 @@ class EvaluateSettings:
 def main(settings: EvaluateSettings) -> dict[str, Any]:
     """Run the missing episodes, write ``result.json`` and print the closing table.
 
-    Returns the metrics of :meth:`~worldrl.evaluation.policy.result.EvalResult.metrics`.
+    Returns the metrics of :meth:`~worldrl.evaluation.policy.result.EvalResult.metrics`. A finished run is read: no
+    simulator starts.
     """
-    device, policy = str(resolve_device(settings.device)), Path(settings.policy)
+    device, facts = str(resolve_device(settings.device)), policy_facts(Path(settings.policy))
     planner = planner_of(settings, settings.policy, latency=settings.latency)
-    with opened(settings, policy_facts(policy)) as (player, protocol):
-        trained = examine(protocol, policy_facts(policy).trained_on, refuse=False)
+    with open_run("evaluate", settings) as run:
+        claim_inputs(run, inputs_of(settings, facts, planner))
+        if not (run.path / RESULT).exists():
+            measure(settings, run, facts, device, planner)
+        result = read_json(run.path / RESULT)
+    show(result["metrics"], result["protocol_hash"])
+    say_planning(result["metrics"])
+    say_assets(result["metrics"])
+    return result["metrics"]
+
+
+def inputs_of(settings: EvaluateSettings, facts: PolicyFacts, planner: Planner | None) -> dict[str, Any]:
+    """Say what exactly is measured: the policy, a planner's world model, and an adapter's file."""
+    inputs = {"policy": {"path": settings.policy, "hash": facts.hash}}
+    if planner is not None:
+        folder = planner.config.world_model
+        inputs["planning.world_model"] = {"path": folder, "hash": artefact_hash(Path(folder))}
+    file = Path(settings.suite.rpartition(":")[0])
+    if file.is_file():
+        inputs["suite"] = {"path": settings.suite, "hash": hashlib.sha256(file.read_bytes()).hexdigest()}
+    return inputs
+
+
+def measure(
+    settings: EvaluateSettings, run: RunDirectory, facts: PolicyFacts, device: str, planner: Planner | None
+) -> None:
+    """Run the missing episodes and write ``result.json``."""
+    with opened(settings, facts) as (player, protocol):
+        trained = examine(protocol, facts.trained_on, refuse=False)
         for warning in trained["warnings"]:
             console().print(f"warning: {warning}", markup=False, soft_wrap=True)
-        with open_run("evaluate", settings) as run:
-            result = evaluate_policy(
-                player,
-                policy,
-                protocol,
-                device=device,
-                planner=planner,
-                out=run.path,
-                record_videos=settings.videos,
-                on_recording=video_writer(run.path / "videos", protocol.control_hz),
-            )
-            planned = planning_metrics(planner, [outcome.planned for outcome in result.outcomes])
-            metrics = {**result.metrics(), **planned, **player.facts, **trained}
-            run.write_result(metrics, seed=settings.seed, device=device, protocol_hash=protocol.hash)
-    show(metrics, protocol.hash)
-    say_planning(metrics)
-    say_assets(metrics)
-    return metrics
+        result = evaluate_policy(
+            player,
+            Path(settings.policy),
+            protocol,
+            device=device,
+            planner=planner,
+            out=run.path,
+            record_videos=settings.videos,
+            on_recording=video_writer(run.path / "videos", protocol.control_hz),
+        )
+        planned = planning_metrics(planner, [outcome.planned for outcome in result.outcomes])
+        metrics = {**result.metrics(), **planned, **player.facts, **trained}
+        run.write_result(metrics, seed=settings.seed, device=device, protocol_hash=protocol.hash)
 
 
 def opened(
@@ -148,8 +174,7 @@ def external(
     settings: EvaluateSettings, facts: PolicyFacts, fields: Mapping[str, Any]
 ) -> Generator[tuple[OpenSuite, EvalProtocol]]:
     """An external suite's workers; SettingError for a policy that does not fit it, or sees no image."""
-    from worldrl.recipes.suites.opening import open_suite
-    from worldrl.rollout.agents.robot_side import RobotSide
+    from worldrl.recipes.suites.opening import fit_for, open_suite
     from worldrl.rollout.suites.registry import find_suite, require_suite_fits
     from worldrl.rollout.suites.suite import Workers, drawn_size
 
@@ -158,9 +183,8 @@ def external(
         raise SettingError(f"policy: {policy} acts on a vector of numbers; measure it with worldrl benchmark")
     require_suite_fits(suite, policy)
     cameras, size = (suite.main_camera, *facts.cameras[1:]), drawn_size(suite, facts.picture)
-    fit = Fit.stretch if suite.spec.picture is None else RobotSide.served(policy).fit
     slots = settings.workers * settings.envs_per_worker
-    asked = Workers(cameras, size, settings.workers, slots, fit=fit)
+    asked = Workers(cameras, size, settings.workers, slots, fit=fit_for(suite, policy))
     with open_suite(suite, asked, timeout_s=settings.timeout_s) as player:
         described = player.pool.suite
         shown = {"image_size": size, "cameras": cameras, "assets_note": player.assets_note}

@@ -48,7 +48,7 @@ def gates(
 
     Raises GateError (a gate failed and ``gates=stop``).
     """
-    from worldrl.evaluation.world_model.gates import confirmed_gate, measure_gates, require
+    from worldrl.evaluation.world_model.gates import ELSEWHERE, RECORDING, confirmed_gate, measure_gates, require
     from worldrl.recipes.gates_output import show_gates
 
     stage = loop.run.stage(f"round-{number}-3-gates")
@@ -66,7 +66,7 @@ def gates(
     measured.append(confirmed_gate(outcome["precision"], loop.plan.confirmed))
     show_gates(measured, f"gates of round {number}, {len(held_out)} held-out episodes")
     if loop.plan.stop_at_gate:
-        require(measured)
+        require(measured, remarks=(RECORDING, ELSEWHERE))
     save_replays(stage.folder, model, held_out, seed=seed)
     summary = {"gates": [asdict(gate) for gate in measured], "on_failure": "stop" if loop.plan.stop_at_gate else "warn"}
     summary |= {"held_out": len(held_out), "policy": outcome, **metrics}

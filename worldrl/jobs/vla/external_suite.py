@@ -7,17 +7,14 @@ begins at one of the rest, in an order of its own (``rollout.suites.backend``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from typing import cast
 
 import torch
 
 from worldrl.core.errors import SettingError
-from worldrl.core.observation import image_name
 from worldrl.evaluation.policy.protocol import EvalProtocol, suite_protocol
 from worldrl.jobs.vla.settings import CollectionSettings
 from worldrl.jobs.vla.training_suite import SimulatedSuite, SuiteOptions
-from worldrl.recipes.suites.opening import OpenSuite, open_suite
+from worldrl.recipes.suites.opening import OpenSuite, SuiteOnDemand, cameras_showing
 from worldrl.recipes.world_model.start import BUNDLED
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor
 from worldrl.rollout.suites.backend import ExternalBackend
@@ -65,22 +62,16 @@ def require_players(suite: Suite, asked: Mapping[str, int], tasks: Sequence[str]
             require_expert(name, suite, tasks)
 
 
-def cameras_of(suite: Suite, images: Sequence[str]) -> tuple[str, ...]:
-    """The suite's cameras that show these images; SettingError where it has none for one of them."""
-    names = {image_name(camera): camera for camera in suite.spec.cameras}
-    if missing := [name for name in images if name not in names]:
-        raise SettingError(f"cameras: {suite.name} has no {missing[0]}; give some of {', '.join(names)}")
-    return tuple(names[name] for name in images)
-
-
 class ExternalTrainingSuite(SimulatedSuite):
     """An external suite; the policy decides on ``device`` for all environments at once."""
 
     def __init__(self, suite: Suite, tasks: tuple[str, ...], options: SuiteOptions, device: torch.device) -> None:
         self.options, self._suite, self.tasks, self.device = options, suite, tasks, str(device)
-        self._cameras = cameras_of(suite, options.images)
+        self._cameras = cameras_showing(suite, options.images)
         self.name, self.embodiment = suite.name, recorded_robot(suite)
-        self._stack, self._open = ExitStack(), cast("OpenSuite | None", None)
+        slots = options.workers * options.envs_per_worker
+        asked = Workers(self._cameras, options.image_size, options.workers, slots, shadows=options.shadows)
+        self._on_demand = SuiteOnDemand(suite, asked, timeout_s=options.timeout_s)
         self._first_evaluated = training_states(suite, options.evaluation.episodes)
         horizons = {task: suite.horizon(task) for task in tasks}
         self.simulator_backend = ExternalBackend(
@@ -93,17 +84,12 @@ class ExternalTrainingSuite(SimulatedSuite):
 
     def close(self) -> None:
         """Stop the workers, if any were needed."""
-        self._stack.close()
+        self._on_demand.close()
 
     @property
     def player(self) -> OpenSuite:
         """Its workers, started with the first request."""
-        if self._open is None:
-            options = self.options
-            slots = options.workers * options.envs_per_worker
-            asked = Workers(self._cameras, options.image_size, options.workers, slots, shadows=options.shadows)
-            self._open = self._stack.enter_context(open_suite(self._suite, asked, timeout_s=options.timeout_s))
-        return self._open
+        return self._on_demand.opened
 
     def exploration_expert(self, collection: CollectionSettings) -> tuple[str, AnyActor]:
         """The suite's expert with noise on its motion: it has no goals to misplace, and feels what it holds."""

@@ -23,7 +23,8 @@ from worldrl.rollout.agents.policy_folder import policy_facts
 from worldrl.workers.robotwin.facts import SIZE
 
 PAGE = ("measurements", "gates", "curves", "filmstrips", "videos", "cost", "notes", "configuration")
-GUIDE = "docs/guide/recordings.md"
+LOOP = "python -m pydoc worldrl.rollout.agents.robot_side"
+"""Shows the loop that runs a policy in the robot's own units; a wheel has no guide."""
 
 
 def report_page(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
@@ -128,7 +129,7 @@ def show(metrics: Mapping[str, Any], run: Path, page: Path) -> None:
         *warnings(metrics),
         f"policy for the robot: {folder}",
         against if improved else "it is the supervised policy: imagined success has not risen",
-        f"run it: {f'worldrl serve-policy policy={folder}' if bimanual else f'the loop of {GUIDE}'}",
+        f"run it: {f'worldrl serve-policy policy={folder}' if bimanual else f'the loop that `{LOOP}` prints'}",
         f"report: {page}",
     ):
         console().print(line, markup=False, soft_wrap=True)

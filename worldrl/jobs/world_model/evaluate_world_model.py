@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.device import peak_device_mb, peak_rss_mb, resolve_device, resolve_dtype, set_threads
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.core.observation import images_among
+from worldrl.core.observation import IMAGE, images_among
 from worldrl.core.storage.artefact import artefact_hash
 from worldrl.core.storage.jsonfile import digest, read_json
 from worldrl.core.storage.learned import Learned
@@ -28,37 +28,38 @@ from worldrl.evaluation.world_model.measures import Instruments, Measures, measu
 from worldrl.evaluation.world_model.probe import ProbeSettings
 from worldrl.evaluation.world_model.rollout_error import whole_chunks
 from worldrl.evaluation.world_model.throughput import imagined_frames_per_s
-from worldrl.jobs.world_model.evaluation_probe import given_probe, trained_probe
+from worldrl.jobs.world_model.evaluation_probe import given_probe, trained_probes
 from worldrl.jobs.world_model.evaluation_room import require_room
 from worldrl.jobs.world_model.grasp_outcome import FIT, FITTED_HERE, NO_RULE, check_choice, fitted, made_for, open_rule
 from worldrl.jobs.world_model.report import report_page, show
 from worldrl.recipes.run import claim_inputs, open_run
 from worldrl.recipes.sampler import Sampler, sampled
+from worldrl.recipes.suites.reality import Processes, Reality, open_reality
 from worldrl.recipes.training_data import require_cameras, require_image_size
 from worldrl.recipes.world_model.policy_rollouts import (
     PolicyRolloutConfig,
-    Readers,
     check_policies,
+    open_readers,
     policies_beside_reality,
 )
 from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, starting_world_model, weights_folder
 from worldrl.recipes.world_model.tables import Findings
-from worldrl.recipes.world_model.unseen_episodes import continue_all, draw_scripts, one_arm, open_unseen
-from worldrl.rewards.grasp import GraspDynamics
-from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
-from worldrl.rewards.motion.similarity import commanded_columns
+from worldrl.recipes.world_model.unseen_episodes import continue_all, draw_scripts, open_unseen
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.agents.policy_folder import policy_facts
 from worldrl.rollout.imagined.reset_store import record_at
 from worldrl.rollout.real.execution import CONTINUATIONS, HOLD_STEPS, Script, true_runs
-from worldrl.rollout.trust.shown_grasp import check_robot
-from worldrl.rollout.trust.shown_motion import check_spacing
+from worldrl.rollout.suites.names import EMBEDDED, SUITE, SUITE_PYTHON, require_suite_name
+from worldrl.rollout.suites.registry import find_suite
 from worldrl.settings import non_negative, one_of, positive, setting
 from worldrl.world_models.loading import AnyVideoModel
 
 NO_LPIPS = "no weights given; lpips=FILE computes it (docs/reference/video-metrics.md says which file)"
 NO_FVD = "no weights given; fvd=FILE computes it (docs/reference/video-metrics.md says which file)"
+REPLAYS = "02-replays"  # Stage of the measured episodes
 NO_PROBE = "probe.steps=0 trains no probe"
+ONE_VIEW = "probe_from brings a probe of the main view; without it one is trained for each view"
+NO_POSITIONS = "{suite} does not state where its objects are"
 
 
 @dataclass
@@ -72,6 +73,9 @@ class EvaluateWorldModelSettings:
     threads: int = setting(2, "torch threads")
     world_model: str = setting(BUNDLED, "bundled, or a world-model folder")
     data: list[str] = setting(["runs/collect/dataset"], "dataset folders, with episodes that it was not trained on")
+    suite: str = setting(EMBEDDED, SUITE)
+    python: str = setting("", SUITE_PYTHON)
+    timeout_s: float = setting(120.0, "longest silence of a simulator process before it is restarted (s)")
     episodes: int = setting(
         20, "largest number of evaluated episodes per task, drawn by the seed; the probe is trained on the others"
     )
@@ -110,8 +114,9 @@ class EvaluateWorldModelSettings:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        for name in ("threads", "episodes", "batch", "speed_chunks"):
+        for name in ("threads", "episodes", "batch", "speed_chunks", "timeout_s"):
             positive(name, getattr(self, name))
+        require_suite_name(self.suite)
         non_negative("filmstrips", self.filmstrips)
         one_of("dtype", self.dtype, ("float32", "bfloat16", "auto"))
         one_of("continuation", self.continuation, CONTINUATIONS)
@@ -134,6 +139,14 @@ class EvaluateWorldModelSettings:
             raise SettingError(
                 f"probe_from={self.probe_from}: with probe.steps=0 no probe reads; leave one of them out"
             )
+        if self.suite != EMBEDDED:
+            self._check_external()
+
+    def _check_external(self) -> None:
+        if self.probe_from is not None:
+            raise SettingError(f"probe_from={self.probe_from}: {NO_POSITIONS.format(suite=self.suite)}; leave it out")
+        if not self.policies.workers:
+            raise SettingError(f"policies.workers: suite={self.suite} runs in processes of its own; give 1 or more")
 
 
 def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
@@ -143,30 +156,42 @@ def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
     """
     device = resolve_device(settings.device)
     set_threads(settings.threads)
-    data = open_unseen(settings.data, weights_folder(settings.world_model))
-    with open_run("evaluate-world-model", settings) as run, MetricLog(run.path) as log:
+    suite = None if settings.suite == EMBEDDED else find_suite(settings.suite, settings.python)
+    data = open_unseen(settings.data, weights_folder(settings.world_model), suite)
+    model, opening = load_model(settings, data, device), settings.policies
+    asked = Processes(opening.workers, opening.envs_per_worker, settings.timeout_s)
+    shown = {"image_size": model.config.codec.image_size, "images": images_among(model.more)}
+    with (
+        open_run("evaluate-world-model", settings) as run,
+        MetricLog(run.path) as log,
+        open_reality(suite, data.tasks(), asked, **shown) as reality,
+    ):
         inputs = inputs_of(settings, data)
         claim_inputs(run, inputs)
-        model = load_model(settings, data, device)
         check_policies(settings.policies.folders, model)
         chosen, others = draw_scripts(data, settings.episodes, spare(settings), seed=settings.seed)
         require_room(settings, model, len(chosen), control_steps(settings, model, chosen), tasks=len(data.tasks()))
         of = made_for(inputs, model)
         rule = open_rule(settings.grasp_rule, chosen, of)
-        readers, instruments = open_readers(settings, model), make_instruments(settings, model, chosen)
+        readers = open_readers(settings.idm, settings.grasp, model)
+        instruments = make_instruments(settings, model, chosen)
         if settings.probe_from is not None:
-            probe = given_probe(Path(settings.probe_from), chosen, model.device)
+            probes = {IMAGE: given_probe(Path(settings.probe_from), chosen, model.device)}
         else:
             continued = _continued(settings, model, others, settings.probe.horizon)
-            probe = trained_probe(run, settings.probe, model, others, continued, log, seed=settings.seed)
-        measures = measured(run, settings, model, chosen, replace(instruments, probe=probe, grasp=readers.grasp))
+            probes = trained_probes(run, settings.probe, model, others, continued, log, seed=settings.seed)
+        instruments = replace(instruments, probes=probes, grasp=readers.grasp)
+        measures = measured(run, settings, model, chosen, instruments, reality)
         drift = drifts(measures, frame_stride=model.frame_stride, seed=settings.seed)
-        names = () if probe is None else probe.names
+        names = probes[IMAGE].names if probes else ()
         metrics = {
             **summarise(measures, drift, settings.horizons, names=names, seed=settings.seed, rule=rule),
             **(fitted(run, measures, chosen, of) if settings.grasp_rule == FIT else {}),
-            **policies_beside_reality(run, settings.policies, model, data.tasks(), seed=settings.seed, readers=readers),
+            **policies_beside_reality(
+                run, settings.policies, model, data.tasks(), reality, seed=settings.seed, readers=readers
+            ),
             **circumstances(settings, model, data),
+            **run.stage(REPLAYS).summary["suite"],
             **inputs,
             "seen": seen_facts(Learned.read(weights_folder(settings.world_model))),
         }
@@ -220,35 +245,10 @@ def load_model(settings: EvaluateWorldModelSettings, data: EpisodeDataset, devic
     return model
 
 
-def open_idm(settings: EvaluateWorldModelSettings, model: AnyVideoModel) -> InverseDynamics | None:
-    """Load the inverse dynamics that reads dreams; None without one.
-
-    Raises SettingError (it reads nothing that is commanded, or is made for frames of another distance).
-    """
-    if settings.idm is None:
-        return None
-    idm = InverseDynamics.load(Path(settings.idm), model.device)
-    commanded_columns(idm)
-    check_spacing(idm, model.frame_stride)
-    return idm
-
-
-def open_readers(settings: EvaluateWorldModelSettings, model: AnyVideoModel) -> Readers:
-    """Load what judges dreams.
-
-    Raises SettingError (the inverse dynamics does not fit the world model).
-    """
-    motion = open_idm(settings, model)
-    if settings.grasp is None:
-        return Readers(motion)
-    grasp = GraspDynamics.load(Path(settings.grasp), model.device)
-    check_robot(grasp, model.embodiment.actions)
-    return Readers(motion, grasp)
-
-
 def spare(settings: EvaluateWorldModelSettings) -> int:
     """How many episodes per task the probe may learn from."""
-    return settings.probe.episodes if settings.probe.steps and settings.probe_from is None else 0
+    trained = settings.probe.steps and settings.probe_from is None and settings.suite == EMBEDDED
+    return settings.probe.episodes if trained else 0
 
 
 def measured(
@@ -257,9 +257,10 @@ def measured(
     model: AnyVideoModel,
     scripts: Sequence[Script],
     instruments: Instruments,
+    reality: Reality,
 ) -> Measures:
     """Measure batch after batch; a batch that an earlier start has measured is read."""
-    stage, files = run.stage("02-replays"), []
+    stage, files = run.stage(REPLAYS), []
     recorded, steps = max(map(len, scripts)), control_steps(settings, model, scripts)
     actions = _continued(settings, model, scripts, steps)
     swapped = np.roll(np.stack(actions)[:, : whole_chunks(recorded, model.chunk_length)], 1, axis=0)
@@ -268,13 +269,13 @@ def measured(
             rows = slice(first, first + settings.batch)
             files.append(stage.folder / f"{first:05d}.npz")
             if not files[-1].exists():
-                size = model.config.codec.image_size
-                look = {"image_size": size, "images": images_among(model.more)}
-                runs = list(true_runs(scripts[rows], actions[rows], **look))
+                with reality.slots() as slots:
+                    runs = list(true_runs(slots, scripts[rows], actions[rows]))
                 measure(model, runs, swapped[rows], instruments, row=first).save(files[-1])
             progress.advance(len(scripts[rows]))
     if not stage.finished:
-        stage.finish({"episodes": len(scripts), "control_steps": steps})
+        facts = {"suite": reality.name, **reality.player().facts}
+        stage.finish({"episodes": len(scripts), "control_steps": steps, "suite": facts})
     return Measures.join([Measures.load(file) for file in files])
 
 
@@ -296,7 +297,7 @@ def make_instruments(
         check_videos(len(scripts), control_steps(settings, model, scripts) // model.frame_stride)
     return Instruments(
         rule=SuccessRule(outcome.threshold, outcome.debounce),
-        probe=None,
+        probes={},
         lpips=None if settings.lpips is None else Lpips.load(Path(settings.lpips), model.device),
         fvd=None if settings.fvd is None else Fvd.load(Path(settings.fvd), model.device),
         seed=settings.seed,
@@ -307,8 +308,15 @@ def _continued(
     settings: EvaluateWorldModelSettings, model: AnyVideoModel, scripts: Sequence[Script], steps: int
 ) -> list[NDArray[np.float32]]:
     return continue_all(
-        scripts, steps, continuation=settings.continuation, embodiment=one_arm(model.embodiment), seed=settings.seed
+        scripts, steps, continuation=settings.continuation, embodiment=model.embodiment, seed=settings.seed
     )
+
+
+def no_probe(settings: EvaluateWorldModelSettings) -> str | None:
+    """Why no positions are read; None where some are."""
+    if settings.suite != EMBEDDED:
+        return NO_POSITIONS.format(suite=settings.suite)
+    return None if settings.probe.steps or settings.probe_from else NO_PROBE
 
 
 def circumstances(settings: EvaluateWorldModelSettings, model: AnyVideoModel, data: EpisodeDataset) -> dict[str, Any]:
@@ -318,7 +326,8 @@ def circumstances(settings: EvaluateWorldModelSettings, model: AnyVideoModel, da
     reasons = {
         "lpips": NO_LPIPS if settings.lpips is None else None,
         "fvd": NO_FVD if settings.fvd is None else None,
-        "probe_error_cm": None if settings.probe.steps or settings.probe_from else NO_PROBE,
+        "probe_error_cm": no_probe(settings),
+        "views_apart_cm": ONE_VIEW if settings.probe_from and images_among(model.more)[1:] else None,
         "outcome_alignment.with_grasp": {None: settings.grasp and NO_RULE, FIT: FITTED_HERE}.get(settings.grasp_rule),
     }
     return {

@@ -1,11 +1,18 @@
 """What jobs on an external suite share: its workers started, its physics probed, and the note on its assets."""
 
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
+from worldrl.core.errors import SettingError
+from worldrl.core.image_fit import Fit
+from worldrl.core.observation import image_name
+from worldrl.rollout.agents.policy_folder import policy_facts
+from worldrl.rollout.agents.robot_side import RobotSide
 from worldrl.rollout.real.episodes import DatasetLayout, EpisodeTiming, Order, Result, positions
 from worldrl.rollout.real.specs import EpisodeSpec
 from worldrl.rollout.suites.episodes import Rules, play_episodes
@@ -89,3 +96,36 @@ def open_suite(suite: Suite, asked: Workers, *, timeout_s: float, assets_note: s
         settled = pool.probe()
         note = suite.assets_note(pool.suite, assets=asked.assets, given=assets_note)
         yield OpenSuite(suite, pool, asked.cameras, asked.image_size, note, settled["distance_mm"])
+
+
+class SuiteOnDemand(ExitStack):
+    """An external suite whose workers start with the first request, and stop with it; see :func:`open_suite`."""
+
+    def __init__(self, suite: Suite, asked: Workers, *, timeout_s: float) -> None:
+        super().__init__()
+        self._suite, self._asked, self._timeout_s = suite, asked, timeout_s
+
+    @cached_property
+    def opened(self) -> OpenSuite:
+        """Its running workers."""
+        return self.enter_context(open_suite(self._suite, self._asked, timeout_s=self._timeout_s))
+
+
+def fit_for(suite: Suite, policy: Path) -> Fit:
+    """How images of the suite's own size get the policy's: as the suite says, or as in the policy's training.
+
+    Stretched of who sees none.
+    """
+    if suite.spec.fit is not None:
+        return suite.spec.fit
+    facts = policy_facts(policy)
+    as_they_are = not facts.cameras or suite.spec.picture in (None, facts.picture)
+    return Fit.stretch if as_they_are else RobotSide.served(policy).fit
+
+
+def cameras_showing(suite: Suite, images: Sequence[str]) -> tuple[str, ...]:
+    """The suite's cameras that show these images; SettingError where it has none for one of them."""
+    names = {image_name(camera): camera for camera in suite.spec.cameras}
+    if missing := [name for name in images if name not in names]:
+        raise SettingError(f"cameras: {suite.name} has no {missing[0]}; give some of {', '.join(names)}")
+    return tuple(names[name] for name in images)

@@ -4,8 +4,9 @@ Each policy's imagined rollouts are executed with the same actions, and it acts 
 Together they show whether imagined success follows real success, and which confidence score recognises false ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from worldrl.core.errors import SettingError
-from worldrl.core.observation import images_among, require_observed
+from worldrl.core.observation import require_observed
 from worldrl.core.renames import first_name
 from worldrl.core.rng import stream_seed
 from worldrl.core.statistics.intervals import Rate, auroc_within, wilson
@@ -25,20 +26,20 @@ from worldrl.evaluation.policy.ranking import correlation
 from worldrl.evaluation.world_model.confidence import advantage, rank_sum, worth
 from worldrl.evaluation.world_model.rollout_error import outcome_report
 from worldrl.policies.exploration import Exploration
+from worldrl.recipes.suites.reality import Reality
 from worldrl.rewards.grasp import GraspDynamics
 from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
+from worldrl.rewards.motion.similarity import commanded_columns
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.agents.actors import PolicyActor
 from worldrl.rollout.agents.policy_folder import load_policy, policy_facts
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts, confirmed_by_execution, execute, imagine_policy
-from worldrl.rollout.imagined.starts import EMBEDDED_BACKEND
+from worldrl.rollout.imagined.starts import SimulatorBackend
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
-from worldrl.rollout.real.embedded import embedded_options
-from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.trust.confidence import confidence_scores
 from worldrl.rollout.trust.resampled import ResampledRollouts, resample_rollouts
 from worldrl.rollout.trust.shown_grasp import check_robot, grasp_error
-from worldrl.rollout.trust.shown_motion import rollout_motion_error
+from worldrl.rollout.trust.shown_motion import check_spacing, rollout_motion_error
 from worldrl.settings import non_negative, positive, setting
 from worldrl.world_models.loading import AnyVideoModel
 
@@ -61,7 +62,8 @@ class PolicyRolloutConfig:
     )
     imagined_rollouts: int = 30  # per task and policy.
     resampled_rollouts: int = 2  # rollouts imagined again with the same actions and other noise, at least 2.
-    workers: int = 2  # simulator processes of the policies' free rollouts; 0 runs in this process.
+    # simulator processes of the policies' free rollouts, 0 runs in this process; and of an external suite.
+    workers: int = 2
     envs_per_worker: int = 8  # environments per process.
     # how the policies' actions are drawn, in dreams and in the simulator.
     exploration: Exploration = field(default_factory=Exploration)
@@ -96,18 +98,34 @@ class Judged:
     task: tuple[str, ...]  # of each dream, `E` names
 
 
+def open_readers(idm: str | None, grasp: str | None, model: AnyVideoModel) -> Readers:
+    """Load what reads imagined rollouts from its folders; None where there is none.
+
+    Raises SettingError (it reads nothing that is commanded, or does not fit the world model's robot or frames).
+    """
+    motion = None if idm is None else InverseDynamics.load(Path(idm), model.device)
+    if motion is not None:
+        commanded_columns(motion)
+        check_spacing(motion, model.frame_stride)
+    closing = None if grasp is None else GraspDynamics.load(Path(grasp), model.device)
+    if closing is not None:
+        check_robot(closing, model.embodiment.actions)
+    return Readers(motion, closing)
+
+
 def policies_beside_reality(
     run: RunDirectory,
     config: PolicyRolloutConfig,
     model: AnyVideoModel,
     tasks: Sequence[str],
+    reality: Reality,
     *,
     seed: int,
     readers: Readers,
 ) -> dict[str, Any]:
     """Measure every policy; return what ``result.json`` says of them, nothing when there is none."""
     judged = [
-        judge_policy(run.stage(f"03-policy-{number}"), config, Path(folder), model, tasks, seed=stream_seed(seed, "policy", number) % 2**31, readers=readers)
+        judge_policy(run.stage(f"03-policy-{number}"), config, Path(folder), model, tasks, reality, seed=stream_seed(seed, "policy", number) % 2**31, readers=readers)
         for number, folder in enumerate(config.folders, start=1)
     ]  # fmt: skip
     if not judged:
@@ -150,6 +168,7 @@ def judge_policy(
     folder: Path,
     model: AnyVideoModel,
     tasks: Sequence[str],
+    reality: Reality,
     *,
     seed: int,
     readers: Readers,
@@ -157,21 +176,22 @@ def judge_policy(
     """Let one policy dream and act; what an earlier session did is read."""
     outcome = model.config.outcome
     rule = SuccessRule(outcome.threshold, outcome.debounce)
-    horizon, size = EMBEDDED_BACKEND.horizons(tasks), model.config.codec.image_size
+    backend, size = reality.backend, model.config.codec.image_size
     files = {name: stage.folder / f"{name}.npz" for name in ("dreams", "opinions")}
     if not files["dreams"].exists():
         policy = load_policy(folder, str(model.device))
         imagine_policy(
-            model, policy, tasks, config.imagined_rollouts, seed=seed, horizon=horizon, image_size=size, exploration=config.exploration
+            model, policy, tasks, config.imagined_rollouts, seed=seed, horizon=backend.horizons(tasks), image_size=size, exploration=config.exploration,
+            simulator_backend=backend,
         ).save(files["dreams"])  # fmt: skip
-    policy_rollouts = PolicyRollouts.load(files["dreams"])
+    policy_rollouts, count = PolicyRollouts.load(files["dreams"]), config.imagined_rollouts
+    starts = partial(_starts, backend, model, policy_rollouts, count, seed)
     if not files["opinions"].exists():
-        starts = _starts(model, policy_rollouts, config.imagined_rollouts, seed)
         action = torch.from_numpy(policy_rollouts.action)
-        resample_rollouts(model, starts, action, config.resampled_rollouts, seed=seed).save(files["opinions"])
+        resample_rollouts(model, starts(), action, config.resampled_rollouts, seed=seed).save(files["opinions"])
     if not stage.finished:
-        free = _act_freely(stage.folder / "dataset", config, folder, policy_rollouts, size)
-        stage.finish({"real_step": execute(policy_rollouts).tolist(), "real": free})
+        free = _act_freely(stage.folder / "dataset", config, folder, policy_rollouts, reality)
+        stage.finish({"real_step": execute(policy_rollouts, backend).tolist(), "real": free})
     real_step, imagined_step = np.array(stage.summary["real_step"]), policy_rollouts.success_step(rule)
     predicted, actual = imagined_step >= 0, confirmed_by_execution(imagined_step, real_step)
     metrics = {
@@ -181,31 +201,37 @@ def judge_policy(
         "real": stage.summary["real"],
         "same_actions": outcome_report(predicted, actual),
     }
-    motion, grasp, count = None, None, config.imagined_rollouts
+    motion, grasp = None, None
     if readers.motion is not None:
         file = stage.folder / "surprise.npz"
-        motion = _normalised_error(file, model, readers.motion, policy_rollouts, count, seed)
+        motion = _normalised_error(file, model, readers.motion, policy_rollouts, starts, seed)
     if readers.grasp is not None:
-        grasp = _grasp(model, readers.grasp, policy_rollouts, imagined_step, count, seed)
+        grasp = _grasp(model, readers.grasp, policy_rollouts, imagined_step, starts())
     signs = confidence_scores(
         policy_rollouts.probability, ResampledRollouts.load(files["opinions"]), rule.debounce, motion, grasp
     )
     return Judged(metrics, predicted, actual, signs, tuple(policy_rollouts.task))
 
 
-def _starts(model: AnyVideoModel, policy_rollouts: PolicyRollouts, count: int, seed: int) -> list[ResetRecord]:
+def _starts(
+    backend: SimulatorBackend, model: AnyVideoModel, policy_rollouts: PolicyRollouts, count: int, seed: int
+) -> list[ResetRecord]:
     tasks, size = list(dict.fromkeys(policy_rollouts.task)), model.config.codec.image_size
     layout = {"memory_frames": model.memory_frames, "image_size": size, "more": model.more}
-    return EMBEDDED_BACKEND.starts(tasks, count, seed=seed, **layout)
+    return backend.starts(tasks, count, seed=seed, **layout)
 
 
 def _normalised_error(
-    file: Path, model: AnyVideoModel, idm: InverseDynamics, policy_rollouts: PolicyRollouts, count: int, seed: int
+    file: Path,
+    model: AnyVideoModel,
+    idm: InverseDynamics,
+    policy_rollouts: PolicyRollouts,
+    starts: Callable[[], list[ResetRecord]],
+    seed: int,
 ) -> NDArray[np.float32]:
     """What inverse dynamics makes of every frame of the dreams ``[E, N]``, or what an earlier session found."""
     if not file.exists():
-        starts = _starts(model, policy_rollouts, count, seed)
-        found = rollout_motion_error(model, idm, starts, torch.from_numpy(policy_rollouts.action), seed=seed)
+        found = rollout_motion_error(model, idm, starts(), torch.from_numpy(policy_rollouts.action), seed=seed)
         save_arrays(file, {"surprise": found})
     with np.load(file, allow_pickle=False) as data:
         return data["surprise"]
@@ -216,24 +242,21 @@ def _grasp(
     grasp: GraspDynamics,
     policy_rollouts: PolicyRollouts,
     success_step: NDArray[np.int64],
-    count: int,
-    seed: int,
+    starts: list[ResetRecord],
 ) -> NDArray[np.float32]:
     """What inverse dynamics makes of the closing of the hand in each dream ``[E]``."""
     check_robot(grasp, policy_rollouts.actions)
-    starts = _starts(model, policy_rollouts, count, seed)
     action = torch.from_numpy(policy_rollouts.action)
     return grasp_error(grasp, model.embodiment, starts, action, success_step, model.more)
 
 
 def _act_freely(
-    data: Path, config: PolicyRolloutConfig, policy: Path, policy_rollouts: PolicyRollouts, image_size: int
+    data: Path, config: PolicyRolloutConfig, policy: Path, policy_rollouts: PolicyRollouts, reality: Reality
 ) -> Rate:
     """Let the policy act in the simulator, drawing its actions alike, from the initial states it dreamt from."""
     actor = PolicyActor(str(policy), config.exploration.temperature, config.exploration.noise_correlation)
-    plan, images = CollectPlan(actor, policy_rollouts.specs("policy")), images_among(policy_facts(policy).more)
-    options = embedded_options(set(policy_rollouts.task), image_size, images=images)
-    rows = collect_dataset(data, [plan], EmbeddedPlayer(options, config.workers, config.envs_per_worker))
+    plan = CollectPlan(actor, [reality.backend.placed(spec) for spec in policy_rollouts.specs("policy")])
+    rows = collect_dataset(data, [plan], reality.player())
     return wilson(sum(bool(row["success"]) for row in rows), len(rows))
 
 

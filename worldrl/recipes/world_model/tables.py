@@ -25,6 +25,8 @@ QUANTITY = {
     "probe_error_cm_real": ("Position error in real frames", "cm"),
     "probe_across_cm": ("Across the line of sight", "cm"),
     "probe_across_cm_real": ("Across it, in real frames", "cm"),
+    "views_apart_cm": ("Objects, between two views", "cm"),
+    "views_apart_cm_real": ("Between them, in real frames", "cm"),
 }
 """Name and unit of each drift, for people."""
 

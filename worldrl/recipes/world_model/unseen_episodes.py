@@ -13,27 +13,41 @@ from worldrl.core.storage.learned import Learned
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.recipes.training_data import open_datasets
 from worldrl.recipes.world_model.start import images_of
+from worldrl.rollout.real.embedded import EMBEDDED_SUITE
 from worldrl.rollout.real.execution import Script, continued
 from worldrl.rollout.real.specs import scene_digest, spec_of
+from worldrl.rollout.suites.suite import Suite
 
 
-def open_unseen(folders: Sequence[str], world_model: Path) -> EpisodeDataset:
+def open_unseen(folders: Sequence[str], world_model: Path, suite: Suite | None = None) -> EpisodeDataset:
     """Open datasets as one, unless the world model or its initial weights learned from one or from an episode of it.
 
-    SettingError then, for another robot or another suite's task; ArtefactError for damaged or unlike datasets.
+    They are of ``suite``, None for the embedded one. SettingError else, and for another robot or another suite's task;
+    ArtefactError for damaged or unlike datasets.
     """
-    from worldrl_envs.tasks import task_names
-
     datasets = open_datasets(folders, images_of(str(world_model)))
     learned = Learned.read(world_model)
     for folder, dataset in zip(folders, datasets, strict=True):
-        one_arm(dataset.embodiment)
+        require_suite(folder, dataset, suite)
         refuse_seen(folder, dataset, learned, world_model)
-    data = datasets[0].concatenate(*datasets[1:])
-    for task in data.tasks():
-        if task not in task_names():
-            raise SettingError(f"data: task {task!r} is not of the embedded suite{nearest(task, task_names())}")
-    return data
+    return datasets[0].concatenate(*datasets[1:])
+
+
+def require_suite(folder: str, dataset: EpisodeDataset, suite: Suite | None) -> None:
+    """SettingError where a dataset is not of ``suite``, or, for None, not of one arm of the embedded suite."""
+    from worldrl_envs.tasks import task_names
+
+    name, tasks = (EMBEDDED_SUITE, task_names()) if suite is None else (suite.name, suite.tasks())
+    recorded = dataset.header.suite
+    if recorded != name and (recorded or suite):
+        raise SettingError(
+            f"suite: {folder} was recorded in {recorded or 'an unnamed suite'}, not in {name}; give its own with suite="
+        )
+    if suite is None:
+        one_arm(dataset.embodiment)
+    for task in dataset.tasks():
+        if task not in tasks:
+            raise SettingError(f"data: task {task!r} is not of the suite {name}{nearest(task, tasks)}")
 
 
 def refuse_seen(folder: str, dataset: EpisodeDataset, learned: Learned, world_model: Path) -> None:
@@ -82,9 +96,9 @@ def draw_scripts(data: EpisodeDataset, count: int, spare: int, *, seed: int) -> 
 
 
 def continue_all(
-    scripts: Sequence[Script], steps: int, *, continuation: str, embodiment: Embodiment, seed: int
+    scripts: Sequence[Script], steps: int, *, continuation: str, embodiment: AnyEmbodiment, seed: int
 ) -> list[NDArray[np.float32]]:
-    """Continue every script to float32 ``[steps, 7]`` actions, with those of the scripts of its task."""
+    """Continue every script to float32 ``[steps, A]`` actions, with those of the scripts of its task."""
     same = {task: [s for s in scripts if s.spec.task == task] for task in {s.spec.task for s in scripts}}
     return [
         continued(

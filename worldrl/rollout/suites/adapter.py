@@ -15,7 +15,17 @@ from typing import Any
 
 from worldrl.core.embodiment import embodiment_from_json
 from worldrl.core.errors import SettingError, WorkerError
-from worldrl.rollout.suites.suite import UNKNOWN, Conventions, Suite, SuiteSpec, WorkerConfig, Workers, robot_meaning
+from worldrl.core.image_fit import Fit, squares
+from worldrl.rollout.suites.suite import (
+    OWN_IMAGES,
+    UNKNOWN,
+    Conventions,
+    Suite,
+    SuiteSpec,
+    WorkerConfig,
+    Workers,
+    robot_meaning,
+)
 from worldrl.simulators.process import Launch, SimulatorProcess, WorkerDied
 from worldrl.simulators.renderer import given_backend
 
@@ -42,7 +52,7 @@ class AdapterSuite(Suite):
         self.stored_states = int(self.described["stored_states"])
         try:
             self.embodiment = self._robot = embodiment_from_json(self.described["robot"])
-            self.spec = SuiteSpec(self._robot.actions, tuple(self.described["cameras"]))
+            self.spec = SuiteSpec(self._robot.actions, tuple(self.described["cameras"]), **_own_images(self.described))
         except SettingError as error:
             raise SettingError(f"{setting}: robot: {error}") from error
 
@@ -66,7 +76,8 @@ class AdapterSuite(Suite):
         options = {"target": self._target, "cameras": list(asked.cameras), "image_size": asked.image_size}
         launch = Launch(self.name, self.python, TARGET, options, _variables())
         launch = replace(launch, startup_s=max(launch.startup_s, _startup_s()))
-        return WorkerConfig(launch, asked.workers, asked.slots, asked.restarts, asked.recycle_after)
+        images = None if self.spec.fit is None else squares(asked.image_size, self.spec.fit)
+        return WorkerConfig(launch, asked.workers, asked.slots, asked.restarts, asked.recycle_after, images)
 
     def without_expert(self) -> tuple[str, ...] | None:
         """Those that the adapter names; None where it has no expert."""
@@ -75,15 +86,27 @@ class AdapterSuite(Suite):
 
     def conventions(self, described: Mapping[str, Any], *, shadows: bool, assets_note: str) -> tuple[str, Conventions]:
         """The robot's constants, and the adapter's content: another file is another protocol."""
-        return str(described["adapter"])[:12], {
-            **self.meaning(float(described["control_hz"])),
-            "adapter": described["adapter"],
-        }
+        own = {"adapter": described["adapter"], **({OWN_IMAGES: self.own_images} if self.own_images else {})}
+        return str(described["adapter"])[:12], {**self.meaning(float(described["control_hz"])), **own}
+
+    @property
+    def own_images(self) -> str:
+        """Sizes of the cameras' own images and how they become squares; empty where the adapter draws squares."""
+        sizes = self.described["camera_sizes"].items()
+        return ", ".join([*(f"{camera} {y}x{x}" for camera, (y, x) in sizes), self.described["fit"]] if sizes else ())
 
     def meaning(self, control_hz: float) -> dict[str, Any]:
         """By the robot's constants; frames and images are known to the adapter alone."""
         assert self.embodiment is not None
         return robot_meaning(self._robot, control_hz, [UNKNOWN] * 3)
+
+
+def _own_images(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Size and fit of an adapter's own images; a size that all cameras have can be shown as it is."""
+    if not described["fit"]:
+        return {}
+    sizes = {tuple(size) for size in described["camera_sizes"].values()}
+    return {"picture": sizes.pop() if len(sizes) == 1 else None, "fit": Fit(described["fit"])}
 
 
 def _variables() -> dict[str, str]:

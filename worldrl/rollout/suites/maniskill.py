@@ -9,12 +9,14 @@ Importing this module registers the id::
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from worldrl.core.actions import TOOL_ACTIONS
+from worldrl.core.embodiment import Embodiment
 from worldrl.core.errors import WorkerEnvironmentError
 from worldrl.rollout.suites.env import SuiteVecEnv, check_names, register_vector
 from worldrl.rollout.suites.suite import (
@@ -59,6 +61,14 @@ class ManiSkillSuite(Suite):
     family = "maniskill"
     stored_states = facts.STORED_STATES
     spec = SuiteSpec(TOOL_ACTIONS, tuple(facts.CAMERAS))
+    embodiment = Embodiment(
+        position_scale=facts.POSITION_SCALE,
+        rotation_scale=facts.ROTATION_SCALE,
+        workspace_low=facts.WORKSPACE_LOW,
+        workspace_high=facts.WORKSPACE_HIGH,
+        max_rotation=math.pi,
+        control_hz=facts.CONTROL_HZ,
+    )
 
     def tasks(self) -> tuple[str, ...]:
         """As the suite lists them."""

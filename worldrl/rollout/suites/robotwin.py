@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from worldrl.core.actions import suite_actions
-from worldrl.core.errors import SettingError, nearest
-from worldrl.core.image_fit import WAYS, Fit, ImageFit
+from worldrl.core.image_fit import Fit, squares
 from worldrl.rollout.suites.env import SuiteVecEnv, check_names, register_vector
 from worldrl.rollout.suites.suite import (
     EMBODIMENT,
@@ -50,13 +49,6 @@ def robotwin_launch(suite: str, *, cameras: Sequence[str] = ("head",)) -> Launch
         "cameras": list(cameras),
     }
     return Launch(suite, environment.python, TARGET, options)
-
-
-def squares(side: int, fit: Fit | str) -> ImageFit | None:
-    """Square images of ``side`` pixels; None, RoboTwin's own, for 0. SettingError for a fit that makes none."""
-    if fit not in WAYS:
-        raise SettingError(f"fit: unknown value {str(fit)!r}{nearest(str(fit), WAYS)}")
-    return ImageFit(side, Fit(fit)) if side else None
 
 
 class RoboTwinSuite(Suite):

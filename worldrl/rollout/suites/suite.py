@@ -22,6 +22,8 @@ EMBODIMENT, UNKNOWN = "embodiment", "unknown"
 GRIPPER, WORLD, BASE = "-1 open, +1 closed", "world", "the robot's base"
 MEASURED, UPRIGHT = "the measured pose", "upright"
 ONE_TOOL, JOINTS = "pose changes of one tool", "absolute joint targets"
+OWN_IMAGES = "own_images"
+"""Convention of adapters: sizes of the cameras' own images, and how they become squares."""
 WORDS = ("frame", "counted_from", "picture")
 
 
@@ -49,13 +51,15 @@ class SuiteSpec:
     """Inputs and outputs of a suite's robot.
 
     ``cameras`` begin with the main one and are empty in a suite without images. ``picture`` is the rows and columns of
-    its own images, rendered where ``image_size`` is 0; None where all are square. ``vector`` is the size of the vector
-    for agents, unknown before the worker states it; None where the suite has none.
+    its own images, rendered where ``image_size`` is 0; None where all are square. ``fit`` is how those become squares;
+    None leaves it to the policy. ``vector`` is the size of the vector for agents, unknown before the worker states it;
+    None where the suite has none.
     """
 
     actions: ActionSpec
     cameras: tuple[str, ...]
     picture: tuple[int, int] | None = None
+    fit: Fit | None = None
     vector: int | None = None
 
 

@@ -8,6 +8,9 @@ The class attributes of an adapter, with their defaults::
     tasks     dict: name → instruction, or name → {"instruction", "horizon"}
     horizon   control steps of tasks without their own, 300
     cameras   ("scene",): the first is the main one and is called scene
+    camera_sizes  {}: rows and columns of each camera's own images, {"scene": (480, 640)}; without them the adapter draws
+              squares of the image_size that it is asked for
+    fit       how own images become these squares: "crop", "letterbox" or "stretch"
     states    initial states of each task, 10,000, numbered from 0
     packages  distributions whose versions are stored with each result, ()
     unscripted  tasks that ``expert`` does not play, ()
@@ -29,6 +32,7 @@ from worldrl.workers.link.server import Refusal
 STATE_NAMES = ("x", "y", "z", "rx", "ry", "rz", "finger_left", "finger_right")
 REQUIRED = ("reset", "step", "state", "success", "images")
 HORIZON, STATES = 300, 10_000
+FITS = ("crop", "letterbox", "stretch")
 MAIN_CAMERA = "scene"
 
 
@@ -41,6 +45,8 @@ class Description:
     robot: Mapping[str, Any]
     tasks: Mapping[str, Mapping[str, Any]]
     cameras: tuple[str, ...]
+    camera_sizes: Mapping[str, tuple[int, int]]
+    fit: str
     states: int
     packages: Mapping[str, str]
     unscripted: tuple[str, ...]
@@ -79,6 +85,7 @@ def describe(kind: type[Any]) -> Description:
         _robot(kind),
         tasks,
         cameras,
+        *_own_images(kind, cameras),
         _count(kind, "states", getattr(kind, "states", STATES)),
         {name: _version(kind, name) for name in _texts(kind, "packages", ())},
         unscripted if callable(getattr(kind, "expert", None)) else tuple(tasks),
@@ -119,6 +126,24 @@ def _robot(kind: type[Any]) -> Mapping[str, Any]:
             if not isinstance(robot.get(name), Sequence) or len(robot[name]) != len(robot.get("names", ())):
                 raise _wrong(kind, f"robot[{name!r}]", "a list with one entry per joint", robot.get(name))
     return {name: list(value) if isinstance(value, tuple) else value for name, value in robot.items()}
+
+
+def _own_images(kind: type[Any], cameras: tuple[str, ...]) -> tuple[dict[str, tuple[int, int]], str]:
+    """Sizes of the cameras' own images, and their fit; empty where the adapter draws squares."""
+    sizes, fit = getattr(kind, "camera_sizes", {}), getattr(kind, "fit", "")
+    if sizes or fit:
+        if not isinstance(sizes, Mapping) or set(sizes) != set(cameras):
+            raise _wrong(kind, "camera_sizes", f"a dict with rows and columns of {', '.join(cameras)}", sizes)
+        if fit not in FITS:
+            raise _wrong(kind, "fit", f"{', '.join(FITS[:-1])} or {FITS[-1]}, with camera_sizes", fit)
+    return {camera: _pair(kind, camera, size) for camera, size in sizes.items()}, fit
+
+
+def _pair(kind: type[Any], camera: str, size: Any) -> tuple[int, int]:
+    name = f"camera_sizes[{camera!r}]"
+    if not isinstance(size, Sequence) or len(size) != 2:
+        raise _wrong(kind, name, "rows and columns, such as (480, 640)", size)
+    return _count(kind, name, size[0]), _count(kind, name, size[1])
 
 
 def _texts(kind: type[Any], name: str, default: tuple[str, ...]) -> tuple[str, ...]:

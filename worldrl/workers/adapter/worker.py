@@ -9,7 +9,7 @@
         def step(self, action): ...                 # one control step
         def state(self): ...                        # measured numbers, in the order of the robot's names
         def success(self): ...                      # whether the task is fulfilled now
-        def images(self): ...                       # {camera: uint8 [image_size, image_size, 3]}, drawn when asked
+        def images(self): ...                       # {camera: uint8 [Y, X, 3]}: squares, or the camera's own size
         def expert(self): ...                       # optional: the scripted expert's next action
         def command(self): ...                      # optional: the commanded pose or targets
         def contact(self): ...                      # optional: whether the gripper touches an object
@@ -55,6 +55,8 @@ class Adapter:
             "control_hz": float(known.robot["control_hz"]),
             "robot": known.robot,
             "cameras": list(known.cameras),
+            "camera_sizes": {camera: list(size) for camera, size in known.camera_sizes.items()},
+            "fit": known.fit,
             "unscripted": list(known.unscripted),
             "adapter": known.digest,
             "state_size": len(known.state_names),
@@ -146,10 +148,11 @@ class Simulation:
             raise self._wrong("images", "a dict of camera and image", type(images).__name__)
         found: Arrays = {}
         for camera in self.suite.cameras:
-            image = np.asarray(images.get(camera))
-            if image.dtype != np.uint8 or image.shape != (side, side, 3):
+            image, (rows, columns) = np.asarray(images.get(camera)), self._known.camera_sizes.get(camera, (side, side))
+            if image.dtype != np.uint8 or image.shape != (rows, columns, 3):
                 got = f"{image.dtype} {list(image.shape)}" if camera in images else f"cameras {', '.join(images)}"
-                raise self._wrong("images", f"uint8 [{side}, {side}, 3] of {camera} (image_size is {side})", got)
+                why = "camera_sizes" if self._known.camera_sizes else f"image_size is {side}"
+                raise self._wrong("images", f"uint8 [{rows}, {columns}, 3] of {camera} ({why})", got)
             found[IMAGE if camera == MAIN_CAMERA else f"{camera}_{IMAGE}"] = np.ascontiguousarray(image)
         return found
 

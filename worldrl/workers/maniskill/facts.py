@@ -20,6 +20,8 @@ from dataclasses import dataclass
 
 CONTROL_HZ = 20.0
 POSITION_SCALE, ROTATION_SCALE = 0.1, 0.1
+WORKSPACE_LOW, WORKSPACE_HIGH = (-1.5, -0.9, -0.1), (0.3, 0.9, 1.2)
+"""A box (m) that holds every pose of a Panda (reach 0.855 m) whose base stands at x = -0.615: ManiSkill bounds none."""
 STORED_STATES = 2**20  # Initial states are drawn, not stored; so many numbers identify them
 CAMERAS = {"scene": "base_camera"}
 PACKAGES = {"mani-skill": "3.0.1", "sapien": "3.0.3"}  # The exact packages of the physics

@@ -260,11 +260,6 @@ class VideoWorldModelConfig:
 
     def __post_init__(self) -> None:
         check_inputs(self.cameras, self.state, "model.")
-        if len(self.cameras) > 1 and self.dynamics.kind is not DynamicsKind.flow_transformer:
-            raise SettingError(
-                f"cameras: [{', '.join(self.cameras)}] need dynamics.kind={DynamicsKind.flow_transformer}; "
-                f"{self.dynamics.kind} takes one camera"
-            )
         halvings = 2 ** (self.dynamics.unet.levels - 1)
         if self.dynamics.kind is DynamicsKind.edm_unet and self.latent_size % halvings:
             raise SettingError(

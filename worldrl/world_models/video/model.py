@@ -294,4 +294,5 @@ def make_dynamics(
 
     if config.dynamics.kind is DynamicsKind.flow_transformer:
         return FlowTransformer(config.dynamics, latent_shape, actions, len(config.cameras))
-    return EdmUNet(config.dynamics, latent_shape, actions, pixels=config.codec_kind is CodecKind.identity)
+    pixels = config.codec_kind is CodecKind.identity
+    return EdmUNet(config.dynamics, latent_shape, actions, len(config.cameras), pixels=pixels)

@@ -5,8 +5,11 @@ noise level and actions enter through adaptive group norms. A finished frame is 
 memory frame. Three differences: the episode's first frame is one more image in the channels; actions are continuous
 vectors, each with its commanded pose; sampling starts at variance σ_max², as in EDM's Algorithm 1 (DIAMOND's code: 1).
 
-Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions, ``s = L/F`` actions per frame,
-``c h w`` latent (pixels, as a rule), ``n`` tokens of a frame at the bottom of the U-Net, ``d`` channels.
+All views of a frame are denoised together. Each is an image of its own to the convolutions, which would mix views across
+the seam of a sheet; its view embedding is part of the condition, and attention at the bottom joins the views.
+
+Shapes legend: ``B`` rows, ``V`` views, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions, ``s = L/F`` actions per frame,
+``c h w`` latent sheet (pixels, as a rule), ``n`` tokens of a frame at the bottom of the U-Net, ``d`` channels.
 """
 
 from itertools import pairwise
@@ -21,7 +24,7 @@ from worldrl.diffusion.flow import euler_step, expand_sigma
 from worldrl.nn.blocks import Mlp
 from worldrl.nn.convolution import UNet, convolution, groups
 from worldrl.nn.embed import sinusoidal
-from worldrl.world_models.video.codec import quantise
+from worldrl.world_models.video.codec import as_rows, as_sheets, quantise
 from worldrl.world_models.video.config import DynamicsConfig
 from worldrl.world_models.video.dynamics import ChunkLoss, motion_weight
 
@@ -40,25 +43,27 @@ class EdmUNet(nn.Module):
         config: DynamicsConfig,
         latent_shape: tuple[int, int, int],
         actions: ActionSpec = TOOL_ACTIONS,
+        views: int = 1,
         *,
         pixels: bool,
     ):
         super().__init__()
         self.config = config
-        self.pixels = pixels
+        self.pixels, self.views = pixels, views
         unet = config.unet
         self.width, self.heads = unet.channels, unet.heads
         channels = latent_shape[0]
         self.action_in = nn.Linear(config.frame_stride * 2 * actions.size, unet.condition)
         self.condition = Mlp(unet.condition, unet.condition)
         self.conv_in = convolution(channels * (config.memory_frames + 2), unet.channels)
-        self.unet = UNet(unet.channels, unet.levels, unet.blocks, unet.condition, unet.heads)
+        self.unet = UNet(unet.channels, unet.levels, unet.blocks, unet.condition, unet.heads, views)
         self.norm_out = nn.GroupNorm(groups(unet.channels), unet.channels)
         self.conv_out = convolution(unet.channels, channels)
         self.norm_features = nn.LayerNorm(unet.channels)
         # As large as the features: a head's query must distinguish its own frame's tokens.
         self.frame = nn.Parameter(torch.randn(config.chunk_frames, unet.channels))
         nn.init.zeros_(self.conv_out.weight)
+        self.view = nn.Parameter(0.02 * torch.randn(views, unet.condition)) if views > 1 else None
 
     def forward(self, x: Tensor, sigma: Tensor, past: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Clean frame D(x; σ) and features ``[B, n, d]``; ``past [B, (1 + K) c, h, w]``, ``action [B, s, 2A]``."""
@@ -66,11 +71,15 @@ class EdmUNet(nn.Module):
         scale = edm.precondition(edm.fold_offset(sigma, unet.offset_noise), unet.sigma_data)
         inputs = torch.cat([past / unet.sigma_data, expand_sigma(scale.c_in, x) * x], dim=1)
         level = sinusoidal(1000 * scale.c_noise, unet.condition)
-        condition = self.condition(level + self.action_in(action.flatten(1)))
+        given = level + self.action_in(action.flatten(1))
+        if self.view is not None:
+            given = (given[:, None] + self.view).flatten(0, 1)  # [B V, D]
+        condition = self.condition(given)
         # Convolutions are half again as fast on a CPU with channels innermost.
-        hidden = self.conv_in(inputs.contiguous(memory_format=torch.channels_last))
+        hidden = self.conv_in(as_rows(inputs, self.views).contiguous(memory_format=torch.channels_last))
         hidden, bottom = self.unet(hidden, condition)
-        output = self.conv_out(F.silu(self.norm_out(hidden)))
+        output = as_sheets(self.conv_out(F.silu(self.norm_out(hidden))), self.views)
+        bottom = as_sheets(bottom, self.views)
         return edm.denoised(x, output.float(), scale), self.norm_features(bottom.flatten(2).transpose(1, 2))
 
     @property
