@@ -34,6 +34,7 @@ from worldrl.jobs.world_model.grasp_outcome import FIT, FITTED_HERE, NO_RULE, ch
 from worldrl.jobs.world_model.report import report_page, show
 from worldrl.recipes.run import claim_inputs, open_run
 from worldrl.recipes.sampler import Sampler, sampled
+from worldrl.recipes.tracking import Tracked
 from worldrl.recipes.training_data import require_cameras, require_image_size
 from worldrl.recipes.world_model.policy_rollouts import (
     PolicyRolloutConfig,
@@ -62,7 +63,7 @@ NO_PROBE = "probe.steps=0 trains no probe"
 
 
 @dataclass
-class EvaluateWorldModelSettings:
+class EvaluateWorldModelSettings(Tracked):
     """Which world model, and on which episodes."""
 
     run_dir: str = setting("runs/evaluate-world-model", "where everything is written")
@@ -144,7 +145,7 @@ def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
     device = resolve_device(settings.device)
     set_threads(settings.threads)
     data = open_unseen(settings.data, weights_folder(settings.world_model))
-    with open_run("evaluate-world-model", settings) as run, MetricLog(run.path) as log:
+    with open_run("evaluate-world-model", settings) as run, MetricLog(run.path, settings.tracker) as log:
         inputs = inputs_of(settings, data)
         claim_inputs(run, inputs)
         model = load_model(settings, data, device)
