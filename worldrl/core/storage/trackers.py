@@ -21,7 +21,7 @@ from worldrl.core.storage.jsonfile import read_record, write_json
 from worldrl.core.storage.run import CONFIG, stored_config
 
 PROJECT = "worldrl"
-"""The services' project, where the user's environment names no other."""
+"""The services' project; ``WANDB_PROJECT`` names another."""
 
 
 class TrackerName(StrEnum):
@@ -171,10 +171,12 @@ class _Wandb:
                 mode=mode,
                 resume=None if mode == "offline" else "allow",
                 reinit="create_new",
-                settings=wandb.Settings(console="off", quiet=True, x_disable_stats=True),
+                settings=wandb.Settings(
+                    console="off", quiet=True, x_disable_stats=True, x_transaction_log_flush_interval=1.0
+                ),
             )
-        except wandb.errors.Error as error:
-            raise SettingError(f"tracker=wandb: {_first_line(error)}; WANDB_MODE={mode} was given") from error
+        except (wandb.errors.Error, ValueError) as error:
+            raise _refused(TrackerName.wandb, error) from error
         self._known = set[str]()
 
     def send(self, series: str, step: int, numbers: Mapping[str, float]) -> None:
@@ -194,15 +196,12 @@ class _Trackio:
     def __init__(self, run_folder: Path, run: str) -> None:
         trackio = require("trackio", extra="trackio")
         name = f"{run_folder.name}-{run}"
-        with redirect_stdout(sys.stderr):
-            self._run = trackio.init(
-                project=os.environ.get("TRACKIO_PROJECT", PROJECT),
-                name=name,
-                config=_config(run_folder),
-                resume="allow",
-                auto_log_cpu=False,
-                auto_log_gpu=False,
-            )
+        shown = {"config": _config(run_folder), "auto_log_cpu": False, "auto_log_gpu": False}
+        try:
+            with redirect_stdout(sys.stderr):
+                self._run = trackio.init(project=PROJECT, name=name, resume="allow", **shown)
+        except (OSError, ValueError) as error:
+            raise _refused(TrackerName.trackio, error) from error
 
     def send(self, series: str, step: int, numbers: Mapping[str, float]) -> None:
         self._run.log({f"{series}/{name}": number for name, number in numbers.items()}, step=step)
@@ -224,5 +223,5 @@ def _config(run_folder: Path) -> dict[str, Any]:
     return stored_config(file) if file.exists() else {}
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0].rstrip(".")
+def _refused(name: TrackerName, error: Exception) -> SettingError:
+    return SettingError(f"tracker={name}: {' '.join(str(error).split()).rstrip('.')}; mend it, or give tracker=none")
