@@ -36,8 +36,8 @@ T = TypeVar("T")
 COMMAND_LINE: ContextVar[tuple[str, ...]] = ContextVar("COMMAND_LINE", default=())
 """Words after ``worldrl``; empty when a job is called from Python."""
 
-MAY_CHANGE = ("run_dir", "gates")
-"""Settings that change no computation: a run may be moved, and may resume after a failed gate."""
+MAY_CHANGE = ("run_dir", "gates", "tracker")
+"""Settings that change no computation: a run may be moved, resume after a failed gate, or be shown elsewhere."""
 WHERE = ("workers", "worlds")
 """Settings that distribute the work: a run may resume with others. Its config holds those it was started with."""
 

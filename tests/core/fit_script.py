@@ -14,6 +14,7 @@ from torch import nn
 
 from worldrl.core.rng import stream
 from worldrl.core.storage.log import MetricLog
+from worldrl.core.storage.trackers import TrackerName
 from worldrl.core.training.ema import Ema
 from worldrl.core.training.fit import FitReport, fit
 from worldrl.core.training.optimizer import warmup_cosine
@@ -39,7 +40,7 @@ def train(folder: Path, on_loss: Callable[[int], None] = lambda step: None) -> F
         error = (module(x) - x[:, :2] * x[:, 2:]).square()
         return error.mean(), {"toy/worst": error.detach().max()}
 
-    with MetricLog(folder, tensorboard=False) as log:
+    with MetricLog(folder, tracker=TrackerName.none) as log:
         return fit(
             "toy",
             modules={"net": module},

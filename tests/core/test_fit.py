@@ -11,6 +11,7 @@ from worldrl.core.errors import ArtefactError, NonFiniteError, SettingError
 from worldrl.core.rng import stream
 from worldrl.core.storage.checkpoint import load_checkpoint
 from worldrl.core.storage.log import MetricLog, read_metrics
+from worldrl.core.storage.trackers import TrackerName
 from worldrl.core.training.ema import Ema
 from worldrl.core.training.fit import fit
 from worldrl.core.training.optimizer import warmup_cosine
@@ -168,7 +169,7 @@ def test_a_non_finite_gradient_is_named():
 
 
 def test_every_log_thins_the_lines_but_keeps_the_last(tmp_path):
-    with MetricLog(tmp_path, tensorboard=False) as log:
+    with MetricLog(tmp_path, tracker=TrackerName.none) as log:
         linear_fit(lambda module, step: (module.weight.sum(), {}), log=log, every_log=3, steps=8)
     assert [line["step"] for line in read_metrics(tmp_path)] == [2, 5, 7]
 
@@ -181,7 +182,7 @@ def test_the_log_is_on_the_disk_before_the_checkpoint(tmp_path):
             saved.append(sorted(p.name for p in tmp_path.glob("step-*")))
             super().flush()
 
-    with Watched(tmp_path, tensorboard=False) as log:
+    with Watched(tmp_path, tracker=TrackerName.none) as log:
         linear_fit(lambda module, step: (module.weight.sum(), {}), log=log, folder=tmp_path, every_checkpoint=2)
     assert saved[:2] == [[], ["step-00000002"]]
 

@@ -10,6 +10,7 @@ from worldrl.core.storage.atomic import atomic_folder, open_regular, open_to_app
 from worldrl.core.storage.lock import take_lock
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.storage.run import RunDirectory
+from worldrl.core.storage.trackers import TrackerName
 from worldrl.data.lerobot.durable import append_durably, write_durably, writer_lock
 from worldrl.recipes.folder_lock import exclusive_folder
 
@@ -35,7 +36,7 @@ def test_a_run_directory_with_planted_links(name: str, precious: Path, tmp_path:
     plant(folder, name, precious)
     try:
         with RunDirectory.open(folder, command="collect", config={}, resume_command="x") as run:
-            with MetricLog(run.path, tensorboard=False) as log:
+            with MetricLog(run.path, tracker=TrackerName.none) as log:
                 log.write("loss", 1, {"x": 1.0})
             run.write_result({}, seed=0, device="cpu")
     except WorldrlError as error:

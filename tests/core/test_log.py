@@ -10,6 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from worldrl.core.errors import RunDirectoryError
 from worldrl.core.storage import log
 from worldrl.core.storage.log import MetricLog, Progress, console, in_worker, read_metrics
+from worldrl.core.storage.trackers import TrackerName
 
 
 class Clock:
@@ -25,7 +26,7 @@ def steps(folder, series):
 
 
 def test_values_are_exact_and_non_finite_ones_null(tmp_path):
-    with MetricLog(tmp_path, tensorboard=False) as metrics:
+    with MetricLog(tmp_path, tracker=TrackerName.none) as metrics:
         metrics.write("policy", 3, {"loss": torch.tensor(0.1), "exact": 0.1 + 0.2, "bad": math.nan})
     assert read_metrics(tmp_path) == [
         {"series": "policy", "step": 3, "values": {"loss": float(torch.tensor(0.1)), "exact": 0.1 + 0.2, "bad": None}}
@@ -33,11 +34,11 @@ def test_values_are_exact_and_non_finite_ones_null(tmp_path):
 
 
 def test_truncate_gives_one_line_per_series_and_step(tmp_path):
-    with MetricLog(tmp_path, tensorboard=False) as metrics:
+    with MetricLog(tmp_path, tracker=TrackerName.none) as metrics:
         for step in range(10):
             for series in ("policy", "policy/val", "policy2"):
                 metrics.write(series, step, {"loss": step})
-    with MetricLog(tmp_path, tensorboard=False) as metrics:
+    with MetricLog(tmp_path, tracker=TrackerName.none) as metrics:
         metrics.truncate("policy", 6)
         for step in range(6, 12):
             metrics.write("policy", step, {"loss": -step})
@@ -50,12 +51,12 @@ def test_truncate_gives_one_line_per_series_and_step(tmp_path):
 
 
 def test_a_half_written_last_line_is_dropped(tmp_path):
-    with MetricLog(tmp_path, tensorboard=False) as metrics:
+    with MetricLog(tmp_path, tracker=TrackerName.none) as metrics:
         metrics.write("a", 0, {"x": 1})
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"series": "a", "st')
     assert steps(tmp_path, "a") == [0]
-    with MetricLog(tmp_path, tensorboard=False) as metrics:
+    with MetricLog(tmp_path, tracker=TrackerName.none) as metrics:
         metrics.write("a", 1, {"x": 2})
     assert steps(tmp_path, "a") == [0, 1]
 
@@ -171,6 +172,6 @@ def test_console_is_shared_and_speaks_to_stderr(capsys):
 
 
 def test_lines_are_readable_while_the_run_goes_on(tmp_path):
-    with MetricLog(tmp_path, tensorboard=False) as metrics:
+    with MetricLog(tmp_path, tracker=TrackerName.none) as metrics:
         metrics.write("a", 0, {"x": 1})
         assert json.loads((tmp_path / "metrics.jsonl").read_text())["step"] == 0

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from worldrl.core.storage.log import MetricLog, read_metrics
+from worldrl.core.storage.trackers import TrackerName
 from worldrl.core.training.loop import Training, every, repeat
 
 
@@ -61,7 +62,7 @@ def test_it_may_end_elsewhere_and_take_several_positions_at_once(tmp_path):
 
 
 def test_lines_after_the_checkpoint_are_forgotten(tmp_path):
-    with MetricLog(tmp_path, tensorboard=False) as log:
+    with MetricLog(tmp_path, tracker=TrackerName.none) as log:
         run(tmp_path / "checkpoints", Counter(), total=3, log=log)
         log.write("toy", 3, {"x": -1.0})
         run(tmp_path / "checkpoints", Counter(), total=5, log=log)

@@ -109,7 +109,9 @@ def test_missing_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch
     extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"].keys() - {"dev"}
     assert caught.value.detail == f"not installed: {', '.join(dict.fromkeys(doctor.EXTRAS.values()))}"
     assert set(doctor.EXTRAS.values()) == extras
-    assert caught.value.fix == "pip install -c constraints.txt -e '.[sb3,offline,robotwin,play,warp,timm,wan]'"
+    assert (
+        caught.value.fix == "pip install -c constraints.txt -e '.[sb3,offline,robotwin,play,warp,timm,wandb,rerun,wan]'"
+    )
 
 
 def test_unexpected_exception_is_a_finding_not_a_crash() -> None:

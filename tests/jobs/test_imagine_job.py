@@ -1,8 +1,10 @@
 import json
+import sys
+from types import ModuleType
 
 import pytest
 
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import MissingExtraError, SettingError
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.evaluation.world_model.rollout_error import whole_chunks
 from worldrl.jobs.world_model import imagine
@@ -150,3 +152,55 @@ def test_small_pieces():
     for over in ({"episodes": 0}, {"steps": -1}, {"dtype": "int8"}, {"world_model": "scratch"}):
         with pytest.raises(SettingError, match=next(iter(over))):
             ImagineSettings(**over)
+
+
+class FakeRerun(ModuleType):
+    """Keeps what is logged, with the calls of rerun that are used; the recording is its own memory."""
+
+    def __init__(self) -> None:
+        super().__init__("rerun")
+        self.logged: dict[str, list] = {}
+        self.step = None
+        self.RecordingStream = lambda name: self
+        self.memory_recording = lambda: self
+        self.drain_as_bytes = lambda: b"recording"
+        self.Image = self.Scalars = self.TextDocument = lambda value: value
+
+    def set_time(self, timeline, sequence):
+        assert timeline == "step"
+        self.step = sequence
+
+    def log(self, place, value, static=False):
+        self.logged.setdefault(place, []).append((None if static else self.step, value))
+
+
+def test_rerun_gets_real_and_imagined_rollouts_on_one_timeline(push_dataset, world_model, tmp_path, monkeypatch):
+    fake = FakeRerun()
+    monkeypatch.setitem(sys.modules, "rerun", fake)
+    world_model.save(tmp_path / "model")
+    file = tmp_path / "new" / "both.rrd"
+    model = {"world_model": str(tmp_path / "model"), "data": str(push_dataset)}
+    imagine.main(ImagineSettings(run_dir=str(tmp_path / "run"), episodes=2, steps=9, rerun=str(file), **model))
+    assert file.read_bytes() == b"recording"
+    stride, control = world_model.frame_stride, whole_chunks(9, world_model.chunk_length)
+    frames = list(range(stride, control + 1, stride))
+    for number, episode in enumerate(choose_episodes(EpisodeDataset.open(push_dataset), 2, seed=0)):
+        place = f"episode-{number:02}"
+        found = {name: [step for step, _ in fake.logged[f"{place}/{name}"]] for name in ("real", "imagined", "action")}
+        real = [step for step in frames if step <= len(episode)]
+        assert found == {"real": real, "imagined": frames, "action": list(range(control))}
+        assert all((image == episode.main_view[step]).all() for step, image in fake.logged[f"{place}/real"])
+        assert [step for step, _ in fake.logged[f"{place}/success_probability"]] == frames
+        assert [tuple(row) for _, row in fake.logged[f"{place}/state"]] == [tuple(row) for row in episode.state]
+        assert episode.instruction in fake.logged[place][0][1]
+
+
+def test_rerun_is_refused_where_it_has_no_effect_and_before_anything_is_imagined(tmp_path, monkeypatch):
+    with pytest.raises(SettingError, match="a plan has no real one"):
+        ImagineSettings(plan=True, rerun="x.rrd")
+    with pytest.raises(SettingError, match=r"ends with \.rrd"):
+        ImagineSettings(rerun="x.mp4")
+    monkeypatch.setitem(sys.modules, "rerun", None)
+    with pytest.raises(MissingExtraError, match=r"'\.\[rerun\]'"):
+        imagine.main(ImagineSettings(run_dir=str(tmp_path / "run"), rerun=str(tmp_path / "x.rrd")))
+    assert not (tmp_path / "run").exists()

@@ -9,6 +9,8 @@ import torch
 
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.storage.jsonfile import read_json
+from worldrl.core.storage.log import MetricLog
+from worldrl.core.storage.trackers import TrackerName
 from worldrl.recipes.motion import plan_critic, planned_execution
 from worldrl.recipes.motion.plan_critic import areas, learn_critic
 from worldrl.recipes.motion.planned_execution import (
@@ -191,7 +193,8 @@ def test_a_critic_is_judged_by_plans_that_it_has_not_learned_from(tmp_path, monk
         return fit(config, read, *rest, **over)
 
     monkeypatch.setattr(plan_critic, "fit_execution", watched)
-    learn_critic(tried, CONFIG, 0.25, tmp_path, seed=0)
+    with MetricLog(tmp_path, TrackerName.none) as log:
+        learn_critic(tried, CONFIG, 0.25, tmp_path, seed=0, log=log)
     said = read_json(tmp_path / "worth.json")
     assert said["learned"] == len(learned["read"]) == 150
     assert said["successes"] + said["failures"] == 50
@@ -238,7 +241,8 @@ def test_plans_of_an_earlier_version_are_refused(tmp_path):
 
 def test_without_a_plan_kept_apart_its_worth_is_unknown(tmp_path):
     tried = CollectionSettings(torch.rand(8, 4, 2), ["a"] * 8, ["open it"] * 8, np.arange(8) % 2 == 0)
-    learn_critic(tried, replace(CONFIG, steps=1), 0.0, tmp_path, seed=0)
+    with MetricLog(tmp_path, TrackerName.none) as log:
+        learn_critic(tried, replace(CONFIG, steps=1), 0.0, tmp_path, seed=0, log=log)
     assert read_json(tmp_path / "worth.json") == {
         "learned": 8,
         "successes": 0,

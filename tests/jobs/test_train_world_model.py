@@ -9,6 +9,7 @@ import torch
 from worldrl.core.errors import ArtefactError, GateError, SettingError
 from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.log import MetricLog
+from worldrl.core.storage.trackers import TrackerName
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.data.lerobot.writer import LeRobotWriter
 from worldrl.evaluation.world_model.gates import GateThresholds
@@ -301,6 +302,6 @@ def test_the_log_is_where_a_finished_trainings_numbers_come_from(make_settings, 
     from worldrl.recipes.world_model.numbers import last_numbers
 
     train_world_model.main(make_settings())
-    with MetricLog(tmp_path / "run", tensorboard=False) as log:
+    with MetricLog(tmp_path / "run", tracker=TrackerName.none) as log:
         assert last_numbers(log, "dynamics")["wm/flow_loss"] > 0
         assert last_numbers(log, "nothing") == {}

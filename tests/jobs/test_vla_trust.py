@@ -9,6 +9,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.storage.artefact import read_manifest
 from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.log import MetricLog, read_metrics
+from worldrl.core.storage.trackers import TrackerName
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.data.lerobot.writer import LeRobotWriter
 from worldrl.jobs.vla import filtering as vla_trust
@@ -51,7 +52,7 @@ def settings_in(folder, **trust):
 
 def test_it_is_off_by_default(push_dataset, world_model, tmp_path):
     settings = settings_in(tmp_path)
-    with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
+    with open_run("train-vla", settings) as run, MetricLog(run.path, tracker=TrackerName.none) as log:
         loop = Loop(planned(settings, torch.device("cpu")), run, log)
         assert round_filter(loop, 1, world_model, Recording(push_dataset), [Recording(push_dataset)]) is None
         assert not (tmp_path / "stages" / "round-1-4-idm").exists()
@@ -59,7 +60,7 @@ def test_it_is_off_by_default(push_dataset, world_model, tmp_path):
 
 def test_one_juror_cannot_disagree(push_dataset, world_model, tmp_path):
     settings = settings_in(tmp_path, confidence_score="member_agreement", limit=0.1)
-    with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
+    with open_run("train-vla", settings) as run, MetricLog(run.path, tracker=TrackerName.none) as log:
         loop = Loop(planned(settings, torch.device("cpu")), run, log)
         with pytest.raises(SettingError, match="has 1 member"):
             round_filter(loop, 1, world_model, Recording(push_dataset), [Recording(push_dataset)])
@@ -75,7 +76,7 @@ def test_a_held_out_share_without_a_closing_is_reported_on_in_no_line(push_datas
 
     monkeypatch.setattr(vla_trust, "collection_split", without)
     settings = settings_in(tmp_path, confidence_score="grasp_agreement")
-    with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
+    with open_run("train-vla", settings) as run, MetricLog(run.path, tracker=TrackerName.none) as log:
         loop = Loop(planned(settings, torch.device("cpu")), run, log)
         assert round_filter(loop, 1, world_model, Recording(push_dataset), [Recording(push_dataset)]).reader.bound > 0
         assert run.stage("round-1-4-grasp").summary["errors"] is None
@@ -101,7 +102,7 @@ def test_the_grasp_is_learned_from_demonstrations_too(push_dataset, world_model,
 
     monkeypatch.setattr(vla_trust, "learn_grasp", spied)
     settings = settings_in(tmp_path, confidence_score="grasp_agreement")
-    with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
+    with open_run("train-vla", settings) as run, MetricLog(run.path, tracker=TrackerName.none) as log:
         loop = Loop(planned(settings, torch.device("cpu")), run, log)
         round_filter(loop, 1, world_model, Recording(demos), [Recording(push_dataset)])
         collected, calibrating, _ = vla_trust.collection_split(loop, [Recording(push_dataset)])
@@ -124,7 +125,7 @@ def test_a_learned_judge_weighs_what_is_imagined(
     push_dataset, world_model, tiny_policy, make_record, tmp_path, algorithm, sign, part
 ):
     settings = settings_in(tmp_path, confidence_score=sign)
-    with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
+    with open_run("train-vla", settings) as run, MetricLog(run.path, tracker=TrackerName.none) as log:
         loop = Loop(planned(settings, torch.device("cpu")), run, log)
         judge = round_filter(loop, 1, world_model, Recording(push_dataset), [Recording(push_dataset)])
         assert judge.reader.bound > 0

@@ -15,6 +15,7 @@ import torch
 from worldrl.core.embodiment import Embodiment
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.storage.log import MetricLog
+from worldrl.core.storage.trackers import TrackerName
 from worldrl.core.types import ResetRecord
 from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.rl import imagination
@@ -93,7 +94,7 @@ def main() -> None:
 
     imagination.imagine_rollouts = counted
     learner = policy()
-    with MetricLog(folder, tensorboard=False) as log:
+    with MetricLog(folder, tracker=TrackerName.none) as log:
         history = improve(
             learner,
             env,

@@ -12,6 +12,7 @@ from worldrl.core.actions import joint_targets
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.core.storage.log import MetricLog
+from worldrl.core.storage.trackers import TrackerName
 from worldrl.core.types import Episode, PolicyObs
 from worldrl.methods.imitation.behaviour_cloning import token_loss, train_policy
 from worldrl.methods.imitation.config import BehaviourCloning
@@ -220,7 +221,7 @@ def test_hidden_commands_in_training_change_what_is_learned(make_policy, episode
 
 
 def test_log_holds_every_step_once(make_policy, episodes, tmp_path: Path):
-    log = MetricLog(tmp_path / "run", tensorboard=False)
+    log = MetricLog(tmp_path / "run", tracker=TrackerName.none)
     run(make_policy(), episodes, tmp_path / "fit", log=log)
     log.close()
 

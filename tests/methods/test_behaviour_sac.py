@@ -12,6 +12,7 @@ from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.rng import stream
 from worldrl.core.storage.artefact import read_artefact
 from worldrl.core.storage.log import MetricLog, read_metrics
+from worldrl.core.storage.trackers import TrackerName
 from worldrl.data.offline.trajectories import from_episodes
 from worldrl.methods.offline.datasets.behaviour_actor import BehaviourActor
 from worldrl.methods.offline.datasets.behaviour_sac import (
@@ -57,13 +58,13 @@ def test_a_training_that_was_stopped_equals_one_that_was_not(
             raise KeyboardInterrupt
         return evaluate(learner)
 
-    with monkeypatch.context() as patch, MetricLog(tmp_path, tensorboard=False) as log:
+    with monkeypatch.context() as patch, MetricLog(tmp_path, tracker=TrackerName.none) as log:
         patch.setattr(_Learner, "evaluate", stop_at_80)
         with pytest.raises(KeyboardInterrupt):
             train_behaviour(tmp_path / "sac", ENV, CONFIG, seed=3, log=log)
     torch.rand(5)  # whatever else drew from the global stream meanwhile
     np.random.default_rng(0)
-    with MetricLog(tmp_path, tensorboard=False) as log:
+    with MetricLog(tmp_path, tracker=TrackerName.none) as log:
         again = train_behaviour(tmp_path / "sac", ENV, CONFIG, seed=3, log=log)
     assert again == kept
     assert [one.step for one in kept] == [40, 80, 100]

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from worldrl.core.storage.log import MetricLog
+from worldrl.core.storage.trackers import TrackerName
 from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.rl.config import FilteredCloning, GrpoConfig
 from worldrl.methods.rl.imagination import imagined_env
@@ -48,7 +49,7 @@ def test_an_improvement_ends_where_it_did(
         term_weight=0.2 * case.endswith("term"), judge=lambda env, rollouts, seed: made(rollouts)
     )
     policy = tiny_policy()
-    with MetricLog(tmp_path, tensorboard=False) as log:
+    with MetricLog(tmp_path, tracker=TrackerName.none) as log:
         history = improve(
             policy,
             env,

@@ -9,6 +9,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.core.statistics.intervals import wilson
 from worldrl.core.storage.log import MetricLog, read_metrics
+from worldrl.core.storage.trackers import TrackerName
 from worldrl.core.types import PolicyObs
 from worldrl.methods.imitation.behaviour_cloning import Source
 from worldrl.methods.imitation.config import BehaviourCloning
@@ -50,7 +51,7 @@ def test_a_bandit_is_won(scripted_world, make_record, tiny_policy, tmp_path, no_
     exploration = Exploration(noise_correlation=lasting)
     config = Improvement(algorithm, p_keyframe=0, exploration=exploration, grpo=GRPO, self_training=SELF_TRAINING)
     assert config.rows == 32
-    with MetricLog(tmp_path, tensorboard=False) as log:
+    with MetricLog(tmp_path, tracker=TrackerName.none) as log:
         history = improve(
             tiny_policy(),
             env,
@@ -156,7 +157,7 @@ def test_without_an_imagined_success_the_demonstrations_are_all_there_is(
     )
     cloning = BehaviourCloning(steps=3, batch_size=8, warmup_steps=1)
     config = Improvement(p_keyframe=0, self_training=FilteredCloning(rollouts=8, rows=8, cloning=cloning))
-    with MetricLog(tmp_path, tensorboard=False) as log:
+    with MetricLog(tmp_path, tracker=TrackerName.none) as log:
         history = improve(
             tiny_policy(),
             env,
@@ -179,7 +180,7 @@ def test_collected_successes_are_cloned_beside_imagined_ones_or_alone(
     collected = replace(no_demonstrations, chunk=torch.ones_like(no_demonstrations.chunk))
     only = FilteredCloning(rollouts=8, rows=8, imagined_share=0, collected_share=1, cloning=CLONING)
     assert only.batches == 0
-    with MetricLog(tmp_path, tensorboard=False) as log:
+    with MetricLog(tmp_path, tracker=TrackerName.none) as log:
         history = improve(
             policy,
             env,

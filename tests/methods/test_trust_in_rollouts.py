@@ -10,6 +10,7 @@ from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream_seed
 from worldrl.core.storage.log import MetricLog, read_metrics
+from worldrl.core.storage.trackers import TrackerName
 from worldrl.core.types import PolicyObs
 from worldrl.methods.imitation.behaviour_cloning import Source, clone
 from worldrl.methods.imitation.config import BehaviourCloning
@@ -406,7 +407,7 @@ def collect_plans(scripted_world, make_record, tiny_policy, no_demonstrations, t
         env = imagined_env(scripted_world, store, SuccessRule(0.4, 2), rows=16, horizon={"PickRedCube": 8})
         policy, folder = tiny_policy(), tmp_path / name
         common = {"demonstrations": no_demonstrations, "paraphrases": {}, "seed": 0, "folder": folder / "fit"}
-        with MetricLog(folder, tensorboard=False) as log:
+        with MetricLog(folder, tracker=TrackerName.none) as log:
             history = improve(policy, env, config, log=log, judge=judge, **common)
         return policy, history, [line["values"] for line in read_metrics(folder) if line["series"] == "improve"]
 
@@ -464,7 +465,7 @@ def test_without_a_sign_self_training_is_bit_for_bit_what_it_was(
     samples, weight = Samples.join([b.samples for b in grew]), torch.cat([b.weight for b in grew])
     assert (weight == 1).all()
     sources = [Source(no_demonstrations, 8 - round(0.7 * 8)), Source(samples, round(0.7 * 8), weight)]
-    with MetricLog(tmp_path / "own", tensorboard=False) as log:
+    with MetricLog(tmp_path / "own", tracker=TrackerName.none) as log:
         clone(
             own,
             sources,

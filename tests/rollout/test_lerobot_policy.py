@@ -17,6 +17,7 @@ from torch.distributions import Normal
 from worldrl.core.errors import SettingError, WorkerError
 from worldrl.core.rng import row_streams, stream
 from worldrl.core.storage.log import MetricLog
+from worldrl.core.storage.trackers import TrackerName
 from worldrl.core.types import CorrelatedNoise, PolicyObs
 from worldrl.methods.imitation.lerobot_tuning import FineTuning, fine_tune
 from worldrl.methods.rl.config import GrpoConfig
@@ -286,7 +287,7 @@ def test_grpo_in_imagination_takes_real_steps_and_resumes(tmp_path, folder, worl
 
     def train(name, upto):
         policy = start(folder)
-        with MetricLog(tmp_path / name, tensorboard=False) as log:
+        with MetricLog(tmp_path / name, tracker=TrackerName.none) as log:
             train_grpo(
                 policy,
                 env,

@@ -11,6 +11,7 @@ import torch
 from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.rng import stream
 from worldrl.core.storage.log import MetricLog, read_metrics
+from worldrl.core.storage.trackers import TrackerName
 from worldrl.evaluation.world_model.rollout_error import padded_actions, replay
 from worldrl.rollout.imagined.reset_store import record_at
 from worldrl.world_models.video import outcome_training
@@ -349,7 +350,7 @@ def test_a_sharded_model_comes_back_whole_with_its_jury(make_wan, fit, monkeypat
 
 
 def test_what_is_logged(fit, tmp_path):
-    with MetricLog(tmp_path, tensorboard=False) as log:
+    with MetricLog(tmp_path, tracker=TrackerName.none) as log:
         fit(tmp_path / "wan", log=log)
     (line,) = read_metrics(tmp_path)
     assert (line["series"], line["step"]) == ("wan", 3)

@@ -10,6 +10,7 @@ import torch
 from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.rng import stream
 from worldrl.core.storage.log import MetricLog, read_metrics
+from worldrl.core.storage.trackers import TrackerName
 from worldrl.diffusion.sde import Denoising, RatioRule
 from worldrl.methods.alignment.align import MethodConfigs, align
 from worldrl.methods.alignment.branch_grpo import BranchGrpoConfig, by_depth
@@ -286,7 +287,7 @@ def test_an_alignment_cut_short_goes_on_to_the_same_bits(make_task, method, tmp_
                     raise StopError
 
         stopping = SimpleNamespace(losses=watched, modules=chosen.modules, prefix=chosen.prefix, control=chosen.control)
-        with MetricLog(folder, tensorboard=False) as log:
+        with MetricLog(folder, tracker=TrackerName.none) as log:
             history = align(task, stopping, folder=folder / "checkpoints", log=log)
         return dict(task.model.state_dict()), history
 

@@ -13,6 +13,7 @@ from worldrl.core.errors import ArtefactError, NonFiniteError, SettingError
 from worldrl.core.interfaces import Logs
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.storage.log import MetricLog, read_metrics
+from worldrl.core.storage.trackers import TrackerName
 from worldrl.core.transitions import Transitions
 from worldrl.methods.offline.agent import Facts
 from worldrl.methods.offline.branches import BranchConfig, Branches
@@ -76,9 +77,9 @@ def test_batch_holds_recorded_rows_first(make_rows: Any) -> None:
 def test_resume_equals_an_uninterrupted_run(
     agent_class: Any, world: bool, train: Callable[..., Any], tmp_path: Path, same_tree: Callable[..., None]
 ) -> None:
-    with MetricLog(tmp_path / "whole", tensorboard=False) as log:
+    with MetricLog(tmp_path / "whole", tracker=TrackerName.none) as log:
         whole, first = train(agent_class, world=world, evaluate=measure, folder=tmp_path / "a", log=log)
-    with MetricLog(tmp_path / "parts", tensorboard=False) as log:
+    with MetricLog(tmp_path / "parts", tracker=TrackerName.none) as log:
         with pytest.raises(KilledError):  # killed at step 8, three steps after its checkpoint
             train(agent_class, world=world, evaluate=stop_at(8), folder=tmp_path / "b", log=log)
         again, second = train(agent_class, world=world, evaluate=measure, folder=tmp_path / "b", log=log)

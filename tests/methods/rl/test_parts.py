@@ -10,6 +10,7 @@ import torch
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.core.storage.log import MetricLog
+from worldrl.core.storage.trackers import TrackerName
 from worldrl.methods.rl.config import GrpoConfig, PartNames
 from worldrl.methods.rl.control import EffectiveShare, KlStop
 from worldrl.methods.rl.grpo import train_grpo
@@ -196,7 +197,7 @@ def test_grpo_of_other_parts_learns_and_goes_on_to_the_same_bits(
         for count in iterations:
             env = imagined_env(scripted_world, store, SuccessRule(0.4, 2), rows=32, horizon={"PickRedCube": 4})
             policy = tiny_policy()
-            with MetricLog(folder, tensorboard=False) as log:
+            with MetricLog(folder, tracker=TrackerName.none) as log:
                 history = train_grpo(
                     policy,
                     env,

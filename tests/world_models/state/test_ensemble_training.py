@@ -12,6 +12,7 @@ import torch
 from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.storage.log import MetricLog, read_metrics
+from worldrl.core.storage.trackers import TrackerName
 from worldrl.core.transitions import Transitions
 from worldrl.world_models.state.config import EnsembleConfig, EnsembleTraining, Variant
 from worldrl.world_models.state.ensemble import Ensemble
@@ -59,7 +60,7 @@ def test_it_learns_and_names_its_elites(pendulum: Transitions, variant: Variant)
 
 def test_resumed_training_is_the_uninterrupted_one(pendulum: Transitions, tmp_path: Path) -> None:
     whole, _ = fit_ensemble("toy", pendulum, TINY, QUICK, seed=1)
-    with MetricLog(tmp_path, tensorboard=False) as log:
+    with MetricLog(tmp_path, tracker=TrackerName.none) as log:
         half = replace(QUICK, max_epochs=2)
         fit_ensemble("toy", pendulum, TINY, half, seed=1, folder=tmp_path / "checkpoints", log=log)
         resumed, report = fit_ensemble("toy", pendulum, TINY, QUICK, seed=1, folder=tmp_path / "checkpoints", log=log)

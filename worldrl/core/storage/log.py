@@ -1,4 +1,4 @@
-"""What a run reports: scalars to ``metrics.jsonl`` (one line per series and step) and TensorBoard, and progress."""
+"""What a run reports: scalars to ``metrics.jsonl`` (one line per series and step) and a tracker, and progress."""
 
 import io
 import json
@@ -20,6 +20,7 @@ from rich.text import Text
 from worldrl.core.errors import RunDirectoryError
 from worldrl.core.storage.atomic import disk_errors, open_to_append, write_file
 from worldrl.core.storage.jsonfile import parse_json
+from worldrl.core.storage.trackers import TrackerName, belongs, open_tracker
 from worldrl.core.visible import visible
 
 WORKER_VARIABLE = "WORLDRL_WORKER"  # Set (to anything) in processes that must not draw progress
@@ -43,15 +44,13 @@ def console() -> Console:
 
 
 class MetricLog:
-    """Scalars of a run, to ``metrics.jsonl`` and, with torch, ``tensorboard/<series>/``; RunDirectoryError."""
+    """Scalars of a run, to ``metrics.jsonl`` and a tracker; RunDirectoryError, or what :func:`open_tracker` raises."""
 
-    def __init__(self, run_folder: Path, *, tensorboard: bool = True) -> None:
+    def __init__(self, run_folder: Path, tracker: TrackerName = TrackerName.tensorboard) -> None:
         self.path = run_folder / "metrics.jsonl"
-        self._events = run_folder / "tensorboard" if tensorboard else None
-        self._writers: dict[str, Any] = {}
-        self._purge: dict[str, int] = {}
         run_folder.mkdir(parents=True, exist_ok=True)
         self._drop(lambda line: False)  # a kill may have left half a line
+        self._tracker = open_tracker(tracker, run_folder, read_metrics(run_folder))
         self._stream = self._open()
 
     def write(self, series: str, step: int, values: Mapping[str, Any]) -> None:
@@ -60,36 +59,28 @@ class MetricLog:
         line = json.dumps({"series": series, "step": step, "values": numbers}, allow_nan=False)
         with disk_errors(self.path, needed=len(line), error=RunDirectoryError):
             self._stream.write(line + "\n")
-        writer = self._writer(series)
-        for name, number in numbers.items():
-            if writer is not None and number is not None:
-                writer.add_scalar(name, number, step)
+        self._tracker.write(series, step, {name: x for name, x in numbers.items() if x is not None})
 
     def truncate(self, series: str, step: int) -> None:
         """Forget the steps from ``step`` on of a series and of its sub-series (``series/...``)."""
         self._stream.close()
-        self._drop(lambda line: _belongs(line["series"], series) and line["step"] >= step)
+        self._drop(lambda line: belongs(line["series"], series) and line["step"] >= step)
         self._stream = self._open()
-        for name in [name for name in self._writers if _belongs(name, series)]:
-            self._writers.pop(name).close()
-        self._purge[series] = step
+        self._tracker.truncate(series, step)
 
     def flush(self) -> None:
         """Bring every line to the disk, so that a checkpoint never knows more steps than the log."""
         with disk_errors(self.path, needed=0, error=RunDirectoryError):
             self._stream.flush()
             os.fsync(self._stream.fileno())
-        for writer in self._writers.values():
-            writer.flush()
+        self._tracker.flush()
 
     def close(self) -> None:
         """Flush and close all files."""
         if not self._stream.closed:
             self.flush()
             self._stream.close()
-        for writer in self._writers.values():
-            writer.close()
-        self._writers.clear()
+        self._tracker.close()
 
     def __enter__(self) -> Self:
         return self
@@ -110,16 +101,6 @@ class MetricLog:
         kept = b"".join(line for line in whole if not unwanted(_parse(line, self.path)))
         if kept != data:
             write_file(self.path, kept)
-
-    def _writer(self, series: str) -> Any:
-        if self._events is None:
-            return None
-        if series not in self._writers:
-            from torch.utils.tensorboard import SummaryWriter
-
-            purge = next((step for name, step in self._purge.items() if _belongs(series, name)), None)
-            self._writers[series] = SummaryWriter(self._events / series, purge_step=purge)
-        return self._writers[series]
 
 
 def read_metrics(run_folder: Path) -> list[dict[str, Any]]:
@@ -237,10 +218,6 @@ def _duration(seconds: float) -> str:
 def _number(value: Any) -> float | None:
     number = float(value)
     return number if math.isfinite(number) else None
-
-
-def _belongs(name: str, series: str) -> bool:
-    return name == series or name.startswith(f"{series}/")
 
 
 def _parse(line: bytes, path: Path) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from worldrl.methods.offline.datasets.behaviour_sac import (
     train_behaviour,
 )
 from worldrl.recipes.run import open_run
+from worldrl.recipes.tracking import Tracked
 from worldrl.rollout.vector.episodes import (
     EpisodePolicy,
     environment_info,
@@ -58,7 +59,7 @@ ALGORITHM = "Stable-Baselines3 SAC"
 
 
 @dataclass
-class MakeDatasetSettings:
+class MakeDatasetSettings(Tracked):
     """Which environment, which sets, how large."""
 
     run_dir: str = setting("runs/make-dataset", "where everything is written")
@@ -114,7 +115,7 @@ def main(settings: MakeDatasetSettings) -> dict[str, Any]:
     require("minari", extra="offline")
     require("h5py", extra="offline")
     require("stable_baselines3", extra="sb3")
-    with open_run("make-dataset", settings) as run, MetricLog(run.path) as log:
+    with open_run("make-dataset", settings) as run, MetricLog(run.path, settings.tracker) as log:
         maker = _Maker(run, settings)
         low = maker.stage("01-random-return", maker.measure_random)["return"]
         kept = maker.stage(TRAINING, lambda folder: maker.train(folder, log))["kept"]

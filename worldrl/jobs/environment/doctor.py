@@ -45,6 +45,8 @@ EXTRAS = {
     "uvicorn": "play",
     "mujoco_warp": "warp",
     "timm": "timm",
+    "wandb": "wandb",
+    "rerun": "rerun",
     "diffusers": "wan",
     "peft": "wan",
     "accelerate": "wan",

@@ -35,6 +35,7 @@ from worldrl.recipes.motion.planned_execution import Planning, collect_plans, on
 from worldrl.recipes.motion.video_rewards import RewardChoice, open_reward, open_rewards
 from worldrl.recipes.rl_parts import ALIGNMENT, make_method, open_parts
 from worldrl.recipes.run import open_run
+from worldrl.recipes.tracking import Tracked
 from worldrl.recipes.training_data import open_datasets, require_image_size, require_instructions
 from worldrl.recipes.world_model.lineage import lineage, rewards_lineage
 from worldrl.recipes.world_model.start import WORLD_MODEL, images_of, starting_world_model
@@ -60,7 +61,7 @@ COLLECTION_KEPT = 0.1
 
 
 @dataclass
-class AlignWorldModelSettings:
+class AlignWorldModelSettings(Tracked):
     """Which video model is aligned, with what, and how."""
 
     run_dir: str = setting(
@@ -144,10 +145,11 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
     require_instructions(datasets)
     require_image_size(datasets[0], images.side, f"the size of start={settings.start}")
     require_room(settings, images.side)
-    with open_run("align-world-model", settings) as run, MetricLog(run.path) as log:
+    with open_run("align-world-model", settings) as run, MetricLog(run.path, settings.tracker) as log:
         if settings.executed_plans:
             settings = replace(
-                settings, folders={**settings.folders, EXECUTION: learned_critic(settings, datasets, run.path, device)}
+                settings,
+                folders={**settings.folders, EXECUTION: learned_critic(settings, datasets, run.path, device, log)},
             )
         reward, weights = open_rewards(settings, device)
         task, held_out = alignment_tasks(settings, datasets, reward, weights, device)
@@ -192,7 +194,7 @@ def require_room(settings: AlignWorldModelSettings, side: int) -> None:
 
 
 def learned_critic(
-    settings: AlignWorldModelSettings, datasets: list[EpisodeDataset], run: Path, device: torch.device
+    settings: AlignWorldModelSettings, datasets: list[EpisodeDataset], run: Path, device: torch.device, log: MetricLog
 ) -> str:
     """Execute plans of every task in the data and learn from them, unless this run has; return the reward's folder.
 
@@ -219,7 +221,7 @@ def learned_critic(
         parents, learned = lineage({}, [settings.start])
         learned |= Learned.read(folder) | plan_states(tasks, settings.executed_plans, settings.seed)
         made_from = {"parents": [*parents, parent(place / IDM_FOLDER)], "learned": learned}
-        learn_critic(tried, settings.execution, COLLECTION_KEPT, place, seed=settings.seed, **made_from)
+        learn_critic(tried, settings.execution, COLLECTION_KEPT, place, seed=settings.seed, log=log, **made_from)
     if "terms_pooled" not in read_json(place / WORTH):  # said before the alignment, not after it
         raise ArtefactError(
             f"{place}: an earlier version measured this critic over all tasks together; give a new run_dir"

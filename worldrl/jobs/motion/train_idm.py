@@ -33,6 +33,7 @@ from worldrl.recipes.motion.idm_stages import (
 )
 from worldrl.recipes.run import open_run
 from worldrl.recipes.stages import split_held_out
+from worldrl.recipes.tracking import Tracked
 from worldrl.recipes.training_data import open_datasets, require_image_size
 from worldrl.recipes.world_model.lineage import lineage
 from worldrl.recipes.world_model.start import images_of, weights_folder
@@ -59,7 +60,7 @@ LOOKS = ("recorded", "restored")
 
 
 @dataclass
-class TrainIdmSettings:
+class TrainIdmSettings(Tracked):
     """What is read off which pictures."""
 
     run_dir: str = setting("runs/train-idm", "where everything is written; the model goes to run_dir/idm")
@@ -124,7 +125,7 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
     columns = choose_columns(settings.target, recorded_names(pooled.embodiment))
     if settings.executed:
         check_targets(columns, pooled.embodiment.actions)
-    with open_run("train-idm", settings) as run, MetricLog(run.path) as log:
+    with open_run("train-idm", settings) as run, MetricLog(run.path, settings.tracker) as log:
         episodes = pooled.load()
         training, scaling, held_out = split_held_out(list(episodes), settings.held_out, seed=settings.seed)
         if not held_out:

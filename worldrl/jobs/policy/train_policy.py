@@ -21,6 +21,7 @@ from worldrl.policies.lerobot.policy import LerobotPolicy
 from worldrl.policies.token.policy import TokenPolicyConfig
 from worldrl.recipes.run import open_run
 from worldrl.recipes.stages import POLICY, learn_policy
+from worldrl.recipes.tracking import Tracked
 from worldrl.recipes.training_data import (
     offers,
     open_datasets,
@@ -33,7 +34,7 @@ from worldrl.settings import setting
 
 
 @dataclass
-class TrainPolicySettings:
+class TrainPolicySettings(Tracked):
     """What is cloned."""
 
     run_dir: str = setting("runs/train-policy", "where everything is written; the policy goes to run_dir/policy")
@@ -66,7 +67,7 @@ def main(settings: TrainPolicySettings) -> dict[str, Any]:
         require_image_size(datasets[0], settings.model.image_size, "model.image_size", larger, fit="model.fit")
     needed = policy_facts(Path(settings.start)).more if settings.start else settings.model.cameras[1:]
     require_cameras(datasets, images_among(needed))
-    with open_run("train-policy", settings) as run, MetricLog(run.path) as log:
+    with open_run("train-policy", settings) as run, MetricLog(run.path, settings.tracker) as log:
         episodes, trained = [episode for dataset in datasets for episode in dataset.load()], trained_on(datasets)
         if settings.start:
             metrics = tune_lerobot(run.path, episodes, settings, str(device), log)

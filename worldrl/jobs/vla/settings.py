@@ -13,6 +13,7 @@ from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.rl.improve import Improvement
 from worldrl.policies.token.policy import TokenPolicyConfig
 from worldrl.recipes.rl_parts import IMPROVEMENT, open_parts
+from worldrl.recipes.tracking import Tracked
 from worldrl.recipes.world_model.start import SCRATCH, require_trained_codec
 from worldrl.recipes.world_model.wan_settings import WanSettings
 from worldrl.rollout.suites.names import EMBEDDED, RECORDINGS, SUITE, SUITE_PYTHON, require_suite_name
@@ -115,7 +116,7 @@ class Evaluation:
 
 
 @dataclass
-class TrainVlaSettings:
+class TrainVlaSettings(Tracked):
     """The loop: demonstrations, policy, practice, world model, gates, imagination, evaluation, next round."""
 
     run_dir: str = setting("runs/train-vla", "where everything is written")

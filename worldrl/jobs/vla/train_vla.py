@@ -34,7 +34,7 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
     refuse_many("train-vla")
     set_threads(settings.threads)
     plan = resolve(settings)
-    with closing(plan.suite), open_run("train-vla", settings) as run, MetricLog(run.path) as log:
+    with closing(plan.suite), open_run("train-vla", settings) as run, MetricLog(run.path, settings.tracker) as log:
         return named(plan.suite.loop)(Loop(plan, run, log))
 
 

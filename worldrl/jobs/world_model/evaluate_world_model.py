@@ -35,6 +35,7 @@ from worldrl.jobs.world_model.report import report_page, show
 from worldrl.recipes.run import claim_inputs, open_run
 from worldrl.recipes.sampler import Sampler, sampled
 from worldrl.recipes.suites.reality import Processes, Reality, open_reality
+from worldrl.recipes.tracking import Tracked
 from worldrl.recipes.training_data import require_cameras, require_image_size
 from worldrl.recipes.world_model.policy_rollouts import (
     PolicyRolloutConfig,
@@ -63,7 +64,7 @@ NO_POSITIONS = "{suite} does not state where its objects are"
 
 
 @dataclass
-class EvaluateWorldModelSettings:
+class EvaluateWorldModelSettings(Tracked):
     """Which world model, and on which episodes."""
 
     run_dir: str = setting("runs/evaluate-world-model", "where everything is written")
@@ -163,7 +164,7 @@ def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
     shown = {"image_size": model.config.codec.image_size, "images": images_among(model.more)}
     with (
         open_run("evaluate-world-model", settings) as run,
-        MetricLog(run.path) as log,
+        MetricLog(run.path, settings.tracker) as log,
         open_reality(suite, data.tasks(), asked, **shown) as reality,
     ):
         inputs = inputs_of(settings, data)

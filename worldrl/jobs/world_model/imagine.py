@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from worldrl.core.device import resolve_device, resolve_dtype
 from worldrl.core.errors import SettingError
+from worldrl.core.extras import require
 from worldrl.core.observation import images_among
 from worldrl.core.rng import numpy_stream
 from worldrl.core.storage.log import console
@@ -19,6 +21,7 @@ from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset, open_recorded
 from worldrl.evaluation.report.store import publish
 from worldrl.evaluation.world_model.further import further_errors
+from worldrl.evaluation.world_model.rerun_file import EXTRA, write_recording
 from worldrl.evaluation.world_model.rollout_error import (
     action_swap_ratio,
     closed_loop_psnr,
@@ -29,7 +32,7 @@ from worldrl.evaluation.world_model.rollout_error import (
     whole_chunks,
 )
 from worldrl.jobs.world_model.imagine_plans import imagine_plans, judgement
-from worldrl.jobs.world_model.imagine_report import report_page, sentence
+from worldrl.jobs.world_model.imagine_report import report_page, sentence, titles_of
 from worldrl.recipes.run import open_run
 from worldrl.recipes.sample_episodes import check_samples, record_samples
 from worldrl.recipes.training_data import require_cameras, require_image_size
@@ -57,6 +60,9 @@ class ImagineSettings:
     tasks: list[str] = setting([], "with empty data: names of tasks to record; empty takes the three Pick tasks")
     episodes: int = setting(8, "episodes to imagine, successes and failures in turn")
     steps: int = setting(0, "control steps to imagine; 0 takes the longest episode")
+    rerun: str = setting(
+        "", "file .rrd to write for rerun's viewer, with images and numbers of all episodes; empty: none"
+    )
     plan: bool = setting(
         False,
         "plan what each episode's instruction asks for instead, staged.stages times staged.stage_chunks chunks long",
@@ -82,6 +88,12 @@ class ImagineSettings:
             one_of("folders", name, tuple(named))
         if self.plan and self.steps:
             raise SettingError("steps: a plan is staged.stages times staged.stage_chunks chunks long; leave steps out")
+        if self.rerun and self.plan:
+            raise SettingError(
+                "rerun: shows real beside imagined rollouts, and a plan has no real one; leave rerun out"
+            )
+        if self.rerun and not self.rerun.endswith(".rrd"):
+            raise SettingError(f"rerun must name a file that ends with .rrd, got {self.rerun!r}")
         if self.world_model == SCRATCH:
             raise SettingError("world_model=scratch is untrained, and cannot imagine; give bundled or a folder")
 
@@ -93,6 +105,8 @@ def main(settings: ImagineSettings) -> dict[str, Any]:
     rewards, which stages were accepted (where ``staged.min_reward`` asks for something), and after how many attempts.
     """
     device = resolve_device(settings.device)
+    if settings.rerun:
+        require("rerun", extra=EXTRA)  # a missing package is an error before anything is imagined
     dataset = open_recorded(settings.data, images_of(settings.world_model)) if settings.data else None
     with open_run("imagine", settings) as run:
         model = open_world_model(weights_folder(settings.world_model), device).eval()
@@ -124,6 +138,9 @@ def main(settings: ImagineSettings) -> dict[str, Any]:
             **outcome_report(imagined, np.array([succeeds_within(episode, steps) for episode in episodes])),
         }
         run.write_result(metrics, seed=settings.seed, device=str(device))
+        if settings.rerun:
+            titles = titles_of(episodes, imagined)
+            write_recording(Path(settings.rerun), episodes, titles, actions, result)
         fps = dataset.fps / model.frame_stride
         page = publish(run, report_page(metrics, episodes, result, imagined, fps=fps, seed=settings.seed))
         console().print(f"{sentence(metrics)}\nfilms: {run.path / 'videos'}\nreport: {page}", markup=False)

@@ -36,7 +36,7 @@ def report_page(
 
     ``result`` holds true and imagined frames of the E ``episodes``, ``imagined`` their imagined outcome, bool ``[E]``.
     """
-    titles = [title_of(episode, bool(success)) for episode, success in zip(episodes, imagined, strict=True)]
+    titles = titles_of(episodes, imagined)
     pairs = list(zip(titles, result.real, result.imagined, strict=True))
     stride = result.frame_stride
     return ReportData(
@@ -57,9 +57,12 @@ def report_page(
     )
 
 
-def title_of(episode: Episode, imagined: bool) -> str:
-    """Task and both outcomes, for example ``PickRedCube: real success, imagined failure``."""
-    return f"{episode.task}: real {NAMES[episode.success]}, imagined {NAMES[imagined]}"
+def titles_of(episodes: Sequence[Episode], imagined: NDArray[np.bool_]) -> list[str]:
+    """Task and both outcomes of each, for example ``PickRedCube: real success, imagined failure``."""
+    return [
+        f"{episode.task}: real {NAMES[episode.success]}, imagined {NAMES[bool(success)]}"
+        for episode, success in zip(episodes, imagined, strict=True)
+    ]
 
 
 def sentence(metrics: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ from worldrl.recipes.gates_output import show_gates
 from worldrl.recipes.run import open_run
 from worldrl.recipes.sampler import Sampler
 from worldrl.recipes.stages import calibrate, learn_world_model, split_held_out
+from worldrl.recipes.tracking import Tracked
 from worldrl.recipes.training_data import (
     note_events,
     offers,
@@ -64,7 +65,7 @@ DTYPES = {"float32": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass
-class TrainWorldModelSettings:
+class TrainWorldModelSettings(Tracked):
     """What is learned from what."""
 
     run_dir: str = setting(
@@ -136,7 +137,7 @@ def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
         check_start(settings.start, settings.model, settings.training)
     check_size(settings, datasets[0])
     require_cameras(datasets, wanted_cameras(settings))
-    with open_run("train-world-model", settings) as run, MetricLog(run.path) as log:
+    with open_run("train-world-model", settings) as run, MetricLog(run.path, settings.tracker) as log:
         model, training, calibration, held_out = _begin(settings, datasets, device)
         part = settings.wan.training if settings.backbone == WAN else settings.training
         numbers = learn_world_model(run.path, model, training, part, seed=settings.seed, log=log)

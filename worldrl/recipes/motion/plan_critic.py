@@ -26,17 +26,17 @@ def learn_critic(
     place: Path,
     *,
     seed: int,
+    log: MetricLog,
     parents: Sequence[dict[str, Any]] = (),
     learned: Learned | None = None,
     on_step: Callable[[int], None] | None = None,
 ) -> None:
-    """Leave a critic in ``place/critic``, its curve, and its accuracy on the share ``kept`` of the plans."""
+    """Leave a critic in ``place/critic``, its curve in ``log``, and in ``place`` its accuracy on the share ``kept`` of the plans."""
     order = numpy_stream(seed, "practice", "kept").permutation(len(tried.success))
     apart, rest = (tried.select(rows) for rows in np.split(order, [round(kept * len(order))]))
     success = torch.from_numpy(rest.success)
-    with MetricLog(place) as log:
-        data, keep = (rest.read, rest.instruction, success), place / "checkpoints"
-        critic, _ = fit_execution(config, *data, seed=seed, folder=keep, log=log, on_step=on_step)
+    data, keep = (rest.read, rest.instruction, success), place / "checkpoints"
+    critic, _ = fit_execution(config, *data, seed=seed, folder=keep, log=log, on_step=on_step)
     critic.save(place / CRITIC, parents=parents, learned=learned)
     known = {name: areas(term, tried) for name, term in tried.terms.items()}
     terms = {

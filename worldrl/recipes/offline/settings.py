@@ -16,6 +16,7 @@ from worldrl.recipes.offline.data import READING
 from worldrl.recipes.offline.online_phase import OnlineConfig, PlannerConfig, check_online
 from worldrl.recipes.offline.recurrent import neubay_defaults
 from worldrl.recipes.offline.worlds import AUTO, GUIDED, LATENT, WORLDS, DiffusionSettings, published_diffusion
+from worldrl.recipes.tracking import Tracked
 from worldrl.recipes.world_model.start import BUNDLED
 from worldrl.registry import ALGORITHMS
 from worldrl.settings import PUBLISHED, non_negative, one_of, required, setting
@@ -33,7 +34,7 @@ TUNED_MEANING = (
 
 
 @dataclass
-class TrainOfflineSettings:
+class TrainOfflineSettings(Tracked):
     """Which data, which algorithm, in which world."""
 
     data: str = required(

@@ -44,7 +44,7 @@ def run_offline_training(settings: TrainOfflineSettings) -> dict[str, Any]:
     facts = Facts.of(recorded, data.returns(), updates=settings.training.steps, limit=time_limit(data.info))
     offline_agent(settings.algorithm).check(settings.agent, facts)
     env = open_environment(settings, opened)
-    with open_run("train-offline", settings) as run, MetricLog(run.path) as log:
+    with open_run("train-offline", settings) as run, MetricLog(run.path, settings.tracker) as log:
         rows = recorded.to(device)
         imagined = open_imagined(settings, opened, rows, folder=run.path / "world", log=log, device=device)
         parts = {"world": imagined.world, "data": rows, "expert": best_rows(settings, data, rows)}

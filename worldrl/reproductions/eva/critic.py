@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from worldrl.core.storage.jsonfile import read_json
+from worldrl.core.storage.log import MetricLog
 from worldrl.core.storage.stopwatch import Stopwatch, read_spent
 from worldrl.recipes.motion.plan_critic import WORTH, learn_critic
 from worldrl.recipes.motion.planned_execution import CollectionSettings, Planning, collect_plans
@@ -72,4 +73,5 @@ def tried_plans(place: Path) -> CollectionSettings:
 def make_critic(settings: EvaSettings, seed: int, practice: Path, place: Path, mark: Mark) -> None:
     """Learn from executed plans; SettingError where all have the same outcome."""
     config = ExecutionConfig(steps=settings.critic_steps)
-    learn_critic(tried_plans(practice), config, settings.kept, place, seed=seed, on_step=lambda _: mark())
+    with MetricLog(place) as log:
+        learn_critic(tried_plans(practice), config, settings.kept, place, seed=seed, log=log, on_step=lambda _: mark())
