@@ -158,7 +158,7 @@ def require_named(wanted: Sequence[str], shown: Sequence[str]) -> None:
 def require_consecutive(
     n_obs_steps: int, frame_stride: int, memory_frames: int, who: str, dynamics: str = "world_model.dynamics"
 ) -> None:
-    """SettingError, with the setting of ``dynamics`` to change, for an observer of more control steps than a world model keeps."""
+    """SettingError, with the setting of ``dynamics`` to change, for an observer of more steps than a world model keeps."""
     if n_obs_steps > 1 and frame_stride > 1:
         raise SettingError(
             f"{who} observes {n_obs_steps} consecutive control steps (n_obs_steps), and the world model imagines one of "

@@ -122,7 +122,8 @@ def policies_beside_reality(
 def check_policies(folders: Sequence[str], model: AnyVideoModel, *, field: str = "policies.folders") -> None:
     """Refuse policies of the setting ``field`` that cannot act in this world model; agents on vectors have no image.
 
-    ArtefactError without a policy; SettingError for another robot, chunk length or image size, or observations that it does not show.
+    ArtefactError without a policy; SettingError for another robot, chunk length or image size, or for observations that
+    the model does not show.
     """
     fitting = {
         "chunk_length": model.chunk_length,

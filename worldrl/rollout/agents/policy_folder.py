@@ -102,7 +102,7 @@ def policy_facts(folder: Path) -> PolicyFacts:
 def require_imaginable(
     folder: Path, who: str, *, frame_stride: int, memory_frames: int, dynamics: str = "world_model.dynamics"
 ) -> None:
-    """Refuse a policy that imagination of these frames cannot serve (``core.observation.require_consecutive``); SettingError."""
+    """Refuse a policy of vectors, or of more control steps than a world model of these frames keeps; SettingError."""
     if is_agent(folder):
         raise SettingError(
             f"{who} acts on a vector of numbers; imagination shows cameras, state, command and instruction"
