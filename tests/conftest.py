@@ -275,8 +275,9 @@ class ScriptedWorld:
     def restore(self, data: dict[str, torch.Tensor]) -> ScriptedState:
         return ScriptedState(**data)
 
-    def decode_last(self, state: ScriptedState) -> torch.Tensor:
-        return (state.value.abs() % 256).to(torch.uint8)[:, None, None, None].expand(-1, 16, 16, 3).clone()
+    def decode_newest(self, state: ScriptedState, count: int) -> torch.Tensor:
+        assert count == 1  # its state has no memory
+        return (state.value.abs() % 256).to(torch.uint8)[:, None, None, None, None].expand(-1, 1, 16, 16, 3).clone()
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def imagined(model: Any, records: list[Any], chunks: int = 3) -> tuple[torch.Ten
         action = torch.zeros(len(records), model.chunk_length, 7, device=model.device)
         state, chunk = model.imagine(state, action, generators=streams)
         success.append(chunk.success_prob.float().cpu())
-    return model.decode_last(state).cpu().float(), torch.cat(success, dim=1)
+    return model.decode_newest(state, 1)[:, 0].cpu().float(), torch.cat(success, dim=1)
 
 
 @pytest.mark.parametrize("kind", ["flow_transformer", "edm_unet"])

@@ -100,7 +100,7 @@ def rollout(model: VideoWorldModel, dtype: str, batch: int) -> Callable[[], obje
     def call() -> Tensor:
         model.compute_dtype = DTYPES[dtype]
         after, _ = model.imagine(state, action, generators=generators)
-        return model.decode_last(after)
+        return model.decode_newest(after, 1)
 
     return call
 

@@ -595,7 +595,7 @@ def test_policies_of_lerobot_dream_as_well(make_settings, tmp_path, monkeypatch)
     [
         (
             {"type": "diffusion", "n_obs_steps": 2},
-            r"\(diffusion\) needs 2 observations \(n_obs_steps\), which imagination",
+            r"observes 2 consecutive .* train one with world_model\.dynamics\.frame_stride=1",
         ),
         ({"size": 16}, r"does not fit the world model\n.*\n  image 16x16 +\| image 32x32"),
         ({"n_action_steps": 3}, "has another chunk_length than the world model"),

@@ -39,6 +39,7 @@ from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.imagined import starts
 from worldrl.rollout.real.specs import motion_key
 from worldrl.workers.link.boot import load_file
+from worldrl.world_models.video.config import DynamicsConfig, VideoWorldModelConfig
 
 fake = load_file("fake_network", Path(__file__).parents[1] / "policies" / "fake_network.py")
 SIZES = {"image_size": 16, "width": 8, "blocks": 1, "keypoints": 4, "text_width": 8, "hidden": 16}
@@ -71,7 +72,10 @@ def take(run_dir: Path, folder: Path, **sizes):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"type": "diffusion", "n_obs_steps": 2}, r"needs 2 observations \(n_obs_steps\); imagination shows"),
+        (
+            {"type": "diffusion", "n_obs_steps": 2},
+            r"observes 2 consecutive .* train one with world_model\.dynamics\.frame_stride=1$",
+        ),
         ({"wrist": True}, r"does not fit the world model of cameras=\[image\]"),
     ],
 )
@@ -83,6 +87,17 @@ def test_a_policy_that_imagination_cannot_serve_is_refused_before_anything_is_re
     folder = fake.publish(tmp_path / "policy", **changes)
     with pytest.raises(SettingError, match=f"the policy in .*policy {words}"):
         check_policy_fits(TrainVlaSettings(supervised=str(folder)))
+
+
+def test_a_policy_of_two_observations_is_not_refused_where_every_control_step_is_imagined(tmp_path):
+    folder = fake.publish(tmp_path / "policy", type="diffusion", n_obs_steps=2)
+    settings = TrainVlaSettings(
+        supervised=str(folder),
+        start="scratch",
+        world_model=VideoWorldModelConfig(dynamics=DynamicsConfig(frame_stride=1)),
+        improvement=Improvement(algorithm="grpo"),
+    )
+    check_policy_fits(settings)
 
 
 def test_a_lerobot_policy_of_two_cameras_is_not_refused_where_the_loop_observes_both(tmp_path):

@@ -80,7 +80,7 @@ def test_a_folder_states_its_observation_and_one_without_is_of_one_camera(policy
     again = TokenPolicy.load(tmp_path / "two", "cpu")
     assert torch.equal(again.logits(observe(episodes)), policy.logits(observe(episodes)))
     facts = policy_facts(tmp_path / "two")
-    assert (facts.more, facts.cameras, facts.not_imagined) == (("wrist_image", "state"), ("scene", "wrist"), ())
+    assert (facts.more, facts.cameras) == (("wrist_image", "state"), ("scene", "wrist"))
     assert facts.observation == policy.observation
     stored = read_artefact(tmp_path / "two", kind="policy")
     assert stored.config["observation"] == policy.observation.to_json()

@@ -55,7 +55,7 @@ def expert_dreams(expert_episodes) -> PolicyRollouts:
 class Drift:
     """Moves to the right, which half convinces the scripted world; its draw tells the gripper. Keeps what it was shown."""
 
-    chunk_length, actions, more = 4, TOOL_ACTIONS, ()
+    chunk_length, actions, more, n_obs_steps = 4, TOOL_ACTIONS, (), 1
 
     def __init__(self):
         self.shown = []

@@ -309,7 +309,7 @@ def test_disabled_rows_wait_unsimulated_until_their_reset(make_env, scripted_wor
     assert env.over.tolist() == [False, False, True]
     assert env.episode.tolist() == [1, 0, 0]
     assert env.records[1:] == [env.records[1], env.records[2]]
-    np.testing.assert_array_equal(obs["image"][1:], before["counters"]["_image"][1:])
+    np.testing.assert_array_equal(obs["image"][1:], before["recent"]["image"][1:, -1])
     np.testing.assert_array_equal(obs["image"][0], env.records[0].memory[-1])
     env.chunk_step(chunk(3))
     assert scripted_world.rows_simulated == [3, 1, 1, 2]

@@ -141,12 +141,13 @@ def damaged_states(good):
             yield {**good, "counters": {**good["counters"], name: value - 99}}, name
     yield {**good, "counters": {**good["counters"], "phase": np.full(3, 4)}}, "phase"
     yield {**good, "counters": {**good["counters"], "buffer": good["counters"]["buffer"] * NAN}}, "buffer"
-    for name, value in good["world"].items():
-        yield {**good, "world": {k: v for k, v in good["world"].items() if k != name}}, name
-        yield {**good, "world": {**good["world"], name: value[:2]}}, name
-        yield {**good, "world": {**good["world"], name: value * NAN}}, name
-        yield {**good, "world": {**good["world"], name: value.long()}}, name
-        yield {**good, "world": {**good["world"], name: value.numpy()}}, name
+    for part in ("recent", "world"):
+        for name, value in good[part].items():
+            yield {**good, part: {k: v for k, v in good[part].items() if k != name}}, name
+            yield {**good, part: {**good[part], name: value[:2]}}, name
+            yield {**good, part: {**good[part], name: value * NAN}}, name
+            yield {**good, part: {**good[part], name: value.long()}}, name
+            yield {**good, part: {**good[part], name: value.numpy()}}, name
 
 
 @pytest.mark.parametrize("world", ["scripted", "video"])

@@ -91,7 +91,7 @@ def test_the_first_observation_is_the_recorded_one_and_later_ones_are_the_models
         assert np.array_equal(obs["state"][row], episode.state[4])
     obs, *_ = env.chunk_step(np.zeros((2, model.chunk_length, 7), np.float32))
     assert obs in env.observation_space
-    sheet = model.decode_last(env._state).numpy()
+    sheet = model.decode_newest(env._state, 1)[:, 0].numpy()
     assert np.array_equal(obs["image"], sheet[:, :16])
     assert np.array_equal(obs["wrist_image"], sheet[:, 16:])
     assert np.array_equal(obs["state"], env._state.measured.numpy())

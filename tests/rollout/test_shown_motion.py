@@ -82,6 +82,7 @@ class Watched:
 
     def __init__(self, policy, shown):
         self.policy, self.shown, self.actions, self.more = policy, shown, policy.actions, policy.more
+        self.n_obs_steps = policy.n_obs_steps
 
     def act(self, obs, **over):
         self.shown.append(obs)

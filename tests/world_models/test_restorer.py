@@ -30,7 +30,7 @@ def test_an_untrained_one_shows_what_the_codec_decodes(make_world_model, make_re
         state = model.start([make_record(20), make_record(200)])
         action = torch.rand(2, 4, 7, generator=stream(0, "action")) * 2 - 1
         after, imagined = model.imagine(state, action, generators=row_streams(0, ("n",), 2))
-        shown.append((imagined.latent, model.decode(imagined.latent, state.first), model.decode_last(after)))
+        shown.append((imagined.latent, model.decode(imagined.latent, state.first), model.decode_newest(after, 1)))
     for other in shown[1:]:
         assert all(torch.equal(a, b) for a, b in zip(shown[0], other, strict=True))
 
@@ -44,15 +44,15 @@ def test_it_changes_pictures_and_never_the_dream(make_world_model, make_record):
         m.imagine(m.start([make_record(90)]), action, generators=row_streams(0, ("n",), 1)) for m in (plain, painted)
     )
     assert torch.equal(one[1].latent, other[1].latent)
-    assert not torch.equal(plain.decode_last(one[0]), painted.decode_last(other[0]))
+    assert not torch.equal(plain.decode_newest(one[0], 1), painted.decode_newest(other[0], 1))
 
 
 def test_each_row_is_restored_with_its_own_first_frame(make_world_model, make_record):
     model = make_world_model(restorer=4)
     state = model.start([make_record(30), make_record(60), make_record(220)])
-    together = model.decode_last(state)
+    together = model.decode_newest(state, 1)[:, 0]
     for row in range(3):
-        alone = model.decode_last(state.select(torch.tensor([row])))
+        alone = model.decode_newest(state.select(torch.tensor([row])), 1)[:, 0]
         assert (together[row].int() - alone[0].int()).abs().max() <= 1
     mixed = model.decode(state.memory[:, -1:], state.first.flip(0))[:, 0]
     assert not torch.equal(mixed[0], together[0])

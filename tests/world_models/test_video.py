@@ -51,9 +51,11 @@ def test_shapes_and_exact_commands(world_model, start, robot):
     torch.testing.assert_close(after.command, imagined.command[:, -1])
     torch.testing.assert_close(after.memory, imagined.latent)  # two frames of memory, two frames a chunk
     torch.testing.assert_close(after.reference, state.reference)
-    picture = world_model.decode_last(after)
-    assert (picture.shape, picture.dtype) == ((4, 16, 16, 3), torch.uint8)
-    torch.testing.assert_close(picture, world_model.decode(imagined.latent, state.first)[:, -1])
+    newest = world_model.decode_newest(after, 1)
+    assert (newest.shape, newest.dtype) == ((4, 1, 16, 16, 3), torch.uint8)
+    frames = world_model.decode(imagined.latent, state.first)
+    torch.testing.assert_close(newest, frames[:, -1:])
+    torch.testing.assert_close(world_model.decode_newest(after, 2), frames)
 
 
 def test_memory_keeps_the_newest_frames(make_world_model, make_record, kind):
@@ -186,7 +188,7 @@ def test_bfloat16_dreams_stay_close_and_states_stay_float32(make_world_model, ma
     after, half = model.imagine(state, action, generators=streams(2))
     assert {value.dtype for name, value in after.state_dict().items() if name != "first"} == {torch.float32}
     assert 0 < (half.latent - full.latent).abs().max() < 0.1
-    assert model.decode_last(after).dtype == torch.uint8
+    assert model.decode_newest(after, 1).dtype == torch.uint8
 
 
 def test_a_state_can_be_saved_and_restored(world_model, start, same_tree):

@@ -100,7 +100,7 @@ def test_shapes_exact_commands_and_what_is_remembered(wan_model, start, robot):
     assert torch.equal(after.memory, frames)  # four frames of memory, four frames a chunk
     assert torch.equal(after.memory_action, action)
     assert torch.equal(after.reference, state.reference)
-    assert torch.equal(wan_model.decode_last(after), frames[:, -1])
+    assert torch.equal(wan_model.decode_newest(after, 2), frames[:, -2:])
 
 
 def test_memory_and_its_actions_keep_the_newest(make_wan, wan_record):

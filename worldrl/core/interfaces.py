@@ -152,8 +152,8 @@ class WorldModel(Protocol):
         """Rebuild a state from ``WorldState.state_dict``."""
         ...
 
-    def decode_last(self, state: Any) -> Tensor:
-        """Decode only the newest frame, uint8 ``[B, V Y, X, 3]``: what the policy needs to see, of ``V`` cameras."""
+    def decode_newest(self, state: Any, count: int) -> Tensor:
+        """Decode the newest ``count`` of the ``K`` frames, uint8 ``[B, count, V Y, X, 3]``, of ``V`` cameras."""
         ...
 
 

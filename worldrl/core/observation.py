@@ -155,6 +155,22 @@ def require_named(wanted: Sequence[str], shown: Sequence[str]) -> None:
         )
 
 
+def require_consecutive(
+    n_obs_steps: int, frame_stride: int, memory_frames: int, who: str, dynamics: str = "world_model.dynamics"
+) -> None:
+    """SettingError, with the setting of ``dynamics`` to change, for an observer of more steps than a world model keeps."""
+    if n_obs_steps > 1 and frame_stride > 1:
+        raise SettingError(
+            f"{who} observes {n_obs_steps} consecutive control steps (n_obs_steps), and the world model imagines one of "
+            f"{frame_stride}; train one with {dynamics}.frame_stride=1"
+        )
+    if n_obs_steps > memory_frames:
+        raise SettingError(
+            f"{who} observes {n_obs_steps} control steps (n_obs_steps), and the world model remembers {memory_frames}; "
+            f"train one with {dynamics}.memory_frames={n_obs_steps}"
+        )
+
+
 def require_observed(wanted: ObservationSpec, shown: ObservationSpec, who: str, where: str) -> None:
     """SettingError, with both specs side by side, for an observer who needs an image, state or command not shown."""
     cameras = all(shown.cameras.get(name) == camera for name, camera in wanted.cameras.items())

@@ -14,7 +14,7 @@ Shapes legend: ``B`` rows, ``T`` steps, ``L`` chunk, ``V`` cameras, ``Y X`` pixe
 (7 of one arm, 14 of two), ``S`` measured numbers (8 and 14), ``N`` groups, ``G`` group size or grippers, ``K`` memory frames.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,6 +131,12 @@ class PolicyObs:
     # episode's first observation that one is repeated.
     past: "Sequence[PolicyObs]" = ()
 
+    def take(self, choose: Callable[[torch.Tensor], torch.Tensor], instruction: Sequence[str]) -> "PolicyObs":
+        """Apply ``choose`` to every tensor, those of the past too; ``instruction`` is that of the rows it leaves."""
+        more = {name: choose(value) for name, value in self.more.items()}
+        past = tuple(before.take(choose, instruction) for before in self.past)
+        return PolicyObs(choose(self.image), choose(self.command), instruction, more, past)
+
 
 @dataclass(frozen=True)
 class CorrelatedNoise:
@@ -229,6 +235,9 @@ class ResetRecord:
     # Float32 `[A]` at the reference; None at an episode's start, where it is `command`.
     reference_command: NDArray[np.float32] | None = None
     state: NDArray[np.float32] | None = None  # float32 `[S]`, measured now; None where nobody needs it
+    # Float32 `[K, A]` and `[K, S]` at the memory's frames; None where they never differed from `command` and `state`.
+    memory_command: NDArray[np.float32] | None = None
+    memory_state: NDArray[np.float32] | None = None
 
     @property
     def first_command(self) -> NDArray[np.float32]:

@@ -55,10 +55,10 @@ def _check_policy(folder: Path, name: str, world_model: str) -> None:
     facts = policy_facts(folder)
     if not facts.cameras:
         raise SettingError(f"planner: {name} plans for a policy of images, not for {folder}; give planner=none")
-    if facts.not_imagined:
-        needs = " and ".join(facts.not_imagined)
+    if facts.n_obs_steps > 1:
         raise SettingError(
-            f"planner: the policy in {folder} needs {needs}, which imagination does not show; give planner=none"
+            f"planner: the policy in {folder} observes {facts.n_obs_steps} control steps (n_obs_steps), a planner one; give "
+            "planner=none"
         )
     for what, own, others in _differing(facts, world_model):
         raise SettingError(

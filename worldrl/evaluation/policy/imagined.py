@@ -37,7 +37,8 @@ class Greedy:
     """A policy that acts greedily whatever generators and temperature it is given."""
 
     def __init__(self, policy: Any) -> None:
-        self.actions, self.more, self._policy = policy.actions, policy.more, policy
+        self.actions, self.more, self.n_obs_steps = policy.actions, policy.more, policy.n_obs_steps
+        self._policy = policy
 
     def act(self, obs: Any, *, generators: Any, **_: Any) -> Any:
         """Return its most probable chunk."""

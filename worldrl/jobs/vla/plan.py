@@ -5,10 +5,10 @@ The stages read a :class:`Plan`; no other file of this folder knows the settings
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -41,7 +41,7 @@ from worldrl.recipes.world_model.start import (
     stored_config,
     weights_folder,
 )
-from worldrl.rollout.agents.policy_folder import policy_facts
+from worldrl.rollout.agents.policy_folder import policy_facts, require_imaginable
 from worldrl.rollout.real.embedded import embedded_embodiment
 from worldrl.rollout.suites.names import EMBEDDED, RECORDINGS
 from worldrl.world_models.loading import VIDEO, WAN
@@ -261,14 +261,12 @@ def check_policy_fits(settings: TrainVlaSettings) -> None:
     Raises ArtefactError (no world model in ``start``, or no policy in ``supervised``). Raises SettingError (they
     differ, or the given policy looks at what imagination does not show or learns otherwise).
     """
-    if settings.supervised:
-        require_imaginable(Path(settings.supervised))
-        require_inputs(settings)
-        require_algorithm(settings.improvement.algorithm, Path(settings.supervised))
     if settings.start == SCRATCH:
         world = (settings.wan.model if settings.backbone == WAN else settings.world_model).to_json()
     else:
         world = stored_config(settings.start).to_json()
+    if settings.supervised:
+        require_given(settings, world["dynamics"])
     for name, part in (("chunk_length", "dynamics"), ("image_size", "codec")):
         own, its = getattr(settings.policy, name), world[part][name]
         if own != its:
@@ -277,13 +275,18 @@ def check_policy_fits(settings: TrainVlaSettings) -> None:
             )
 
 
-def require_imaginable(folder: Path) -> None:
-    """Refuse a policy that looks at what imagination does not show; SettingError."""
-    if lacking := policy_facts(folder).not_imagined:
-        raise SettingError(
-            f"supervised: the policy in {folder} needs {' and '.join(lacking)}; imagination shows it cameras, state, command "
-            "and instruction, once per chunk. It can be measured (benchmark, evaluate), but not improved here"
-        )
+def require_given(settings: TrainVlaSettings, dynamics: Mapping[str, Any]) -> None:
+    """Refuse a given policy that a world model of ``dynamics`` cannot show what it observes, or that learns otherwise."""
+    folder = Path(settings.supervised or "")
+    require_imaginable(
+        folder,
+        f"supervised: the policy in {folder}",
+        frame_stride=dynamics["frame_stride"],
+        memory_frames=dynamics["memory_frames"],
+        dynamics="wan.model.dynamics" if settings.backbone == WAN else "world_model.dynamics",
+    )
+    require_inputs(settings)
+    require_algorithm(settings.improvement.algorithm, folder)
 
 
 def require_inputs(settings: TrainVlaSettings) -> None:

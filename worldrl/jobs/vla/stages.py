@@ -262,6 +262,7 @@ def improved_policy(
             rows=config.rows,
             horizon=loop.plan.horizons,
             stop_at_success=config.stop_at_success,
+            n_obs_steps=learner.n_obs_steps,
         )
         start, shown = (
             imagined_success(loop, learner, env, seed=loop.plan.seed_of("imagined-before", number)),

@@ -37,6 +37,7 @@ def imagined_env(
     rows: int,
     horizon: dict[str, int],
     stop_at_success: bool = True,
+    n_obs_steps: int = 1,
 ) -> WorldModelVecEnv:
     """Make the environment of training: rows wait, once over, until all are."""
     return WorldModelVecEnv(
@@ -47,6 +48,7 @@ def imagined_env(
         horizon=horizon,
         stop_at_success=stop_at_success,
         autoreset_mode=AutoresetMode.DISABLED,
+        n_obs_steps=n_obs_steps,
     )
 
 
@@ -79,9 +81,8 @@ class PolicyChunks:
 
     def select(self, index: Tensor) -> "PolicyChunks":
         """Take the chunks of ``index``."""
-        sentences: list[str] = [self.obs.instruction[int(i)] for i in index]
-        more = {name: value[index] for name, value in self.obs.more.items()}
-        obs = PolicyObs(self.obs.image[index], self.obs.command[index], sentences, more)
+        sentences = [self.obs.instruction[int(i)] for i in index]
+        obs = self.obs.take(lambda value: value[index], sentences)
         return PolicyChunks(obs, self.token[index], self.logp[index], self.advantage[index], self.weight[index])
 
 
@@ -160,12 +161,7 @@ class PolicyImagination:
         if self.length_normalise:
             often = often / rollouts.valid.sum(dim=0).float()[row]  # 1 / T_i
         return PolicyChunks(
-            obs=PolicyObs(
-                rollouts.image[chunk, row],
-                rollouts.command[chunk, row],
-                [rollouts.instruction[r] for r in row.tolist()],
-                {name: value[chunk, row] for name, value in rollouts.more.items()},
-            ),
+            obs=rollouts.observed(chunk, row),
             token=rollouts.token[chunk, row],
             logp=rollouts.logp[chunk, row],
             advantage=advantage[chunk, row],

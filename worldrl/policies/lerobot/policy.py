@@ -137,7 +137,7 @@ class LerobotPolicy(nn.Module):
         if len(obs.past) != self.n_obs_steps - 1:
             raise SettingError(
                 f"{self.folder.path}: needs {self.n_obs_steps} observations, one per control step (n_obs_steps), and is "
-                f"shown {1 + len(obs.past)}; imagination keeps one per chunk"
+                f"shown {1 + len(obs.past)}"
             )
         steps = [self._shown(step) for step in (*obs.past, obs)]
         if not self.folder.windowed:

@@ -32,7 +32,7 @@ from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
 from worldrl.rewards.motion.similarity import commanded_columns
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.agents.actors import PolicyActor
-from worldrl.rollout.agents.policy_folder import load_policy, policy_facts
+from worldrl.rollout.agents.policy_folder import load_policy, policy_facts, require_imaginable
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts, confirmed_by_execution, execute, imagine_policy
 from worldrl.rollout.imagined.starts import SimulatorBackend
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
@@ -140,7 +140,8 @@ def policies_beside_reality(
 def check_policies(folders: Sequence[str], model: AnyVideoModel, *, field: str = "policies.folders") -> None:
     """Refuse policies of the setting ``field`` that cannot act in this world model; agents on vectors have no image.
 
-    ArtefactError without a policy; SettingError for another robot, chunk length or image size, or further observations.
+    ArtefactError without a policy; SettingError for another robot, chunk length or image size, or for observations that
+    the model does not show.
     """
     fitting = {
         "chunk_length": model.chunk_length,
@@ -148,17 +149,12 @@ def check_policies(folders: Sequence[str], model: AnyVideoModel, *, field: str =
         "actions": model.embodiment.actions,
     }
     for folder in folders:
-        facts = policy_facts(Path(folder))
-        if facts.not_imagined:
-            raise SettingError(
-                f"{field}: the policy in {folder} ({facts.kind}) needs {' and '.join(facts.not_imagined)}, which "
-                "imagination does not show; leave it out"
-            )
-        require_observed(facts.observation, model.observation, f"{field}: the policy in {folder}", "the world model")
+        facts, who = policy_facts(Path(folder)), f"{field}: the policy in {folder}"
+        require_imaginable(Path(folder), who, frame_stride=model.frame_stride, memory_frames=model.memory_frames)
+        require_observed(facts.observation, model.observation, who, "the world model")
         if differing := [name for name, value in fitting.items() if getattr(facts, name) != value]:
             raise SettingError(
-                f"{field}: the policy in {folder} has another {' and '.join(differing)} than the world model; give "
-                "policies that were made for it"
+                f"{who} has another {' and '.join(differing)} than the world model; give policies that were made for it"
             )
 
 

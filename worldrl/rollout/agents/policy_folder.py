@@ -19,6 +19,7 @@ from worldrl.core.observation import (
     ObservationSpec,
     further,
     images_among,
+    require_consecutive,
 )
 from worldrl.core.storage.artefact import parent, read_artefact, read_manifest
 from worldrl.core.storage.typed import from_plain
@@ -47,14 +48,6 @@ class PolicyFacts:
     more: tuple[str, ...] = ()
     n_obs_steps: int = 1
     fit: Fit = Fit.refuse
-
-    @property
-    def not_imagined(self) -> tuple[str, ...]:
-        """Inputs that no imagination has: it shows cameras, command and state (``observation``), once per chunk."""
-        from worldrl.rollout.agents.vector_agent import KIND as AGENT
-
-        steps = (f"{self.n_obs_steps} observations (n_obs_steps)",) if self.n_obs_steps > 1 else ()
-        return *(("a vector of numbers",) if self.kind == AGENT else ()), *steps
 
     @property
     def observation(self) -> ObservationSpec:
@@ -104,6 +97,17 @@ def policy_facts(folder: Path) -> PolicyFacts:
         more=more,
         fit=from_plain(Fit, config.get("fit", Fit.refuse), where=f"{folder}: fit", error=ArtefactError),
     )
+
+
+def require_imaginable(
+    folder: Path, who: str, *, frame_stride: int, memory_frames: int, dynamics: str = "world_model.dynamics"
+) -> None:
+    """Refuse a policy of vectors, or of more control steps than a world model of these frames keeps; SettingError."""
+    if is_agent(folder):
+        raise SettingError(
+            f"{who} acts on a vector of numbers; imagination shows cameras, state, command and instruction"
+        )
+    require_consecutive(policy_facts(folder).n_obs_steps, frame_stride, memory_frames, who, dynamics)
 
 
 def vector_actions(low: Sequence[float], high: Sequence[float]) -> ActionSpec:

@@ -20,9 +20,8 @@ from worldrl.core.interfaces import Policy
 from worldrl.core.types import CorrelatedNoise, ResetRecord
 from worldrl.policies.exploration import Exploration
 from worldrl.rewards.success import debounced_score
-from worldrl.rollout.imagined.policy_rollouts import imagined_obs
+from worldrl.rollout.imagined.recent import Recent, after_chunk, policy_obs, recorded
 from worldrl.world_models.loading import AnyVideoModel
-from worldrl.world_models.video.following import roll_forward
 
 
 @dataclass(frozen=True)
@@ -47,25 +46,22 @@ class Candidates:
         rows, length = len(given), self.model.chunk_length
         constant = [self.stream("constant", n) for n in range(rows)]
         noise = exploration and exploration.correlated_noise(constant, self.policy.actions.size)
-        plans: list[Tensor] = []
-
-        def act(chunk: int, state: Any) -> Tensor:
+        state, shown = self.model.start([self.record]).select(torch.zeros(rows, dtype=torch.int64)), self._first(rows)
+        plans, probabilities, imagined = list[Tensor](), list[Tensor](), None
+        for chunk in range(self.chunks):
             parts = [actions[chunk * length : (chunk + 1) * length] for actions in given]
             if all(len(part) == length for part in parts):
                 chosen = torch.stack(parts)
             else:
-                chosen = self._policy_chunk(chunk, state, exploration, noise)
+                recent = shown if imagined is None else after_chunk(shown, self.model, state, imagined)
+                chosen = self._policy_chunk(chunk, recent, exploration, noise)
                 for n, part in enumerate(parts):
                     chosen[n, : len(part)] = part
             plans.append(chosen)
-            return chosen
-
-        def world_noise(chunk: int) -> list[torch.Generator]:
-            return [self.stream("noise", chunk) for _ in given]
-
-        start = self.model.start([self.record]).select(torch.zeros(rows, dtype=torch.int64))
-        imagined = roll_forward(self.model, start, self.chunks, act, world_noise)
-        probability = torch.cat([chunk.success_prob for _, chunk in imagined], dim=1)[:, : self.frames]
+            world_noise = [self.stream("noise", chunk) for _ in given]
+            state, imagined = self.model.imagine(state, chosen, generators=world_noise)
+            probabilities.append(imagined.success_prob)
+        probability = torch.cat(probabilities, dim=1)[:, : self.frames]
         score = debounced_score(probability.float().cpu().numpy(), self.model.config.outcome.debounce)
         return torch.cat(plans, dim=1), torch.from_numpy(score)
 
@@ -73,18 +69,22 @@ class Candidates:
         """Score whole plans ``[N, T, A]``."""
         return self.imagine(list(plans))[1]
 
+    def _first(self, rows: int) -> Recent:
+        """The real observation, in every row; a planned policy observes one at a time."""
+        one = recorded([self.record], self.model.more, 1)
+        return {name: value.expand(rows, *value.shape[1:]) for name, value in one.items()}
+
     def _policy_chunk(
-        self, chunk: int, state: Any, exploration: Exploration | None, noise: CorrelatedNoise | None
+        self, chunk: int, recent: Recent, exploration: Exploration | None, noise: CorrelatedNoise | None
     ) -> Tensor:
-        """The policy's next chunk in every row ``[N, L, A]``, from the real frame at first."""
-        now = torch.from_numpy(self.record.memory[-1:]).expand(state.rows, -1, -1, -1)
-        sheet = self.model.decode_last(state) if chunk else now
-        obs = imagined_obs(self.model, state, [self.record.instruction] * state.rows, self.policy.more, sheet)
+        """The policy's next chunk in every row ``[N, L, A]``."""
+        rows = len(recent[COMMAND])
+        obs = policy_obs(recent, [self.record.instruction] * rows, self.policy)
         if exploration is None and not self.policy.needs_noise:
             return self.policy.act(obs, generators=None).action.float().cpu()
         chosen = self.policy.act(
             obs,
-            generators=[self.stream("policy", chunk, n) for n in range(state.rows)],
+            generators=[self.stream("policy", chunk, n) for n in range(rows)],
             temperature=exploration.temperature if exploration else 0.0,
             correlated_noise=noise,
         )

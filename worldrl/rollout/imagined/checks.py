@@ -72,17 +72,22 @@ def _check_record(where: str, record: ResetRecord, world_model: WorldModel, spac
             f"{where}.instruction: must be text of {space['instruction']}, got {record.instruction!r:.80}"
         )
     whole(f"{where}.step", record.step, 0)
-    size = world_model.embodiment.actions.size
+    size, frames = world_model.embodiment.actions.size, world_model.memory_frames
+    optional: dict[str, tuple[int, ...]] = {
+        "reference_command": (size,),
+        "memory_action": (frames * world_model.frame_stride, size),
+        "memory_command": (frames, size),
+    }
     _array(f"{where}.reference", record.reference, sheet, np.uint8)
-    _array(f"{where}.memory", record.memory, (world_model.memory_frames, *sheet), np.uint8)
+    _array(f"{where}.memory", record.memory, (frames, *sheet), np.uint8)
     if STATE in world_model.more:
-        _array(f"{where}.state", record.state, _box(space, STATE).shape, np.float32)
+        measured = _box(space, STATE).shape
+        _array(f"{where}.state", record.state, measured, np.float32)
+        optional["memory_state"] = (frames, *measured)
     _command(f"{where}.command", record.command, command)
-    if record.reference_command is not None:
-        _array(f"{where}.reference_command", record.reference_command, (size,), np.float32)
-    if record.memory_action is not None:
-        steps = world_model.memory_frames * world_model.frame_stride
-        _array(f"{where}.memory_action", record.memory_action, (steps, size), np.float32)
+    for name, shape in optional.items():
+        if (value := getattr(record, name)) is not None:
+            _array(f"{where}.{name}", value, shape, np.float32)
 
 
 def _box(space: Dict, name: str) -> Box:
@@ -112,7 +117,7 @@ def _array(where: str, value: object, shape: tuple[int, ...], dtype: Any) -> NDA
 
 def check_state(state: object) -> dict[str, Any]:
     """Return the parts of an imagined environment's state; SettingError where one is missing or unknown."""
-    return _parts("state", state, ("seed", "counters", "records", "world"))
+    return _parts("state", state, ("seed", "counters", "records", "recent", "world"))
 
 
 def stored_records(items: object) -> list[ResetRecord]:
@@ -139,14 +144,14 @@ def check_counters(given: object, now: Mapping[str, NDArray[Any]], chunk_length:
     return {name: parts[name].copy() for name in now}
 
 
-def check_world(given: object, fresh: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return copies of a world model's stored tensors, in the names and shapes of ``fresh``, a new start's.
+def check_tensors(part: str, given: object, fresh: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return copies of the tensors of a state's ``part``, in the names and shapes of ``fresh``, a new start's.
 
     Raises SettingError (a tensor is missing, unknown, of another shape or kind, or not finite).
     """
-    parts = _parts("state['world']", given, tuple(fresh))
+    parts = _parts(f"state['{part}']", given, tuple(fresh))
     for name, own in fresh.items():
-        value, where = parts[name], f"state['world'][{name!r}]"
+        value, where = parts[name], f"state['{part}'][{name!r}]"
         if not isinstance(value, torch.Tensor) or value.shape != own.shape:
             got = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
             raise SettingError(f"{where}: must be a tensor of shape {tuple(own.shape)}, got {got}")

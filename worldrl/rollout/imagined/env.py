@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import ActionError, SettingError
 from worldrl.core.interfaces import WorldModel, WorldState
-from worldrl.core.observation import STATE, split_views
+from worldrl.core.observation import images_among, require_consecutive, stack_views
 from worldrl.core.rng import stream
 from worldrl.core.types import ResetRecord
 from worldrl.rewards.success import SuccessRule, first_success
@@ -33,11 +33,12 @@ from worldrl.rollout.imagined.checks import (
     check_counters,
     check_records,
     check_state,
-    check_world,
+    check_tensors,
     horizons,
     share,
     stored_records,
 )
+from worldrl.rollout.imagined.recent import Recent, after_chunk, recorded
 from worldrl.rollout.imagined.reset_store import ResetStore
 from worldrl.rollout.imagined.state_rows import merge_rows
 from worldrl.rollout.spaces import (
@@ -66,9 +67,10 @@ class WorldModelVecEnv(VectorEnv):
     ``horizon`` counts control steps from an episode's true beginning, one number or one per task; keyframe starts get
     the rest of it. ``group_size`` consecutive rows share a start state, a keyframe with probability ``p_keyframe``.
     ``seed`` is the root of all draws, until ``reset(seed=...)``. ``stop_at_success`` is off for ablations only.
-    ``autoreset_mode`` is ``NEXT_STEP`` (Gymnasium's default) or ``DISABLED`` (rows wait for ``reset``). Raises
-    SettingError (a number outside its range, a task without horizon, another autoreset mode, or a start state whose
-    command is not finite).
+    ``autoreset_mode`` is ``NEXT_STEP`` (Gymnasium's default) or ``DISABLED`` (rows wait for ``reset``).
+    ``n_obs_steps`` counts the newest observations of :meth:`observed`, one per control step. Raises SettingError (a
+    number outside its range, a task without horizon, another autoreset mode, a start state whose command is not finite,
+    or more observations than the model keeps).
     """
 
     metadata = {"render_modes": ["rgb_array"], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -87,6 +89,7 @@ class WorldModelVecEnv(VectorEnv):
         seed: int = 0,
         stop_at_success: bool = True,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        n_obs_steps: int = 1,
     ):
         if whole("num_envs", num_envs, 1) % whole("group_size", group_size, 1):
             raise SettingError(f"group_size must divide num_envs {num_envs}, got {group_size}")
@@ -95,8 +98,10 @@ class WorldModelVecEnv(VectorEnv):
         self.horizon, self.p_keyframe = horizons(horizon, store.tasks), share("p_keyframe", p_keyframe)
         self.metadata = {**self.metadata, "autoreset_mode": checked_mode(autoreset_mode)}
         self._seed, self._stop_at_success = whole("seed", seed, 0), stop_at_success
+        self.n_obs_steps = whole("n_obs_steps", n_obs_steps, 1)
+        require_consecutive(self.n_obs_steps, world_model.frame_stride, world_model.memory_frames, "the policy")
         self._state: WorldState | None = None
-        self._image = np.zeros((num_envs, 1, 1, 3), np.uint8)
+        self._recent: Recent = {}
         self._reset_counters()
         self._make_spaces(store)
 
@@ -172,12 +177,12 @@ class WorldModelVecEnv(VectorEnv):
         # Everything that can fail comes before the first change.
         records = self._draw_records(rows, seed, episode) if given is None else given
         fresh = self.world_model.start(records)
-        images = np.stack([record.memory[-1] for record in records])
+        shown = recorded(records, self.world_model.more, self.n_obs_steps)
         if len(rows) == self.num_envs:
-            self._state, self._image, self.records = fresh, images, records
+            self._state, self._recent, self.records = fresh, shown, records
         else:
             self._state = merge_rows(self.world_model, self._require_state(), fresh, rows)
-            self._image[rows] = images
+            self._show(rows, shown)
             for row, record in zip(rows, records, strict=True):
                 self.records[row] = record
         self._seed, self.episode = seed, episode
@@ -244,7 +249,7 @@ class WorldModelVecEnv(VectorEnv):
         after, imagined = self.world_model.imagine(state.select(index), action, generators=generators)
         first, streak = first_success(imagined.success_prob.cpu(), self.rule, torch.from_numpy(self.streak[rows]))
         self._state = after if len(rows) == self.num_envs else merge_rows(self.world_model, state, after, rows)
-        self._image[rows] = self.world_model.decode_last(after).cpu().numpy()
+        self._show(rows, after_chunk(self.observed(rows), self.world_model, after, imagined))
         self.streak[rows], self.phase[rows] = streak.numpy(), 0
         return first.numpy(), imagined.success_prob.cpu().numpy()
 
@@ -261,14 +266,17 @@ class WorldModelVecEnv(VectorEnv):
             raise gymnasium.error.ResetNeeded("call reset() before stepping the imagined environment")
         return self._state
 
+    def observed(self, rows: NDArray[np.int64]) -> Recent:
+        """Return the newest ``n_obs_steps`` observations of ``rows``."""
+        return {name: value[torch.from_numpy(rows)] for name, value in self._recent.items()}
+
+    def _show(self, rows: NDArray[np.int64], recent: Recent) -> None:
+        for name, value in recent.items():
+            self._recent[name][torch.from_numpy(rows)] = value
+
     def _observe(self) -> dict[str, Any]:
-        more, now = self.world_model.more, self._require_state().state_dict()
-        views = split_views(torch.from_numpy(self._image), more)
-        shown = {name: view.numpy().copy() for name, view in views.items()}
-        if STATE in more:
-            shown[STATE] = now["measured"].float().cpu().numpy().copy()
-        instruction = tuple(record.instruction for record in self.records)
-        return {**shown, "command": now["command"].cpu().numpy().copy(), "instruction": instruction}
+        newest = {name: value[:, -1].numpy().copy() for name, value in self._recent.items()}
+        return {**newest, "instruction": tuple(record.instruction for record in self.records)}
 
     def _info(self) -> dict[str, Any]:
         frames = self.world_model.chunk_length // self.world_model.frame_stride
@@ -282,9 +290,10 @@ class WorldModelVecEnv(VectorEnv):
 
     def render(self) -> tuple[NDArray[np.uint8], ...]:
         """Return the current image of each row, of all cameras one below the other."""
-        return tuple(self._image.copy())
+        views = [self._recent[name][:, -1].numpy() for name in images_among(self.world_model.more)]
+        return tuple(stack_views(views).copy())
 
-    _COUNTERS = ("elapsed", "episode", "phase", "streak", "succeeded", "over", "buffer", "_image")
+    _COUNTERS = ("elapsed", "episode", "phase", "streak", "succeeded", "over", "buffer")
 
     def get_state(self) -> dict[str, Any]:
         """Return everything that a later ``set_state`` needs to continue bit by bit."""
@@ -293,6 +302,7 @@ class WorldModelVecEnv(VectorEnv):
             "seed": self._seed,
             "counters": {name: getattr(self, name).copy() for name in self._COUNTERS},
             "records": [asdict(record) for record in self.records],
+            "recent": {name: value.clone() for name, value in self._recent.items()},
             "world": {name: value.clone() for name, value in state.items()},
         }
 
@@ -306,10 +316,11 @@ class WorldModelVecEnv(VectorEnv):
         seed = whole("state['seed']", parts["seed"], 0)
         records = self._check_records(stored_records(parts["records"]), self.num_envs)
         own = {name: getattr(self, name) for name in self._COUNTERS}
-        own["_image"] = np.zeros((self.num_envs, *self.store.records[0].reference.shape), np.uint8)
         counters = check_counters(parts["counters"], own, self.world_model.chunk_length)
         fresh = self.world_model.start(records).state_dict()
-        world = self.world_model.restore(check_world(parts["world"], fresh))
+        world = self.world_model.restore(check_tensors("world", parts["world"], fresh))
+        shown = recorded(records, self.world_model.more, self.n_obs_steps)
+        self._recent = check_tensors("recent", parts["recent"], shown)
         self._state, self._seed, self.records = world, seed, records
         for name, value in counters.items():
             setattr(self, name, value)

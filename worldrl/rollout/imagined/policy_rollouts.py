@@ -16,7 +16,6 @@ import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,17 +24,17 @@ from numpy.typing import NDArray
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.errors import ArtefactError
-from worldrl.core.interfaces import Policy, WorldModel, WorldState
-from worldrl.core.observation import IMAGE, STATE, require_named, split_views
+from worldrl.core.interfaces import Policy, WorldModel
+from worldrl.core.observation import require_consecutive, require_named
 from worldrl.core.rng import stream
 from worldrl.core.storage.atomic import write_file
-from worldrl.core.types import Episode, PolicyObs, ResetRecord
+from worldrl.core.types import Episode, ResetRecord
 from worldrl.policies.exploration import Exploration
 from worldrl.rewards.success import SuccessRule, success_step
+from worldrl.rollout.imagined.recent import after_chunk, policy_obs, recorded
 from worldrl.rollout.imagined.reset_store import record_at
 from worldrl.rollout.imagined.starts import EMBEDDED_BACKEND, SimulatorBackend
 from worldrl.rollout.real.specs import EpisodeSpec, spec_of
-from worldrl.world_models.video.following import roll_forward
 
 
 @dataclass(frozen=True)
@@ -207,26 +206,17 @@ def _padded_actions(action: NDArray[np.float32], steps: int, actions: ActionSpec
     return np.concatenate([action, np.repeat(still, steps - action.shape[1], axis=1)], axis=1)
 
 
-def imagined_obs(
-    model: WorldModel, state: WorldState, instruction: Sequence[str], more: Sequence[str], sheet: torch.Tensor
-) -> PolicyObs:
-    """Return what a policy observes of a world model's rows; ``sheet`` is the newest frame ``[B, V Y, X, 3]``."""
-    views, now = split_views(sheet, model.more), state.state_dict()
-    further = {name: now["measured"] if name == STATE else views[name] for name in more}
-    return PolicyObs(views[IMAGE], now["command"], instruction, further)
-
-
 @torch.no_grad()
 def imagine_policy_rows(
     model: WorldModel, policy: Policy, starts: Sequence[ResetRecord], steps: int, *, seed: int, exploration: Exploration
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Imagine one rollout per start; return its actions ``[E, T, A]`` and success probabilities ``[E, N]``.
 
-    Raises SettingError (the policy observes what the model does not imagine).
+    Raises SettingError (the policy observes what the model does not imagine, or more control steps than it keeps).
     """
     require_named(policy.more, model.more)
+    require_consecutive(policy.n_obs_steps, model.frame_stride, model.memory_frames, "the policy")
     actions, probabilities = [], []
-    first = torch.from_numpy(np.stack([record.memory[-1] for record in starts]))
     task, instruction = [record.task for record in starts], [record.instruction for record in starts]
     generators = [stream(seed, "habit", task[row], row) for row in range(len(starts))]
     correlated_noise = exploration.correlated_noise(generators, policy.actions.size)
@@ -234,17 +224,17 @@ def imagine_policy_rows(
     def draws(name: str, chunk: int) -> list[torch.Generator]:
         return [stream(seed, "dream", name, task[row], row, chunk) for row in range(len(starts))]
 
-    def act(chunk: int, state: WorldState) -> torch.Tensor:
-        obs = imagined_obs(model, state, instruction, policy.more, model.decode_last(state) if chunk else first)
-        generators = draws("policy", chunk)
+    state, recent, imagined = model.start(starts), recorded(starts, model.more, policy.n_obs_steps), None
+    for chunk in range(steps // model.chunk_length):
+        recent = recent if imagined is None else after_chunk(recent, model, state, imagined)
         action = policy.act(
-            obs, generators=generators, temperature=exploration.temperature, correlated_noise=correlated_noise
+            policy_obs(recent, instruction, policy),
+            generators=draws("policy", chunk),
+            temperature=exploration.temperature,
+            correlated_noise=correlated_noise,
         ).action
+        state, imagined = model.imagine(state, action, generators=draws("noise", chunk))
         actions.append(action.cpu().numpy())
-        return action
-
-    chunks = steps // model.chunk_length
-    for _, imagined in roll_forward(model, model.start(starts), chunks, act, partial(draws, "noise")):
         probabilities.append(imagined.success_prob.float().cpu().numpy())
     return np.concatenate(actions, axis=1), np.concatenate(probabilities, axis=1)
 

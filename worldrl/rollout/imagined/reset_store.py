@@ -39,6 +39,8 @@ def record_at(
         memory_action=actions_before(episode.action, episode.null_action, step, memory_frames * frame_stride),
         reference_command=episode.command[0],
         state=episode.state[step] if STATE in more else None,
+        memory_command=episode.command[index],
+        memory_state=episode.state[index] if STATE in more else None,
     )
 
 

@@ -12,12 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Policy
 from worldrl.core.observation import require_named
 from worldrl.core.rng import row_streams, stream
 from worldrl.core.types import Chunk, PolicyObs, ResetRecord
 from worldrl.policies.exploration import Exploration
 from worldrl.rollout.imagined.env import WorldModelVecEnv
+from worldrl.rollout.imagined.recent import policy_obs
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class ImaginedRollouts:
     float32 ``[T, B, F]`` for its ``F`` frames. ``valid`` bool ``[T, B]`` marks running rollouts: chunks after the first
     success do not count, unless the environment does not stop there. Of each rollout: imagined success bool ``[B]``,
     group int64 ``[B]``, and the observation ``end`` after its last chunk. Fields that are None were not stored.
-    ``more`` is what the policy observes besides, ``[T, B, ...]`` by name.
+    ``more`` is what the policy observes besides, ``[T, B, ...]`` by name, ``past`` its observations of the control
+    steps before, the oldest first.
     """
 
     image: Tensor
@@ -45,16 +48,12 @@ class ImaginedRollouts:
     action: Tensor | None = None
     probability: Tensor | None = None
     more: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    past: Sequence[PolicyObs] = ()
 
-
-def observation(obs: dict, rows: np.ndarray, more: Sequence[str]) -> PolicyObs:
-    """Take ``rows`` of a vector environment's observation; ``more`` names what the policy observes besides."""
-    return PolicyObs(
-        image=torch.from_numpy(obs["image"][rows]),
-        command=torch.from_numpy(obs["command"][rows]),
-        instruction=[obs["instruction"][row] for row in rows],
-        more={name: torch.from_numpy(obs[name][rows]) for name in more},
-    )
+    def observed(self, chunk: Tensor, row: Tensor) -> PolicyObs:
+        """Return what the policy observed before chunks ``chunk`` of rollouts ``row``, int64 ``[M]``."""
+        obs = PolicyObs(self.image, self.command, self.instruction, self.more, self.past)
+        return obs.take(lambda value: value[chunk, row], [self.instruction[r] for r in row.tolist()])
 
 
 def imagine_rollouts(
@@ -68,48 +67,63 @@ def imagine_rollouts(
 ) -> ImaginedRollouts:
     """Act with the policy in imagination until every row succeeded or reached its horizon.
 
-    ``env`` has a row for each rollout, and autoreset off. ``starts`` holds one start state per group, ``group_size``
-    the rollouts per start, or of each one. ``seed`` is the root of this batch's draws of the policy and the model.
-    Raises SettingError (the policy observes what the environment does not show).
+    ``env`` has a row for each rollout, autoreset off, and the observations that the policy wants. ``starts`` holds one
+    start state per group, ``group_size`` the rollouts per start, or of each one. ``seed`` is the root of this batch's
+    draws of the policy and the model. Raises SettingError (the policy observes what the environment does not show).
     """
     require_named(policy.more, env.world_model.more)
+    if policy.n_obs_steps > env.n_obs_steps:
+        raise SettingError(
+            f"the policy observes {policy.n_obs_steps} control steps, and the environment keeps {env.n_obs_steps}; make it with "
+            f"n_obs_steps={policy.n_obs_steps}"
+        )
     sizes = [group_size] * len(starts) if isinstance(group_size, int) else group_size
     records = [record for record, size in zip(starts, sizes, strict=True) for _ in range(size)]
     group = torch.arange(len(starts)).repeat_interleave(torch.tensor(sizes))
-    obs, _ = env.reset(seed=seed, options={"records": records})
+    env.reset(seed=seed, options={"records": records})
     running = np.ones(env.num_envs, bool)
     success = np.zeros(env.num_envs, bool)
     chunks: list[tuple[PolicyObs, Chunk, np.ndarray]] = []
     probability: list[Tensor] = []
     everyone = np.arange(env.num_envs)
     waiting = np.clip(np.float32(0), *policy.actions.bounds)  # of rows that are over: any action in range
+
+    def observed(rows: np.ndarray) -> PolicyObs:
+        return policy_obs(env.observed(rows), [records[row].instruction for row in rows], policy)
+
     correlated_noise = exploration.correlated_noise(row_streams(seed, ["habit"], env.num_envs), policy.actions.size)
     while running.any():
         rows = np.flatnonzero(running)
         generators = [stream(seed, "policy", int(row), len(chunks)) for row in rows]
         with torch.no_grad():
             chunk = policy.act(
-                observation(obs, rows, policy.more),
+                observed(rows),
                 generators=generators,
                 temperature=exploration.temperature,
                 correlated_noise=correlated_noise and correlated_noise.select(torch.from_numpy(rows)),
             )
         chunk = Chunk(chunk.action.cpu(), chunk.token.cpu(), chunk.logp.cpu())
-        chunks.append((observation(obs, everyone, policy.more), chunk, rows))
+        chunks.append((observed(everyone), chunk, rows))
         action = np.tile(waiting, (env.num_envs, chunk.action.shape[1], 1))
         action[rows] = chunk.action.numpy()
-        obs, reward, terminated, truncated, info = env.chunk_step(action)
+        _, reward, terminated, truncated, info = env.chunk_step(action)
         probability.append(torch.from_numpy(info["success_prob"]))
         success |= reward > 0
         running &= ~(terminated | truncated)
-    end = observation(obs, everyone, policy.more)
-    return _stack(chunks, records, group, success, end, torch.stack(probability))
+    return _stack(chunks, records, group, success, observed(everyone), torch.stack(probability))
 
 
 def _scatter(value: Tensor, rows: np.ndarray, total: int) -> Tensor:
     full = torch.zeros((total, *value.shape[1:]), dtype=value.dtype)
     full[torch.from_numpy(rows)] = value
     return full
+
+
+def _stacked(seen: Sequence[PolicyObs]) -> PolicyObs:
+    more = {name: torch.stack([obs.more[name] for obs in seen]) for name in seen[0].more}
+    past = tuple(_stacked(steps) for steps in zip(*(obs.past for obs in seen), strict=True))
+    image, command = (torch.stack([getattr(obs, name) for obs in seen]) for name in ("image", "command"))
+    return PolicyObs(image, command, seen[0].instruction, more, past)
 
 
 def _stack(
@@ -123,10 +137,12 @@ def _stack(
     def stacked(name: str) -> Tensor:
         return torch.stack([_scatter(getattr(chunk, name), r, len(records)) for _, chunk, r in chunks])
 
+    seen = _stacked([obs for obs, *_ in chunks])
     return ImaginedRollouts(
-        image=torch.stack([seen.image for seen, *_ in chunks]),
-        command=torch.stack([seen.command for seen, *_ in chunks]),
-        more={name: torch.stack([seen.more[name] for seen, *_ in chunks]) for name in end.more},
+        image=seen.image,
+        command=seen.command,
+        more=seen.more,
+        past=seen.past,
         instruction=tuple(record.instruction for record in records),
         token=stacked("token"),
         logp=stacked("logp"),

@@ -191,9 +191,9 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         return hide_actions(nothing, state.instruction, torch.ones(state.rows, dtype=torch.bool, device=self.device))
 
     @torch.no_grad()
-    def decode_last(self, state: VideoState) -> Tensor:
-        """Decode the newest frame of each row: uint8 ``[B, V Y, X, 3]``."""
-        return self.decode(state.memory[:, -1:], state.first)[:, 0]
+    def decode_newest(self, state: VideoState, count: int) -> Tensor:
+        """Decode the newest ``count`` frames of each row: uint8 ``[B, count, V Y, X, 3]``."""
+        return self.decode(state.memory[:, -count:], state.first)
 
     @torch.no_grad()
     def decode(self, latent: Tensor, first: Tensor) -> Tensor:

@@ -155,9 +155,9 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
         return self.success.find(features, instruction)
 
     @torch.no_grad()
-    def decode_last(self, state: WanState) -> Tensor:
-        """Return the newest frame of each row: uint8 ``[B, Y, X, 3]``."""
-        return state.memory[:, -1]
+    def decode_newest(self, state: WanState, count: int) -> Tensor:
+        """Return the newest ``count`` frames of each row: uint8 ``[B, count, Y, X, 3]``."""
+        return state.memory[:, -count:]
 
     @torch.no_grad()
     def decode(self, latent: Tensor, first: Tensor) -> Tensor:
