@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from worldrl.core.interfaces import Policy
+from worldrl.core.interfaces import Policy, WorldModel
+from worldrl.core.observation import COMMAND
 from worldrl.core.types import CorrelatedNoise, ResetRecord
 from worldrl.policies.exploration import Exploration
 from worldrl.rewards.success import debounced_score
@@ -45,20 +46,21 @@ class Candidates:
         rows, length = len(given), self.model.chunk_length
         constant = [self.stream("constant", n) for n in range(rows)]
         noise = exploration and exploration.correlated_noise(constant, self.policy.actions.size)
-        state, shown = self.model.start([self.record]).select(torch.zeros(rows, dtype=torch.int64)), self._first(rows)
+        world = self._world
+        state, shown = world.start([self.record]).select(torch.zeros(rows, dtype=torch.int64)), self._first(rows)
         plans, probabilities, imagined = list[Tensor](), list[Tensor](), None
         for chunk in range(self.chunks):
             parts = [actions[chunk * length : (chunk + 1) * length] for actions in given]
             if all(len(part) == length for part in parts):
                 chosen = torch.stack(parts)
             else:
-                recent = shown if imagined is None else after_chunk(shown, self.model, state, imagined)
+                recent = shown if imagined is None else after_chunk(shown, world, state, imagined)
                 chosen = self._policy_chunk(chunk, recent, exploration, noise)
                 for n, part in enumerate(parts):
                     chosen[n, : len(part)] = part
             plans.append(chosen)
             world_noise = [self.stream("noise", chunk) for _ in given]
-            state, imagined = self.model.imagine(state, chosen, generators=world_noise)
+            state, imagined = world.imagine(state, chosen, generators=world_noise)
             probabilities.append(imagined.success_prob)
         probability = torch.cat(probabilities, dim=1)[:, : self.frames]
         score = debounced_score(probability.float().cpu().numpy(), self.model.config.outcome.debounce)
@@ -67,6 +69,10 @@ class Candidates:
     def score(self, plans: Tensor) -> Tensor:
         """Score whole plans ``[N, T, A]``."""
         return self.imagine(list(plans))[1]
+
+    @property
+    def _world(self) -> WorldModel:
+        return self.model  # of either kind: a state belongs to the model that made it
 
     def _first(self, rows: int) -> Recent:
         """The real observation, in every row; a planned policy observes one at a time."""
