@@ -8,11 +8,11 @@ RUN apt-get update \
 ENV MUJOCO_GL=egl
 
 RUN useradd --create-home worldrl
-COPY --chown=worldrl . /home/worldrl/worldrl
+COPY --chown=worldrl . /opt/worldrl
 USER worldrl
-WORKDIR /home/worldrl/worldrl
+WORKDIR /opt/worldrl
 RUN python -m venv .venv && .venv/bin/pip install --no-cache-dir -c constraints.txt -e .
-ENV PATH=/home/worldrl/worldrl/.venv/bin:$PATH
+ENV PATH=/opt/worldrl/.venv/bin:$PATH
 RUN worldrl doctor
 
 ENTRYPOINT ["worldrl"]

@@ -128,7 +128,7 @@ TURNING = {
     "rewards/execution_critic.py": 1,  # two halves of the plans
     "rewards/motion/acceptance.py": 1,  # clips in the order of time, reversed
     "rollout/imagined/reset_store.py": 1,  # steps of time
-    "rollout/real/execution.py": 1,  # steps of time
+    "rollout/real/execution.py": 2,  # steps of time
     "rollout/suites/batched_arm.py": 1,  # bodies of a chain
     "jobs/world_model/report.py": 1,  # an order of rows
     "reproductions/edge_of_reach/plane.py": 1,  # two coordinates

@@ -383,7 +383,7 @@ def test_improvement_is_made_of_the_parts_that_settings_name(monkeypatch, tmp_pa
         policy=lambda folder: None,
         finish=lambda *a: None,
     )
-    learner = SimpleNamespace(save=lambda *a, **k: None, chunk_length=4, more=())
+    learner = SimpleNamespace(save=lambda *a, **k: None, chunk_length=4, more=(), n_obs_steps=1)
     world = SimpleNamespace(folder=tmp_path, model=SimpleNamespace(more=()), rule=None)
     policy = SimpleNamespace(folder=tmp_path, copy=lambda: learner)
     vla_stages.improved_policy(loop, 1, SimpleNamespace(episodes=[]), policy, world, [])

@@ -11,8 +11,7 @@ import pytest
 from worldrl.core.errors import SettingError, WorkerError
 from worldrl.core.image_fit import Fit, ImageFit
 from worldrl.evaluation.policy.protocol import suite_protocol
-from worldrl.jobs.benchmark import films
-from worldrl.jobs.benchmark.benchmark import BenchmarkSettings
+from worldrl.recipes.suites import opening
 from worldrl.rollout.agents.actors import ExpertActor
 from worldrl.rollout.real.specs import EpisodeSpec
 from worldrl.rollout.suites.episodes import Rules, play_episodes
@@ -120,15 +119,15 @@ def test_images_get_another_size_as_in_the_policys_training(tmp_path, monkeypatc
             named = find_suite("robotwin_clean").conventions(pool.suite, shadows=True, assets_note="")[1]["picture"]
         assert (image.shape, int((image[:, 8, 0] == 10).sum())) == ((16, 16, 3), rows)
         assert named == "16 by 16 pixels" + ("" if fit is Fit.stretch else f", {fit}")
-    monkeypatch.setattr(films, "policy_facts", lambda _: SimpleNamespace(cameras=("head",)))
-    monkeypatch.setattr(films.RobotSide, "served", lambda _: SimpleNamespace(fit=Fit.crop))
-    asked = [
-        films.fit_of(BenchmarkSettings(policy=policy), side, find_suite(suite))
-        for policy, side, suite in (
-            ("p", 16, "robotwin_clean"), ("p", 0, "robotwin_clean"), ("expert", 16, "robotwin_clean"), ("p", 16, "maniskill"),
-        )
-    ]  # fmt: skip
-    assert asked == [Fit.crop, *[Fit.stretch] * 3]
+    sees = SimpleNamespace(cameras=("head",), picture=(16, 16))
+    monkeypatch.setattr(opening.RobotSide, "served", lambda _: SimpleNamespace(fit=Fit.crop))
+    for facts_of, suite, wanted in (
+        (sees, "robotwin_clean", Fit.crop),
+        (SimpleNamespace(cameras=(), picture=None), "robotwin_clean", Fit.stretch),
+        (sees, "maniskill", Fit.stretch),
+    ):
+        monkeypatch.setattr(opening, "policy_facts", lambda _, found=facts_of: found)
+        assert opening.fit_for(find_suite(suite), Path("p")) is wanted
 
 
 def test_a_broken_installation_is_not_taken_for_bad_luck_with_seeds(tmp_path):
