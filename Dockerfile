@@ -7,12 +7,12 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 ENV MUJOCO_GL=egl
 
-RUN useradd --create-home worldrl
-COPY --chown=worldrl . /opt/worldrl
+RUN useradd --create-home worldrl && mkdir /worldrl && chown worldrl /worldrl
+COPY --chown=worldrl . /worldrl
 USER worldrl
-WORKDIR /opt/worldrl
+WORKDIR /worldrl
 RUN python -m venv .venv && .venv/bin/pip install --no-cache-dir -c constraints.txt -e .
-ENV PATH=/opt/worldrl/.venv/bin:$PATH
+ENV PATH=/worldrl/.venv/bin:$PATH
 RUN worldrl doctor
 
 ENTRYPOINT ["worldrl"]
