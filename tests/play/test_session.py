@@ -1,6 +1,7 @@
 """Unit under test: ``worldrl/play/session.py`` and ``worldrl/play/messages.py``, without any web package."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -134,6 +135,24 @@ def test_the_policy_drives_from_what_is_imagined(make_worlds, make_session, tiny
     assert list(seen[1].instruction) == [start.record.instruction]
     session.undo(0)
     same_chunk(session.follow_policy(), chunk)
+
+
+def test_a_policy_of_several_observations_sees_the_last_control_steps(
+    make_worlds, make_session, make_world_model, tiny_policy
+):
+    policy, seen, model = tiny_policy(), [], make_world_model(frame_stride=1, memory_frames=3)
+    act, policy.n_obs_steps = policy.act, 2
+    policy.act = lambda obs, **given: seen.append(obs) or act(replace(obs, past=()), **given)
+    session = make_session(make_worlds(model, policy))
+    start = session.start("PickRedCube", 0)
+    session.follow_policy()
+    session.follow_policy()
+    (first,), (last,) = (obs.past for obs in seen)
+    assert (first.image[0].numpy() == start.record.reference).all()
+    chunk = session.chunks[0]
+    assert (last.image[0].numpy() == chunk.sheets[-2]).all()
+    assert (seen[1].image[0].numpy() == chunk.sheets[-1]).all()
+    assert torch.equal(last.command[0], chunk.imagined.command[0, -2])
 
 
 def test_readings_are_of_the_models_frames(session, monkeypatch):

@@ -1,8 +1,10 @@
 """Fixtures of the rollout tests: small environments, a random policy, and an environment with planned accidents."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -69,3 +71,17 @@ def no_orphans(started):
 
 def running(started):
     return [process.pid for process in started if process._process.poll() is None]
+
+
+@pytest.fixture(scope="module")
+def two_view_episodes(push_episodes):
+    """Pushing with a wrist camera, the mirrored scene, and a drawn measured state."""
+    return [
+        replace(
+            e,
+            frames=np.concatenate([e.frames, e.frames[:, :, ::-1]], axis=1),
+            cameras=("scene", "wrist"),
+            state=np.random.default_rng(n).normal(size=e.state.shape).astype(np.float32),
+        )
+        for n, e in enumerate(push_episodes)
+    ]

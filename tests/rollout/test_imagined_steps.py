@@ -59,22 +59,9 @@ def make_model(make_world_model):
     return make
 
 
-@pytest.fixture(scope="module")
-def episodes(push_episodes):
-    return [
-        replace(
-            e,
-            frames=np.concatenate([e.frames, e.frames[:, :, ::-1]], axis=1),
-            cameras=("scene", "wrist"),
-            state=np.random.default_rng(n).normal(size=e.state.shape).astype(np.float32),
-        )
-        for n, e in enumerate(push_episodes)
-    ]
-
-
-def records_of(model, episodes, step):
+def records_of(model, two_view_episodes, step):
     layout = {"memory_frames": model.memory_frames, "frame_stride": model.frame_stride, "more": MORE}
-    return [record_at(e, step, source="x", **layout) for e in episodes[:2]]
+    return [record_at(e, step, source="x", **layout) for e in two_view_episodes[:2]]
 
 
 @pytest.fixture
@@ -93,9 +80,9 @@ def watched(make_model, monkeypatch):
 
 
 @pytest.mark.parametrize("by", ["environment", "rows"])
-def test_the_policy_observes_the_models_last_two_frames(watched, episodes, tiny_policy, by):
+def test_the_policy_observes_the_models_last_two_frames(watched, two_view_episodes, tiny_policy, by):
     model, chunks = watched
-    policy, records = Recalling(tiny_policy()), records_of(model, episodes, 4)
+    policy, records = Recalling(tiny_policy()), records_of(model, two_view_episodes, 4)
     if by == "environment":
         env = imagined_env(model, ResetStore(records), RULE, rows=2, horizon=HORIZON, n_obs_steps=2)
         rollouts = imagine_rollouts(env, policy, records, group_size=1, seed=0, exploration=Exploration())
@@ -109,7 +96,7 @@ def test_the_policy_observes_the_models_last_two_frames(watched, episodes, tiny_
     else:
         imagine_policy_rows(model, policy, records, 12, seed=0, exploration=Exploration())
     first, *later = policy.seen
-    for row, episode in enumerate(episodes[:2]):
+    for row, episode in enumerate(two_view_episodes[:2]):
         for obs, step in ((first.past[0], 3), (first, 4)):
             assert np.array_equal(obs.image[row], episode.view("scene")[step])
             assert np.array_equal(obs.more["wrist_image"][row], episode.view("wrist")[step])
@@ -126,9 +113,9 @@ def test_the_policy_observes_the_models_last_two_frames(watched, episodes, tiny_
         assert not torch.equal(obs.past[0].command, obs.command)
 
 
-def test_at_an_episodes_start_the_first_observation_stands_for_those_before(make_model, episodes, tiny_policy):
+def test_at_an_episodes_start_the_first_observation_stands_for_those_before(make_model, two_view_episodes, tiny_policy):
     model, policy = make_model(), Recalling(tiny_policy())
-    imagine_policy_rows(model, policy, records_of(model, episodes, 0), 4, seed=0, exploration=Exploration())
+    imagine_policy_rows(model, policy, records_of(model, two_view_episodes, 0), 4, seed=0, exploration=Exploration())
     (obs,) = policy.seen
     (before,) = obs.past
     for name in ("image", "command"):
@@ -136,9 +123,9 @@ def test_at_an_episodes_start_the_first_observation_stands_for_those_before(make
     assert all(torch.equal(before.more[name], obs.more[name]) for name in MORE)
 
 
-def test_observations_older_than_a_chunk_stay_those_that_were_shown(make_model, episodes):
+def test_observations_older_than_a_chunk_stay_those_that_were_shown(make_model, two_view_episodes):
     model = make_model(memory_frames=6)
-    records = records_of(model, episodes, 8)
+    records = records_of(model, two_view_episodes, 8)
     before = recorded(records, MORE, 6)
     action = torch.full((2, 4, 7), 0.1)
     state, imagined = model.imagine(model.start(records), action, generators=[torch.Generator() for _ in records])
@@ -149,9 +136,9 @@ def test_observations_older_than_a_chunk_stay_those_that_were_shown(make_model, 
     assert torch.equal(after["command"][:, 2:], imagined.command)
 
 
-def test_a_stored_state_continues_with_the_observations_before(make_model, episodes):
+def test_a_stored_state_continues_with_the_observations_before(make_model, two_view_episodes):
     model = make_model()
-    store = ResetStore(records_of(model, episodes, 4))
+    store = ResetStore(records_of(model, two_view_episodes, 4))
     env, other = (imagined_env(model, store, RULE, rows=2, horizon=HORIZON, n_obs_steps=2) for _ in range(2))
     everyone, action = np.arange(2), np.full((2, 4, 7), 0.1, np.float32)
     for one in (env, other):
@@ -166,13 +153,13 @@ def test_a_stored_state_continues_with_the_observations_before(make_model, episo
 
 
 def test_log_probabilities_of_two_observations_are_reproduced_from_what_was_stored(
-    make_world_model, episodes, tmp_path
+    make_world_model, two_view_episodes, tmp_path
 ):
     folder = fake.publish(tmp_path / "diffusion", type="diffusion", n_obs_steps=2)
     launch = Launch("fake policy", sys.executable, f"{FAKE}:Fake", {"folder": str(folder)})
     model = make_world_model(frame_stride=1)
     layout = {"memory_frames": model.memory_frames, "frame_stride": 1}
-    store = ResetStore([record_at(e, 4, source="x", **layout) for e in episodes])
+    store = ResetStore([record_at(e, 4, source="x", **layout) for e in two_view_episodes])
     env = imagined_env(model, store, RULE, rows=4, horizon=HORIZON, n_obs_steps=2)
     policy = LerobotPolicy(read_lerobot_folder(folder), launch)
     try:
@@ -191,18 +178,20 @@ def test_log_probabilities_of_two_observations_are_reproduced_from_what_was_stor
         policy.close()
 
 
-def test_a_model_that_imagines_or_remembers_too_few_frames_is_refused_by_setting(make_model, episodes, tiny_policy):
+def test_a_model_that_imagines_or_remembers_too_few_frames_is_refused_by_setting(
+    make_model, two_view_episodes, tiny_policy
+):
     policy = Recalling(tiny_policy())
     for dynamics, setting in (({"frame_stride": 2}, "frame_stride=1"), ({"memory_frames": 1}, "memory_frames=2")):
         model = make_model(**dynamics)
-        records = records_of(model, episodes, 4)
+        records = records_of(model, two_view_episodes, 4)
         named = rf"^the policy observes 2 .*; train one with world_model\.dynamics\.{setting}$"
         with pytest.raises(SettingError, match=named):
             imagine_policy_rows(model, policy, records, 4, seed=0, exploration=Exploration())
         with pytest.raises(SettingError, match=named):
             imagined_env(model, ResetStore(records), RULE, rows=2, horizon=HORIZON, n_obs_steps=2)
     model = make_model()
-    records = records_of(model, episodes, 4)
+    records = records_of(model, two_view_episodes, 4)
     env = imagined_env(model, ResetStore(records), RULE, rows=2, horizon=HORIZON)
     with pytest.raises(SettingError, match="make it with n_obs_steps=2"):
         imagine_rollouts(env, policy, records, group_size=1, seed=0, exploration=Exploration())

@@ -41,24 +41,11 @@ def model(make_world_model):
         return VideoWorldModel(config, plain.embodiment).eval()
 
 
-@pytest.fixture(scope="module")
-def episodes(push_episodes):
-    return [
-        replace(
-            e,
-            frames=np.concatenate([e.frames, e.frames[:, :, ::-1]], axis=1),
-            cameras=("scene", "wrist"),
-            state=np.random.default_rng(n).normal(size=e.state.shape).astype(np.float32),
-        )
-        for n, e in enumerate(push_episodes)
-    ]
-
-
 @pytest.fixture
-def make_env(model, episodes):
+def make_env(model, two_view_episodes):
     def make(world_model=model, more=MORE):
         layout = {"memory_frames": world_model.memory_frames, "frame_stride": world_model.frame_stride}
-        records = [record_at(e, 4, source="x", more=more, **layout) for e in episodes]
+        records = [record_at(e, 4, source="x", more=more, **layout) for e in two_view_episodes]
         rule = SuccessRule(0.99, 2)
         return WorldModelVecEnv(
             world_model, ResetStore(records), rule, num_envs=2, horizon=16, autoreset_mode="Disabled"
@@ -68,24 +55,24 @@ def make_env(model, episodes):
 
 
 @pytest.fixture
-def make_policy(episodes):
+def make_policy(two_view_episodes):
     def make(cameras=("image", "wrist_image"), state="measured"):
         small = {"image_size": 16, "chunk_length": 4, "bins": 5, "width": 8, "blocks": 1, "keypoints": 2}
         config = TokenPolicyConfig(**small, text_width=8, hidden=16, cameras=list(cameras), state=state)
         with initial_weights(0, "policy"):
-            return TokenPolicy(config, PolicyStatistics.from_episodes(episodes)).eval()
+            return TokenPolicy(config, PolicyStatistics.from_episodes(two_view_episodes)).eval()
 
     return make
 
 
-def test_the_first_observation_is_the_recorded_one_and_later_ones_are_the_models(model, make_env, episodes):
+def test_the_first_observation_is_the_recorded_one_and_later_ones_are_the_models(model, make_env, two_view_episodes):
     env = make_env()
     assert env.single_observation_space["wrist_image"].shape == (16, 16, 3)
     assert env.single_observation_space["state"].shape == (8,)
     obs, _ = env.reset(options={"records": env.store.records[:2]})
     assert obs in env.observation_space
     for row in range(2):
-        episode = episodes[2 * row + 1]  # of the first task by name
+        episode = two_view_episodes[2 * row + 1]  # of the first task by name
         assert np.array_equal(obs["image"][row], episode.view("scene")[4])
         assert np.array_equal(obs["wrist_image"][row], episode.view("wrist")[4])
         assert np.array_equal(obs["state"][row], episode.state[4])

@@ -1,7 +1,7 @@
 """The local web server of ``worldrl play``: one page, and a websocket for each tab.
 
 A tab has a session of its own, named by a token in the page's address. A tab that lost its socket connects again with
-the token and continues. Another tab with the same token takes the session over, and the first one is told so.
+the token and continues. Another tab with the same token takes the session over, and the first one shows that.
 Computation runs in threads, one request of a session after the other.
 """
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -23,11 +24,12 @@ from numpy.typing import NDArray
 from worldrl.core.embodiment import Embodiment
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.interfaces import Policy
-from worldrl.core.observation import IMAGE, STATE, images_among, split_views, stack_views
+from worldrl.core.observation import STATE, images_among, stack_views
 from worldrl.core.rng import stream
 from worldrl.core.types import Imagined, PolicyObs, ResetRecord, first_frames
 from worldrl.evaluation.world_model.rollout_error import decibels, pixel_error
 from worldrl.rewards.success import SuccessRule, success_step
+from worldrl.rollout.imagined.recent import after_chunk, policy_obs, recorded
 from worldrl.rollout.imagined.reset_store import initial_record
 from worldrl.rollout.real.slots import EnvSlot, Observed
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
@@ -186,7 +188,7 @@ class Session:
             raise SettingError("policy: none was given; start worldrl play again with policy=FOLDER")
         noise = [stream(self.worlds.seed, "play", "policy", len(self.chunks))] if policy.needs_noise else None
         with torch.inference_mode():
-            decided = policy.act(self._shown(), generators=noise, temperature=0.0 if noise else 1.0)
+            decided = policy.act(self._shown(policy), generators=noise, temperature=0.0 if noise else 1.0)
         return self._advance(policy.actions.within(decided.action[0].float().cpu().numpy()), POLICY)
 
     def undo(self, keep: int) -> None:
@@ -214,35 +216,30 @@ class Session:
             raise SettingError(
                 f"this drive has {len(self.chunks)} chunks, and memory keeps no more; save it, then undo or reset"
             )
+        now = self.chunks[-1] if self.chunks else start
         executing = self.worlds.simulator.submit(self._execute, actions)
-        try:
+        with ExitStack() as failed:
+            failed.callback(
+                self._restore, now.physics
+            )  # MuJoCo has moved, and must not where the world model could not
             # The noise of `worldrl imagine`: the same actions give the same images there.
             noise = [stream(self.worlds.seed, "replay", 0, len(self.chunks))]
-            before = self.chunks[-1].world if self.chunks else start.world
-            world, imagined = model.imagine(before, torch.from_numpy(actions[None]), generators=noise)
+            world, imagined = model.imagine(now.world, torch.from_numpy(actions[None]), generators=noise)
             sheets = model.decode(imagined.latent, first_frames([start.record]))[0].cpu().numpy()
             observed, physics = executing.result()
-        except Exception:
-            self._restore(self.chunks[-1].physics if self.chunks else start.physics)
-            raise
+            failed.pop_all()
         seconds = time.perf_counter() - began_s
         chunk = Chunk(actions, by, sheets, imagined, world, observed, physics, self.worlds.images, seconds)
         self.chunks.append(chunk)
         return chunk
 
-    def _shown(self) -> PolicyObs:
+    def _shown(self, policy: Policy) -> PolicyObs:
         """What is imagined now, as a policy observes it."""
-        record, more = self.begun.record, self.worlds.model.more
-        sheet, command, state = record.memory[-1], record.command, record.state
-        if self.chunks:
-            last = self.chunks[-1]
-            sheet, command = last.sheets[-1], last.imagined.command[0, -1].cpu().numpy()
-            state = None if last.imagined.state is None else last.imagined.state[0, -1].float().cpu().numpy()
-        shown = split_views(torch.from_numpy(sheet[None]), more)
-        if state is not None:
-            shown[STATE] = torch.from_numpy(state[None])
-        image, told = shown.pop(IMAGE), torch.from_numpy(np.asarray(command, np.float32)[None])
-        return PolicyObs(image, told, [record.instruction], more=shown)
+        record, model = self.begun.record, self.worlds.model
+        recent = recorded([record], model.more, policy.n_obs_steps)
+        for chunk in self.chunks[-policy.n_obs_steps :]:
+            recent = after_chunk(recent, model, chunk.world, chunk.imagined)
+        return policy_obs(recent, [record.instruction], policy)
 
     # -- in the simulator's thread ---------------------------------------------------------------------------
 

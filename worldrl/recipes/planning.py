@@ -89,12 +89,12 @@ def _differing(facts: PolicyFacts, world_model: str) -> list[tuple[str, Any, Any
     return [(what, own, others) for what, own, others, fits in pairs if not fits]
 
 
-def planning_metrics(planner: Planner | None, found: Sequence[PlannedChunks | None]) -> dict[str, Any]:
-    """What a result says of the planner, from its episodes; nothing without one.
+def planning_metrics(planner: str, found: Sequence[PlannedChunks | None]) -> dict[str, Any]:
+    """What a result says of the planner of this name, from its episodes; nothing of ``none``.
 
     Recorded episodes keep no time, so ``seconds_per_chunk`` is of the others, None without any.
     """
-    if planner is None:
+    if planner == NONE:
         return {}
     counted = [one for one in found if one is not None]
     timed = [one for one in counted if one.seconds is not None]
@@ -103,7 +103,7 @@ def planning_metrics(planner: Planner | None, found: Sequence[PlannedChunks | No
     chunks = sum(one.planned + one.alone for one in timed)
     return {
         "planning": {
-            "planner": planner.name,
+            "planner": planner,
             "planned": planned,
             "alone": alone,
             "seconds_per_chunk": seconds / chunks if chunks else None,

@@ -50,7 +50,7 @@ class MetricLog:
         self.path = run_folder / "metrics.jsonl"
         run_folder.mkdir(parents=True, exist_ok=True)
         self._drop(lambda line: False)  # a kill may have left half a line
-        self._tracker = open_tracker(tracker, run_folder, read_metrics(run_folder))
+        self._tracker = open_tracker(tracker, run_folder, lambda: read_metrics(run_folder))
         self._stream = self._open()
 
     def write(self, series: str, step: int, values: Mapping[str, Any]) -> None:

@@ -49,8 +49,8 @@ class Tracker:
         """End it."""
 
 
-def open_tracker(name: TrackerName, run_folder: Path, lines: Sequence[Mapping[str, Any]]) -> Tracker:
-    """Open a run's tracker; ``lines`` are those of ``metrics.jsonl``, before anything is truncated.
+def open_tracker(name: TrackerName, run_folder: Path, read: Callable[[], Sequence[Mapping[str, Any]]]) -> Tracker:
+    """Open a run's tracker; ``read`` gives the lines of ``metrics.jsonl``, before anything is truncated.
 
     MissingExtraError where its package is not installed; SettingError where the service refuses.
     """
@@ -60,7 +60,7 @@ def open_tracker(name: TrackerName, run_folder: Path, lines: Sequence[Mapping[st
         case TrackerName.tensorboard:
             return _TensorBoard(run_folder / name)
         case TrackerName.wandb | TrackerName.trackio:
-            return _Service(name, run_folder, lines)
+            return _Service(name, run_folder, read())
 
 
 def belongs(name: str, series: str) -> bool:

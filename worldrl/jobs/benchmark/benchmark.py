@@ -36,13 +36,14 @@ from worldrl.jobs.benchmark.films import (
     film_failures,
     identity_of,
     open_external,
+    planner_for,
     recycle_after_of,
 )
 from worldrl.jobs.benchmark.plan import BenchmarkPlan, plan_metrics, plan_rows, show_plan, write_plan
 from worldrl.jobs.benchmark.report import EMBEDDED, EXPERT, RECORDINGS, Measured, report_page
 from worldrl.jobs.benchmark.tables import protocol_line, write_tables
 from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, say_assets, show, video_writer
-from worldrl.recipes.planning import PLANNER, planner_of, planning_metrics, say_planning
+from worldrl.recipes.planning import PLANNER, planning_metrics, say_planning
 from worldrl.recipes.run import choose_tasks, open_run
 from worldrl.recipes.suites.opening import OpenSuite
 from worldrl.rollout.agents.policy_folder import is_agent, policy_facts
@@ -224,15 +225,14 @@ def measure(
     settings: BenchmarkSettings, run: RunDirectory, device: str
 ) -> tuple[EvalResult, EpisodeTiming, dict[str, Any]]:
     """Measure on the suite of the settings."""
-    expert = settings.policy == EXPERT
-    planner = planner_of(settings, None if expert else settings.policy, latency=settings.latency)
+    planner = planner_for(settings)
     name, identity = with_planner(Path(settings.policy).name, identity_of(settings), planner)
     with (embedded if settings.suite == EMBEDDED else on_external_suite)(settings) as (player, protocol):
         trained = training_of(settings, protocol)
         comparison = sequential_comparison_of(settings, protocol)
         result = evaluate(
             player,
-            actor_of(settings, protocol, device),
+            actor_of(settings, protocol, device, planner),
             protocol,
             name=name,
             identity=identity,
@@ -241,7 +241,7 @@ def measure(
             on_recording=video_writer(run.path / RECORDINGS, protocol.control_hz) if settings.videos else None,
             comparison=comparison,
         )
-    planned = planning_metrics(planner, [outcome.planned for outcome in result.outcomes])
+    planned = planning_metrics(settings.planner, [outcome.planned for outcome in result.outcomes])
     return result, player.spent, {**planned, **player.facts, **trained, **undecided(comparison, result)}
 
 

@@ -27,6 +27,7 @@ from worldrl.recipes.suites.opening import OpenSuite, fit_for, open_suite
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, actor_to_json
 from worldrl.rollout.agents.policy_folder import is_agent, policy_facts
 from worldrl.rollout.agents.vector_agent import VectorActor, vector_facts
+from worldrl.rollout.planning.config import Planner
 from worldrl.rollout.real.episodes import Player, Result
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import EpisodeSpec
@@ -66,13 +67,20 @@ def cameras_of(settings: BenchmarkSettings, suite: Suite) -> tuple[str, ...]:
     return (suite.main_camera, *own)
 
 
-def actor_of(settings: BenchmarkSettings, protocol: EvalProtocol, device: str) -> AnyActor | VectorActor:
+def planner_for(settings: BenchmarkSettings) -> Planner | None:
+    """Open the planner around the measured policy; errors as of :func:`planner_of`."""
+    return planner_of(settings, None if settings.policy == EXPERT else settings.policy, latency=settings.latency)
+
+
+def actor_of(
+    settings: BenchmarkSettings, protocol: EvalProtocol, device: str, planner: Planner | None
+) -> AnyActor | VectorActor:
     """Who acts."""
     if settings.policy == EXPERT:
         return ExpertActor()
     if is_agent(folder := Path(settings.policy)):
         return agent_actor(folder, device)
-    return policy_actor(folder, protocol, device, planner_of(settings, settings.policy))
+    return policy_actor(folder, protocol, device, planner)
 
 
 def agent_actor(folder: Path, device: str) -> VectorActor:
@@ -115,7 +123,7 @@ def _play(
 ) -> Iterator[Result]:
     if not specs:
         return
-    actor = actor_of(settings, protocol, device)
+    actor = actor_of(settings, protocol, device, planner_for(settings))
     with _player(settings, protocol) as player:
         yield from player.play(
             [(spec, actor) for spec in specs], hold_steps=protocol.hold_steps, horizon=protocol.horizon

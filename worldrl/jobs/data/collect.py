@@ -24,7 +24,7 @@ from worldrl.jobs.data.collect_suite import check_settings, collecting_policy, r
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.token.policy import TokenPolicy, stored_actions
 from worldrl.recipes.evaluation_output import say_assets
-from worldrl.recipes.planning import PLANNER, planner_of, planning_metrics, say_planning
+from worldrl.recipes.planning import PLANNER, planning_metrics, say_planning
 from worldrl.recipes.run import DATASET, choose_tasks, open_run, rate_interval
 from worldrl.recipes.stages import imagined_plan
 from worldrl.recipes.world_model.start import weights_folder
@@ -33,7 +33,7 @@ from worldrl.rollout.planning.config import NONE, PlanningConfig
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.embedded import WRISTS, embedded_embodiment, main_camera
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
-from worldrl.rollout.real.specs import IMAGE_SIZES, EnvOptions, EpisodeSpec, PlannedChunks, require_styles
+from worldrl.rollout.real.specs import IMAGE_SIZES, PLANNED, EnvOptions, EpisodeSpec, PlannedChunks, require_styles
 from worldrl.rollout.suites.names import CLIP_ACTIONS, EMBEDDED, SUITE, SUITE_PYTHON, require_suite_name
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.world_models.loading import open_world_model
@@ -279,10 +279,8 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def planned(settings: CollectSettings, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What the result says of the planner; the time of recorded episodes is not kept."""
-    planner = planner_of(settings, settings.policy)
-    return planning_metrics(
-        planner, [PlannedChunks(**row["planned"], seconds=None) for row in rows if "planned" in row]
-    )
+    counts = [PlannedChunks(**row[PLANNED], seconds=None) for row in rows if PLANNED in row]
+    return planning_metrics(settings.planner, counts)
 
 
 def show(metrics: Mapping[str, Any], dataset: Path) -> None:

@@ -140,7 +140,7 @@ def measure(
             record_videos=settings.videos,
             on_recording=video_writer(run.path / "videos", protocol.control_hz),
         )
-        planned = planning_metrics(planner, [outcome.planned for outcome in result.outcomes])
+        planned = planning_metrics(settings.planner, [outcome.planned for outcome in result.outcomes])
         metrics = {**result.metrics(), **planned, **player.facts, **trained}
         run.write_result(metrics, seed=settings.seed, device=device, protocol_hash=protocol.hash)
 

@@ -82,7 +82,7 @@ class FilteredCloning:
     rollouts: int = 3072  # imagined in each cycle.
     rows: int = 128  # of those at once.
     group_size: int = 1  # rollouts from each start.
-    imagined_share: float = 0.7  # share of each gradient step's samples that is imagined; 0 imagines nothing.
+    imagined_share: float = 0.7  # share of each gradient step's samples that is imagined; 0 takes none.
     # share of them that is real: successes of the collection, of all rounds and sources. The rest are demonstrations.
     collected_share: float = 0.0
     # the improve step.
