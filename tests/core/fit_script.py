@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from worldrl.core.rng import stream
-from worldrl.core.storage.log import MetricLog
-from worldrl.core.storage.trackers import TrackerName
+from worldrl.core.storage.log import MetricLog, TrackerName
 from worldrl.core.training.ema import Ema
 from worldrl.core.training.fit import FitReport, fit
 from worldrl.core.training.optimizer import warmup_cosine

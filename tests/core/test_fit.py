@@ -10,8 +10,7 @@ from torch import nn
 from worldrl.core.errors import ArtefactError, NonFiniteError, SettingError
 from worldrl.core.rng import stream
 from worldrl.core.storage.checkpoint import load_checkpoint
-from worldrl.core.storage.log import MetricLog, read_metrics
-from worldrl.core.storage.trackers import TrackerName
+from worldrl.core.storage.log import MetricLog, TrackerName, read_metrics
 from worldrl.core.training.ema import Ema
 from worldrl.core.training.fit import fit
 from worldrl.core.training.optimizer import warmup_cosine

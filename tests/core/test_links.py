@@ -8,9 +8,8 @@ import pytest
 from worldrl.core.errors import RunDirectoryError, WorldrlError
 from worldrl.core.storage.atomic import atomic_folder, open_regular, open_to_append, write_file
 from worldrl.core.storage.lock import take_lock
-from worldrl.core.storage.log import MetricLog
+from worldrl.core.storage.log import MetricLog, TrackerName
 from worldrl.core.storage.run import RunDirectory
-from worldrl.core.storage.trackers import TrackerName
 from worldrl.data.lerobot.durable import append_durably, write_durably, writer_lock
 from worldrl.recipes.folder_lock import exclusive_folder
 

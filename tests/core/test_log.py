@@ -9,8 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from worldrl.core.errors import RunDirectoryError
 from worldrl.core.storage import log
-from worldrl.core.storage.log import MetricLog, Progress, console, in_worker, read_metrics
-from worldrl.core.storage.trackers import TrackerName
+from worldrl.core.storage.log import MetricLog, Progress, TrackerName, console, in_worker, read_metrics
 
 
 class Clock:

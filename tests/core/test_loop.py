@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from worldrl.core.storage.log import MetricLog, read_metrics
-from worldrl.core.storage.trackers import TrackerName
+from worldrl.core.storage.log import MetricLog, TrackerName, read_metrics
 from worldrl.core.training.loop import Training, every, repeat
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from worldrl.cli import default_run_dir, main
 from worldrl.core.errors import MissingExtraError, SettingError
-from worldrl.core.storage.log import MetricLog, read_metrics
-from worldrl.core.storage.trackers import TrackerName
+from worldrl.core.storage.log import MetricLog, TrackerName, read_metrics
 
 ROOT = Path(__file__).parents[2]
 SERVICES = (TrackerName.wandb, TrackerName.trackio)

@@ -9,8 +9,7 @@ import torch
 
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.storage.jsonfile import read_json
-from worldrl.core.storage.log import MetricLog
-from worldrl.core.storage.trackers import TrackerName
+from worldrl.core.storage.log import MetricLog, TrackerName
 from worldrl.recipes.motion import plan_critic, planned_execution
 from worldrl.recipes.motion.plan_critic import areas, learn_critic
 from worldrl.recipes.motion.planned_execution import (

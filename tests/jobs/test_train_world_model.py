@@ -8,8 +8,7 @@ import torch
 
 from worldrl.core.errors import ArtefactError, GateError, SettingError
 from worldrl.core.storage.learned import Learned
-from worldrl.core.storage.log import MetricLog
-from worldrl.core.storage.trackers import TrackerName
+from worldrl.core.storage.log import MetricLog, TrackerName
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.data.lerobot.writer import LeRobotWriter
 from worldrl.evaluation.world_model.gates import GateThresholds

@@ -8,8 +8,7 @@ import torch
 from worldrl.core.errors import SettingError
 from worldrl.core.storage.artefact import read_manifest
 from worldrl.core.storage.learned import Learned
-from worldrl.core.storage.log import MetricLog, read_metrics
-from worldrl.core.storage.trackers import TrackerName
+from worldrl.core.storage.log import MetricLog, TrackerName, read_metrics
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.data.lerobot.writer import LeRobotWriter
 from worldrl.jobs.vla import filtering as vla_trust

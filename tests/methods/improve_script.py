@@ -14,8 +14,7 @@ import torch
 
 from worldrl.core.embodiment import Embodiment
 from worldrl.core.rng import initial_weights, stream
-from worldrl.core.storage.log import MetricLog
-from worldrl.core.storage.trackers import TrackerName
+from worldrl.core.storage.log import MetricLog, TrackerName
 from worldrl.core.types import ResetRecord
 from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.rl import imagination

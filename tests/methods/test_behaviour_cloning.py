@@ -11,8 +11,7 @@ import torch
 from worldrl.core.actions import joint_targets
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
-from worldrl.core.storage.log import MetricLog
-from worldrl.core.storage.trackers import TrackerName
+from worldrl.core.storage.log import MetricLog, TrackerName
 from worldrl.core.types import Episode, PolicyObs
 from worldrl.methods.imitation.behaviour_cloning import token_loss, train_policy
 from worldrl.methods.imitation.config import BehaviourCloning

@@ -11,8 +11,7 @@ import torch
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.rng import stream
 from worldrl.core.storage.artefact import read_artefact
-from worldrl.core.storage.log import MetricLog, read_metrics
-from worldrl.core.storage.trackers import TrackerName
+from worldrl.core.storage.log import MetricLog, TrackerName, read_metrics
 from worldrl.data.offline.trajectories import from_episodes
 from worldrl.methods.offline.datasets.behaviour_actor import BehaviourActor
 from worldrl.methods.offline.datasets.behaviour_sac import (

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from worldrl.core.storage.log import MetricLog
-from worldrl.core.storage.trackers import TrackerName
+from worldrl.core.storage.log import MetricLog, TrackerName
 from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.rl.config import FilteredCloning, GrpoConfig
 from worldrl.methods.rl.imagination import imagined_env

@@ -8,8 +8,7 @@ import torch
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.core.statistics.intervals import wilson
-from worldrl.core.storage.log import MetricLog, read_metrics
-from worldrl.core.storage.trackers import TrackerName
+from worldrl.core.storage.log import MetricLog, TrackerName, read_metrics
 from worldrl.core.types import PolicyObs
 from worldrl.methods.imitation.behaviour_cloning import Source
 from worldrl.methods.imitation.config import BehaviourCloning

@@ -9,8 +9,7 @@ import torch
 from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream_seed
-from worldrl.core.storage.log import MetricLog, read_metrics
-from worldrl.core.storage.trackers import TrackerName
+from worldrl.core.storage.log import MetricLog, TrackerName, read_metrics
 from worldrl.core.types import PolicyObs
 from worldrl.methods.imitation.behaviour_cloning import Source, clone
 from worldrl.methods.imitation.config import BehaviourCloning

@@ -16,8 +16,7 @@ from torch.distributions import Normal
 
 from worldrl.core.errors import SettingError, WorkerError
 from worldrl.core.rng import row_streams, stream
-from worldrl.core.storage.log import MetricLog
-from worldrl.core.storage.trackers import TrackerName
+from worldrl.core.storage.log import MetricLog, TrackerName
 from worldrl.core.types import CorrelatedNoise, PolicyObs
 from worldrl.methods.imitation.lerobot_tuning import FineTuning, fine_tune
 from worldrl.methods.rl.config import GrpoConfig

@@ -10,8 +10,7 @@ import torch
 
 from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.rng import stream
-from worldrl.core.storage.log import MetricLog, read_metrics
-from worldrl.core.storage.trackers import TrackerName
+from worldrl.core.storage.log import MetricLog, TrackerName, read_metrics
 from worldrl.evaluation.world_model.rollout_error import padded_actions, replay
 from worldrl.rollout.imagined.reset_store import record_at
 from worldrl.world_models.video import outcome_training

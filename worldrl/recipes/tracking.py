@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from worldrl.core.storage.trackers import TrackerName
+from worldrl.core.storage.log import TrackerName
 from worldrl.settings import setting
 
 

@@ -9,8 +9,7 @@ import torch
 
 from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.rng import stream
-from worldrl.core.storage.log import MetricLog, read_metrics
-from worldrl.core.storage.trackers import TrackerName
+from worldrl.core.storage.log import MetricLog, TrackerName, read_metrics
 from worldrl.diffusion.sde import Denoising, RatioRule
 from worldrl.methods.alignment.align import MethodConfigs, align
 from worldrl.methods.alignment.branch_grpo import BranchGrpoConfig, by_depth

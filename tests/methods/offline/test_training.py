@@ -12,8 +12,7 @@ import torch
 from worldrl.core.errors import ArtefactError, NonFiniteError, SettingError
 from worldrl.core.interfaces import Logs
 from worldrl.core.rng import initial_weights, stream
-from worldrl.core.storage.log import MetricLog, read_metrics
-from worldrl.core.storage.trackers import TrackerName
+from worldrl.core.storage.log import MetricLog, TrackerName, read_metrics
 from worldrl.core.transitions import Transitions
 from worldrl.methods.offline.agent import Facts
 from worldrl.methods.offline.branches import BranchConfig, Branches

@@ -9,8 +9,7 @@ import torch
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
-from worldrl.core.storage.log import MetricLog
-from worldrl.core.storage.trackers import TrackerName
+from worldrl.core.storage.log import MetricLog, TrackerName
 from worldrl.methods.rl.config import GrpoConfig, PartNames
 from worldrl.methods.rl.control import EffectiveShare, KlStop
 from worldrl.methods.rl.grpo import train_grpo

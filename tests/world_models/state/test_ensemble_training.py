@@ -11,8 +11,7 @@ import torch
 
 from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.rng import initial_weights, stream
-from worldrl.core.storage.log import MetricLog, read_metrics
-from worldrl.core.storage.trackers import TrackerName
+from worldrl.core.storage.log import MetricLog, TrackerName, read_metrics
 from worldrl.core.transitions import Transitions
 from worldrl.world_models.state.config import EnsembleConfig, EnsembleTraining, Variant
 from worldrl.world_models.state.ensemble import Ensemble

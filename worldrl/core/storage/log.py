@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +21,6 @@ from rich.text import Text
 from worldrl.core.errors import RunDirectoryError
 from worldrl.core.storage.atomic import disk_errors, open_to_append, write_file
 from worldrl.core.storage.jsonfile import parse_json
-from worldrl.core.storage.trackers import TrackerName, belongs, open_tracker
 from worldrl.core.visible import visible
 
 WORKER_VARIABLE = "WORLDRL_WORKER"  # Set (to anything) in processes that must not draw progress
@@ -43,10 +43,21 @@ def console() -> Console:
     return _VisibleConsole(stderr=True)
 
 
+class TrackerName(StrEnum):
+    """Where curves are shown."""
+
+    tensorboard = "tensorboard"
+    wandb = "wandb"
+    trackio = "trackio"
+    none = "none"
+
+
 class MetricLog:
     """Scalars of a run, to ``metrics.jsonl`` and a tracker; RunDirectoryError, or what :func:`open_tracker` raises."""
 
     def __init__(self, run_folder: Path, tracker: TrackerName = TrackerName.tensorboard) -> None:
+        from worldrl.core.storage.trackers import open_tracker  # commands without curves need none
+
         self.path = run_folder / "metrics.jsonl"
         run_folder.mkdir(parents=True, exist_ok=True)
         self._drop(lambda line: False)  # a kill may have left half a line
@@ -63,6 +74,8 @@ class MetricLog:
 
     def truncate(self, series: str, step: int) -> None:
         """Forget the steps from ``step`` on of a series and of its sub-series (``series/...``)."""
+        from worldrl.core.storage.trackers import belongs
+
         self._stream.close()
         self._drop(lambda line: belongs(line["series"], series) and line["step"] >= step)
         self._stream = self._open()

@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,17 +19,9 @@ from worldrl.core.extras import require
 from worldrl.core.storage.jsonfile import read_record, write_json
 from worldrl.core.storage.run import CONFIG, stored_config
 
+TENSORBOARD, WANDB, TRACKIO = "tensorboard", "wandb", "trackio"
 PROJECT = "worldrl"
 """The services' project; ``WANDB_PROJECT`` names another."""
-
-
-class TrackerName(StrEnum):
-    """Where curves are shown."""
-
-    tensorboard = "tensorboard"
-    wandb = "wandb"
-    trackio = "trackio"
-    none = "none"
 
 
 class Tracker:
@@ -49,18 +40,14 @@ class Tracker:
         """End it."""
 
 
-def open_tracker(name: TrackerName, run_folder: Path, read: Callable[[], Sequence[Mapping[str, Any]]]) -> Tracker:
+def open_tracker(name: str, run_folder: Path, read: Callable[[], Sequence[Mapping[str, Any]]]) -> Tracker:
     """Open a run's tracker; ``read`` gives the lines of ``metrics.jsonl``, before anything is truncated.
 
     MissingExtraError where its package is not installed; SettingError where the service refuses.
     """
-    match name:
-        case TrackerName.none:
-            return Tracker()
-        case TrackerName.tensorboard:
-            return _TensorBoard(run_folder / name)
-        case TrackerName.wandb | TrackerName.trackio:
-            return _Service(name, run_folder, read())
+    if name in _CLIENTS:
+        return _Service(name, run_folder, read())
+    return _TensorBoard(run_folder / name) if name == TENSORBOARD else Tracker()
 
 
 def belongs(name: str, series: str) -> bool:
@@ -123,7 +110,7 @@ class _Client(Protocol):
 class _Service(Tracker):
     """A tracker that keeps what it received: each step of each series is sent once."""
 
-    def __init__(self, name: TrackerName, run_folder: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, name: str, run_folder: Path, lines: Sequence[Mapping[str, Any]]) -> None:
         self._file, self._sent = run_folder / f"{name}.json", _Sent()
         if self._file.exists():
             mend = "delete it to begin a new run there"
@@ -176,7 +163,7 @@ class _Wandb:
                 ),
             )
         except (wandb.errors.Error, ValueError) as error:
-            raise _refused(TrackerName.wandb, error) from error
+            raise _refused(WANDB, error) from error
         self._known = set[str]()
 
     def send(self, series: str, step: int, numbers: Mapping[str, float]) -> None:
@@ -201,7 +188,7 @@ class _Trackio:
             with redirect_stdout(sys.stderr):
                 self._run = trackio.init(project=PROJECT, name=name, resume="allow", **shown)
         except (OSError, ValueError) as error:
-            raise _refused(TrackerName.trackio, error) from error
+            raise _refused(TRACKIO, error) from error
 
     def send(self, series: str, step: int, numbers: Mapping[str, float]) -> None:
         self._run.log({f"{series}/{name}": number for name, number in numbers.items()}, step=step)
@@ -211,10 +198,7 @@ class _Trackio:
             self._run.finish()
 
 
-_CLIENTS: Mapping[TrackerName, Callable[[Path, str], _Client]] = {
-    TrackerName.wandb: _Wandb,
-    TrackerName.trackio: _Trackio,
-}
+_CLIENTS: Mapping[str, Callable[[Path, str], _Client]] = {WANDB: _Wandb, TRACKIO: _Trackio}
 
 
 def _config(run_folder: Path) -> dict[str, Any]:
@@ -223,5 +207,5 @@ def _config(run_folder: Path) -> dict[str, Any]:
     return stored_config(file) if file.exists() else {}
 
 
-def _refused(name: TrackerName, error: Exception) -> SettingError:
+def _refused(name: str, error: Exception) -> SettingError:
     return SettingError(f"tracker={name}: {' '.join(str(error).split()).rstrip('.')}; mend it, or give tracker=none")

@@ -17,9 +17,7 @@ from worldrl.core.types import Episode
 from worldrl.evaluation.policy.protocol import EvalProtocol
 from worldrl.evaluation.policy.result import EvalLog, EvalResult, Provenance, header_json, provenance
 from worldrl.rollout.agents.actors import AnyActor, PolicyActor
-from worldrl.rollout.agents.planned_policy import policy_with
 from worldrl.rollout.agents.policy_folder import PolicyFacts, policy_facts, require_policy_fits
-from worldrl.rollout.planning.config import Planner
 from worldrl.rollout.real.embedded import EMBEDDED_SUITE, WRISTS
 from worldrl.rollout.real.episodes import Player
 from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
@@ -27,6 +25,7 @@ from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
 if TYPE_CHECKING:
     from worldrl.evaluation.policy.sequential_comparison import SequentialComparison
     from worldrl.rollout.agents.vector_agent import VectorActor
+    from worldrl.rollout.planning.config import Planner
 
 
 def fitting_facts(folder: Path, protocol: EvalProtocol) -> PolicyFacts:
@@ -54,6 +53,8 @@ def fitting_facts(folder: Path, protocol: EvalProtocol) -> PolicyFacts:
 
 def policy_actor(folder: Path, protocol: EvalProtocol, device: str, planner: Planner | None = None) -> PolicyActor:
     """Actor with the decoding and timing of a protocol."""
+    from worldrl.rollout.agents.planned_policy import policy_with
+
     return policy_with(
         planner,
         folder=str(folder),

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import SettingError, nearest
+from worldrl.core.lookup import named
 from worldrl.core.rng import numpy_stream
 from worldrl.core.storage.typed import from_plain
 from worldrl.data.lerobot.dataset import EpisodeDataset
-from worldrl.rollout.agents.planned_policy import PlannedPolicyActor
 from worldrl.rollout.agents.policy_actor import PolicyActor
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts
 from worldrl.rollout.real.rows import Actor, Row
@@ -91,10 +91,11 @@ class ReplayActor:
         return _GivenActions(_recorded_actions(self))
 
 
-AnyActor = ExpertActor | WanderActor | PolicyActor | PlannedPolicyActor | ImaginedPlanActor | ReplayActor
-_SPECS: dict[str, type[AnyActor]] = {
-    spec.kind: spec
-    for spec in (ExpertActor, WanderActor, PolicyActor, PlannedPolicyActor, ImaginedPlanActor, ReplayActor)
+AnyActor = ExpertActor | WanderActor | PolicyActor | ImaginedPlanActor | ReplayActor
+_PLANNED = "worldrl.rollout.agents.planned_policy:PlannedPolicyActor"  # imported only where one acts
+_SPECS: dict[str, type[AnyActor] | str] = {
+    **{spec.kind: spec for spec in (ExpertActor, WanderActor, PolicyActor, ImaginedPlanActor, ReplayActor)},
+    "planned-policy": _PLANNED,
 }
 
 
@@ -109,7 +110,8 @@ def actor_from_json(data: Mapping[str, Any]) -> AnyActor:
     if kind not in _SPECS:
         raise SettingError(f"unknown actor {kind!r}{nearest(kind, _SPECS)}")
     fields = {name: value for name, value in data.items() if name != "kind"}
-    return from_plain(_SPECS[kind], fields, where=f"actor {kind}")
+    spec = _SPECS[kind]
+    return from_plain(named(spec) if isinstance(spec, str) else spec, fields, where=f"actor {kind}")
 
 
 class _Scripted:
