@@ -19,7 +19,7 @@ ROW = re.compile(r"^\| (?!file from|---)(?P<file>[^|]+) \| (?P<promise>[^|]+) \|
 TABLE = [match.groupdict() for match in ROW.finditer(TEXT)]
 KINDS = {
     "policy", "lerobot policy", "language model", "weights", "Minari", "HDF5", "LeRobotDataset", "films", "own dataset", ".npz",
-    "settings", "run directory", "message of a worker", "message of a client", "report page",
+    "settings", "run directory", "message of a worker", "message of a client", "report page", "hub",
 }  # fmt: skip
 NETWORK = {
     "socket",
@@ -38,6 +38,7 @@ LOCAL = {
     "recipes/listening.py", "jobs/policy/serve_policy.py", "rollout/suites/policy_server.py",  # listen where the user says
     "play/server.py",  # listens on this machine only
     "simulators/process.py", "workers/link/channel.py", "workers/link/server.py",  # socket pairs with child processes
+    "core/storage/hub.py",  # only for an hf:// name, from_pretrained of OWNER/NAME, and an upload that is asked for
     "core/storage/lock.py",  # the name of this machine
 }  # fmt: skip
 

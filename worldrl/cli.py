@@ -67,6 +67,10 @@ def compose_command(command: Command, tokens: Sequence[str]) -> Any:
     from worldrl.settings import compose, parse_overrides
 
     given = parse_overrides(spelt_out(command, tokens))
+    if any("hf://" in text for text in given.values()):
+        from worldrl.core.storage.hub import with_hub_folders
+
+        given = {key: with_hub_folders(text) for key, text in given.items()}
     schema = command.schema(given)
     if command.owns_run_dir and any(item.name == "run_dir" for item in fields(schema)):
         where = "-".join(filter(None, (command.name, given.get(command.positional, ""))))

@@ -49,7 +49,7 @@ class Command:
 FOLDERS: Mapping[str, tuple[str, ...]] = {
     "jobs.benchmark": ("benchmark", "check-protocol", "check-suite", "compare"),
     "jobs.data": ("collect", "restyle", "extend", "make-dataset"),
-    "jobs.environment": ("doctor", "setup", "report", "methods"),
+    "jobs.environment": ("doctor", "setup", "report", "methods", "card"),
     "jobs.motion": ("train-idm", "align-world-model"),
     "jobs.offline": ("train-offline", "benchmark-offline"),
     "jobs.policy": ("train-policy", "evaluate", "rank", "serve-policy"),
@@ -201,6 +201,16 @@ COMMANDS = {
             positional="name",
         ),
         Command("report", "write one HTML page about a run directory", ("run_dir=runs/train-vla",), owns_run_dir=False),
+        Command(
+            "card",
+            "write the model card of a policy or world model, and upload both to the hub if asked",
+            (
+                "runs/train-vla/stages/round-2-4-improve/policy results=[runs/train-vla]",
+                "runs/train-policy/policy results=[runs/evaluate] push=OWNER/NAME",
+            ),
+            owns_run_dir=False,
+            positional="folder",
+        ),
         Command("methods", "list RL methods and their parts", ("", "kind=loss json=true"), owns_run_dir=False),
         Command("doctor", "check this machine, and name the command that repairs each fault", ("",)),
     )

@@ -7,12 +7,12 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import nn
 
-from worldrl.core.storage.artefact import read_artefact, write_artefact
+from worldrl.core.storage.artefact import Shared, read_artefact, write_artefact
 from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.weights import fitting, load_weights
 
 
-class StoredModule(nn.Module):
+class StoredModule(Shared, nn.Module):
     """A module whose folder has artefact kind ``kind`` and, as config, the ``sizes`` that make it."""
 
     kind: ClassVar[str]

@@ -5,11 +5,12 @@ in an artefact is executed: no pickle is read or written, import paths and inter
 """
 
 import hashlib
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
@@ -251,12 +252,16 @@ def _inside(folder: Path, name: str) -> Path:
         path = (root / name).resolve()
     except (OSError, RuntimeError) as reason:  # a link to itself
         raise ArtefactError(f"{folder}: file {name!r} cannot be read ({reason}); copy the folder again") from reason
-    if not name or not path.is_relative_to(root) or path == root or path == root / MANIFEST:
+    given = Path(name)
+    inside = not given.is_absolute() and ".." not in given.parts and within(folder, path)
+    if not name or not inside or path in (root, root / MANIFEST):
         raise ArtefactError(
             f"{folder}: file name {name!r} must lie inside the folder; use a relative name without '..'"
         )
-    if path.suffix.lower() in PICKLES:
-        raise ArtefactError(f"{path}: a {path.suffix} file may run code when loaded; convert it to .safetensors")
+    if given.suffix.lower() in PICKLES or path.suffix.lower() in PICKLES:
+        raise ArtefactError(
+            f"{path}: a {given.suffix or path.suffix} file may run code when loaded; convert it to .safetensors"
+        )
     return path
 
 
@@ -278,3 +283,40 @@ def _check_folder(folder: Path, kind: str) -> None:
         raise ArtefactError(
             f"{folder}: no {MANIFEST} (found {found}); it is not a worldrl artefact, or was copied in part"
         )
+
+
+def within(folder: Path, target: Path) -> bool:
+    """Whether a resolved file belongs to a folder; in the hub's cache files are links to ``blobs`` beside its snapshots."""
+    root = folder.resolve()
+    blobs = [root.parents[1] / "blobs"] if root.parent.name == "snapshots" else []
+    return any(target.is_relative_to(place) for place in (root, *blobs))
+
+
+class Shared:
+    """Adds the hub's three verbs to a class with ``load(folder, device)`` and ``save(folder)``."""
+
+    @classmethod
+    def from_pretrained(cls, source: Path | str, *, device: str = "cpu") -> Self:
+        """Load a folder, or ``OWNER/NAME`` or ``OWNER/NAME@REVISION`` of the hub where no such folder is there."""
+        from worldrl.core.storage.hub import REPO, hub_folder
+
+        folder = Path(source)
+        if not folder.exists() and REPO.fullmatch(str(source)):
+            folder = hub_folder(f"hf://{source}")
+        return cast("Any", cls).load(folder, device)
+
+    def save_pretrained(self, folder: Path | str) -> None:
+        """Write it as a folder."""
+        cast("Any", self).save(Path(folder))
+
+    def push_to_hub(self, repo: str, *, private: bool = True, message: str = "Upload with worldrl") -> str:
+        """Upload it as the model ``OWNER/NAME``; returns the page of the commit. `worldrl card` uploads a folder with results.
+
+        Raises SettingError (no such form of name) and ArtefactError (not allowed, or the hub does not answer).
+        """
+        from worldrl.core.storage.hub import push_folder
+
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place) / repo.rpartition("/")[2]
+            cast("Any", self).save(folder)
+            return push_folder(folder, repo, private=private, message=message)

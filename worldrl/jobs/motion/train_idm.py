@@ -18,6 +18,7 @@ from worldrl.core.storage.log import MetricLog
 from worldrl.core.storage.run import RunDirectory
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.evaluation.report.card import write_card
 from worldrl.evaluation.report.store import publish
 from worldrl.jobs.motion.idm_execution import executions
 from worldrl.jobs.motion.idm_report import IdmFindings, report_page, show
@@ -160,6 +161,7 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
         idm.save(run.path / IDM, **made_from)
         metrics["hash"] = artefact_hash(run.path / IDM)
         run.write_result(metrics, seed=settings.seed, device=str(device))
+        write_card(run.path / IDM)
         findings = IdmFindings(metrics, readings["recorded"], dt)
         publish(run, report_page(findings, run.config["data"], seed=settings.seed, device=str(device)))
         show(findings, run.path)

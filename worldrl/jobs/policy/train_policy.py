@@ -14,6 +14,7 @@ from worldrl.core.storage.log import MetricLog, console
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import assumed
 from worldrl.evaluation.policy.trained_on import trained_on
+from worldrl.evaluation.report.card import write_card
 from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.imitation.lerobot_tuning import FineTuning, fine_tune
 from worldrl.policies.lerobot.folder import write_trained_on
@@ -86,6 +87,8 @@ def main(settings: TrainPolicySettings) -> dict[str, Any]:
         metrics["assumed"] = list(assumed(episodes))
         metrics["hash"] = policy_facts(run.path / POLICY).hash
         run.write_result(metrics, seed=settings.seed, device=str(device))
+        if not settings.start:  # a fine-tuned lerobot policy keeps lerobot's own layout
+            write_card(run.path / POLICY)
         console().print(f"policy in {run.path / POLICY}: {metrics['samples']} samples, held-out {metrics['held_out']}")
     return metrics
 

@@ -41,6 +41,7 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
 def run_loop(loop: Loop) -> dict[str, Any]:
     """Run every stage and publish the result."""
     from worldrl.evaluation.policy.compare import compare
+    from worldrl.evaluation.report.card import write_card
     from worldrl.evaluation.report.store import publish
     from worldrl.evaluation.report.terminal import show
     from worldrl.jobs.vla.report import report_page
@@ -64,6 +65,8 @@ def run_loop(loop: Loop) -> dict[str, Any]:
         "world_model": str(world.folder.relative_to(run.path)),
     }
     run.write_result(metrics, seed=plan.seed, device=str(plan.device), protocol_hash=before.protocol.hash)
+    if (policy.folder / "manifest.json").is_file():  # lerobot's layout has a card of its own
+        write_card(policy.folder, [run.path / "result.json"])
     shown = report_page(loop, metrics)
     page = publish(run, shown)
     show(shown, console())

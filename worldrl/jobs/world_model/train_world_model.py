@@ -20,6 +20,7 @@ from worldrl.core.storage.run import RunDirectory
 from worldrl.core.training.ranks import keep_silent, rank, rank_device, refuse_many
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset, assumed
+from worldrl.evaluation.report.card import write_card
 from worldrl.evaluation.world_model.gates import Gate, GateThresholds, measure_gates, require
 from worldrl.recipes.gates_output import show_gates
 from worldrl.recipes.run import open_run
@@ -269,6 +270,7 @@ def _finish(
 ) -> dict[str, Any]:
     metrics |= {"gates": [asdict(gate) for gate in gates], "hash": artefact_hash(run.path / WORLD_MODEL)}
     run.write_result(metrics, seed=settings.seed, device=str(device))
+    write_card(run.path / WORLD_MODEL, [run.path / "result.json"] if gates else [])
     show_gates(gates, f"world model in {run.path / WORLD_MODEL}")
     if settings.gates == "stop":
         require(gates)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import row_noise
+from worldrl.core.storage.artefact import Shared
 from worldrl.core.storage.atomic import atomic_folder
 from worldrl.core.types import Chunk, CorrelatedNoise, Likelihood, PolicyObs
 from worldrl.policies.lerobot.folder import LerobotFolder, read_lerobot_folder
@@ -30,7 +31,7 @@ from worldrl.simulators.process import Launch
 from worldrl.workers.link.wire import Arrays
 
 
-class LerobotPolicy(nn.Module):
+class LerobotPolicy(Shared, nn.Module):
     """A lerobot policy (:class:`worldrl.core.interfaces.TrainablePolicy`) of a complete folder, with its worker."""
 
     needs_noise = True  # even greedy chunks start from noise, so acting always takes generators
@@ -47,7 +48,7 @@ class LerobotPolicy(nn.Module):
         self._noisy = torch.tensor(self.worker.facts["noisy"])
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str) -> "LerobotPolicy":
+    def load(cls, folder: Path, device: torch.device | str = "cpu") -> "LerobotPolicy":
         """Read a folder in lerobot's published layout and start its worker.
 
         Raises ArtefactError: it is incomplete; WorkerEnvironmentError: there is no lerobot; WorkerError: it cannot

@@ -32,7 +32,7 @@ from worldrl.core.observation import (
     check_inputs,
     further,
 )
-from worldrl.core.storage.artefact import read_artefact, write_artefact
+from worldrl.core.storage.artefact import Shared, read_artefact, write_artefact
 from worldrl.core.storage.typed import from_plain
 from worldrl.core.storage.weights import fitting, load_weights
 from worldrl.core.training.optimizer import adamw
@@ -102,7 +102,7 @@ def inverse_cdf(probability: Tensor, uniform: Tensor) -> Tensor:
     return (cdf <= uniform.double()[..., None]).sum(dim=-1)
 
 
-class TokenPolicy(nn.Module):
+class TokenPolicy(Shared, nn.Module):
     """A chunked, language-conditioned image policy (:class:`worldrl.core.interfaces.TrainablePolicy`).
 
     ``trained_on`` is its training data in plain JSON values, None if unknown. SettingError: ``statistics`` is missing.
@@ -234,7 +234,7 @@ class TokenPolicy(nn.Module):
         write_artefact(folder, kind="policy", config=config, tensors=tensors, parents=parents)
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device | str) -> "TokenPolicy":
+    def load(cls, folder: Path, device: torch.device | str = "cpu") -> "TokenPolicy":
         """Read a saved policy in evaluation mode; ArtefactError: the folder is missing, damaged, or of another kind."""
         artefact = read_artefact(folder, kind="policy")
         apart = (ACTIONS, OBSERVATION, TRAINED_ON)

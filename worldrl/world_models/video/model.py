@@ -21,7 +21,7 @@ from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json, integra
 from worldrl.core.errors import ActionError
 from worldrl.core.observation import MEASURED, OBSERVATION, further
 from worldrl.core.rng import row_noise
-from worldrl.core.storage.artefact import read_artefact, write_artefact
+from worldrl.core.storage.artefact import Shared, read_artefact, write_artefact
 from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.weights import fitting, load_weights
 from worldrl.core.types import Imagined, ResetRecord
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 KIND = "video-world-model"
 
 
-class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
+class VideoWorldModel(Chunked[VideoWorldModelConfig], Shared, nn.Module):
     """Latent video diffusion as a simulator of a robot; ``compute_dtype`` bfloat16 may double its speed."""
 
     backbone = "video"

@@ -22,7 +22,7 @@ from worldrl.core.device import autocast
 from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json, integrate_commands
 from worldrl.core.errors import ActionError, ArtefactError, SettingError
 from worldrl.core.rng import initial_weights, row_noise
-from worldrl.core.storage.artefact import read_artefact, write_artefact
+from worldrl.core.storage.artefact import Shared, read_artefact, write_artefact
 from worldrl.core.storage.learned import Learned
 from worldrl.core.types import Imagined, ResetRecord
 from worldrl.data.windows.batch import WindowBatch
@@ -36,7 +36,7 @@ from worldrl.world_models.wan.folder import WanBase, download_command, load_tran
 from worldrl.world_models.wan.state import WanState, clip_action, context_frames, start_arrays
 
 
-class WanWorldModel(Chunked[WanConfig], nn.Module):
+class WanWorldModel(Chunked[WanConfig], Shared, nn.Module):
     """Latent video diffusion on published Wan weights (``base`` for their identity) as a simulator."""
 
     compute_dtype = torch.float32  # number type of imagination; the autoencoder has its own

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from worldrl.core.errors import ArtefactError
+from worldrl.core.storage.artefact import within
 
 WHOLE = (
     "download the whole dataset again: hf download USER/DATASET --repo-type dataset --local-dir FOLDER; "
@@ -73,9 +74,8 @@ def _parts(where: str, pattern: str) -> Iterator[tuple[str, str, str]]:
 def require_file(folder: Path, file: Path) -> None:
     """ArtefactError for what is missing, no regular file, or a link to a place outside the dataset."""
     _require_regular(file)
-    target, root = file.resolve(), folder.resolve()
-    roots = [root, *([root.parents[1] / "blobs"] if root.parent.name == "snapshots" else [])]
-    if not any(target.is_relative_to(place) for place in roots):
+    target = file.resolve()
+    if not within(folder, target):
         raise ArtefactError(f"{file}: a link to {target}, outside the dataset; copy that file to its place")
 
 
