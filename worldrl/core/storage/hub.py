@@ -53,8 +53,8 @@ def push_folder(folder: Path, repo: str, *, private: bool, message: str) -> str:
     with _one_line(repo):
         api = _hub().HfApi()
         api.create_repo(repo, private=private, exist_ok=True)
-        done = api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message, allow_patterns=DATA_ONLY)
-    return str(done.commit_url)
+        uploaded = api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message, allow_patterns=DATA_ONLY)
+    return str(uploaded.commit_url)
 
 
 def _hub() -> Any:
