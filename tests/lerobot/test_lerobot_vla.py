@@ -38,3 +38,23 @@ def test_a_smolvla_goes_through_the_whole_loop(published, tmp_path, name, observ
     assert (policy_facts(improved).kind, policy_facts(improved).chunk_length) == ("smolvla", 4)
     before, after = (load_file(folder / "model.safetensors") for folder in (given, improved))
     assert before.keys() == after.keys()
+
+
+@pytest.mark.libero
+def test_a_smolvla_of_two_views_and_the_measured_state_goes_through_the_loop_on_libero(published, tmp_path):
+    """Two environments of their own at once: LIBERO's simulators and lerobot's network. One success is enough to learn from."""
+    small = [setting for setting in SMALL if not setting.startswith("tasks=")]
+    suite = (
+        "suite=libero_goal",
+        "start=scratch",
+        "tasks=[turn_on_the_stove]",
+        "collection.expert_episodes=1",
+        "collection.imagined_episodes=1",
+    )
+    given = ("run_dir=" + str(tmp_path), f"supervised={published / 'two_views'}")
+    assert main(["train-vla", *small, *VIEWS, *suite, *given]) == 0
+    metrics = json.loads((tmp_path / "result.json").read_text())["metrics"]
+    assert metrics["suite"] == "libero_goal"
+    assert metrics["before"]["success"]["n"] == metrics["after"]["success"]["n"] == 1
+    assert policy_facts(tmp_path / metrics["policy"]).more == ("wrist_image", "state")
+    assert (tmp_path / "report.html").is_file()
