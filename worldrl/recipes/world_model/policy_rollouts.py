@@ -26,13 +26,14 @@ from worldrl.evaluation.policy.ranking import correlation
 from worldrl.evaluation.world_model.confidence import advantage, rank_sum, worth
 from worldrl.evaluation.world_model.rollout_error import outcome_report
 from worldrl.policies.exploration import Exploration
+from worldrl.policies.remote.address import is_remote
 from worldrl.recipes.suites.reality import Reality
 from worldrl.rewards.grasp import GraspDynamics
 from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
 from worldrl.rewards.motion.similarity import commanded_columns
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.agents.actors import PolicyActor
-from worldrl.rollout.agents.policy_folder import load_policy, policy_facts, require_imaginable
+from worldrl.rollout.agents.policy_folder import acting_policy, policy_facts, require_imaginable
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts, confirmed_by_execution, execute, imagine_policy
 from worldrl.rollout.imagined.starts import SimulatorBackend
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
@@ -175,7 +176,7 @@ def judge_policy(
     backend, size = reality.backend, model.config.codec.image_size
     files = {name: stage.folder / f"{name}.npz" for name in ("dreams", "opinions")}
     if not files["dreams"].exists():
-        policy = load_policy(folder, str(model.device))
+        policy = acting_policy(folder, str(model.device))
         imagine_policy(
             model, policy, tasks, config.imagined_rollouts, seed=seed, horizon=backend.horizons(tasks), image_size=size, exploration=config.exploration,
             simulator_backend=backend,
@@ -250,7 +251,8 @@ def _act_freely(
     data: Path, config: PolicyRolloutConfig, policy: Path, policy_rollouts: PolicyRollouts, reality: Reality
 ) -> Rate:
     """Let the policy act in the simulator, drawing its actions alike, from the initial states it dreamt from."""
-    actor = PolicyActor(str(policy), config.exploration.temperature, config.exploration.noise_correlation)
+    own = (config.exploration.temperature, config.exploration.noise_correlation)
+    actor = PolicyActor(str(policy)) if is_remote(policy) else PolicyActor(str(policy), *own)  # its server draws
     plan = CollectPlan(actor, [reality.backend.placed(spec) for spec in policy_rollouts.specs("policy")])
     rows = collect_dataset(data, [plan], reality.player())
     return wilson(sum(bool(row["success"]) for row in rows), len(rows))
