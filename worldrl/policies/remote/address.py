@@ -108,7 +108,7 @@ class Address:
         url, _, query = text.partition("?")
         if not _ADDRESS.fullmatch(url):
             raise SettingError(
-                f"policy: {url!r} is no address of a server; give ws://HOST:PORT without user or password, and a token by "
+                f"policy: {url.rpartition('@')[2]!r} is no address of a server; give ws://HOST:PORT without user or password, and a token by "
                 "?token_file=FILE"
             )
         found: dict[str, Any] = {"named": ()}

@@ -88,7 +88,7 @@ class Link:
 
     def _connect(self) -> Any:
         header = {} if self._token is None else {"Authorization": f"Api-Key {self._token}"}
-        connection = require("websockets.sync.client", extra=EXTRA).connect(
+        opening = require("websockets.sync.client", extra=EXTRA).connect(
             self.address.url,
             additional_headers=header,
             open_timeout=OPEN_S,
@@ -98,6 +98,7 @@ class Link:
             compression=None,
             proxy=None,
         )
+        connection = opening.__enter__()  # close() cuts it: leaving the context would wait for the server
         connection.socket.settimeout(self.address.timeout_s)  # of sending a request
         return connection
 
