@@ -158,9 +158,9 @@ def record_embedded(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Record the missing episodes of the embedded suite; arguments and return value as of ``record_suite``."""
     tasks = choose_tasks(settings.tasks, settings.kind)
+    options = env_options(settings, tasks)
     require_room(settings, len(tasks), run.path / DATASET)
     plans = [*make_plans(settings, tasks, device), *imagined_plans(settings, tasks, run.path / "dreams.npz", device)]
-    options = env_options(settings, tasks)
     player = EmbeddedPlayer(options, settings.workers, settings.envs_per_worker, settings.timeout_s)
     return collect_dataset(run.path / DATASET, plans, player, hold_steps=settings.hold_steps), {}
 
@@ -191,7 +191,13 @@ def env_options(settings: CollectSettings, tasks: Sequence[str]) -> EnvOptions:
             "domain: randomised is of bimanual tasks and draws its own visual styles; leave styles as it is"
         )
     if settings.policy is not None:
-        own = policy_facts(Path(settings.policy)).actions
+        facts, size = policy_facts(Path(settings.policy)), settings.image_size
+        own = facts.actions
+        if facts.cameras and facts.picture != (size, size):
+            raise SettingError(
+                f"image_size: the policy in {settings.policy} observes images of {facts.picture} pixels, image_size is {size}; "
+                "give the policy's"
+            )
         if own != robot.actions:
             raise SettingError(
                 f"policy: the one in {settings.policy} acts with {', '.join(own.names)}, the robot of these tasks with "

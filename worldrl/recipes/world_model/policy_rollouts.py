@@ -33,7 +33,7 @@ from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
 from worldrl.rewards.motion.similarity import commanded_columns
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.agents.actors import PolicyActor
-from worldrl.rollout.agents.policy_folder import acting_policy, policy_facts, require_imaginable
+from worldrl.rollout.agents.policy_folder import REMOTE, acting_policy, policy_facts, require_imaginable
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts, confirmed_by_execution, execute, imagine_policy
 from worldrl.rollout.imagined.starts import SimulatorBackend
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
@@ -152,10 +152,16 @@ def check_policies(folders: Sequence[str], model: AnyVideoModel, *, field: str =
     for folder in folders:
         facts, who = policy_facts(Path(folder)), f"{field}: the policy in {folder}"
         require_imaginable(Path(folder), who, frame_stride=model.frame_stride, memory_frames=model.memory_frames)
-        require_observed(facts.observation, model.observation, who, "the world model")
-        if differing := [name for name, value in fitting.items() if getattr(facts, name) != value]:
+        differing = " and ".join(name for name, value in fitting.items() if getattr(facts, name) != value)
+        if differing and facts.kind == REMOTE:
             raise SettingError(
-                f"{who} has another {' and '.join(differing)} than the world model; give policies that were made for it"
+                f"{who} has another {differing} than the world model; give "
+                f"?chunk={model.chunk_length}&size={model.config.codec.image_size} in its address"
+            )
+        require_observed(facts.observation, model.observation, who, "the world model")
+        if differing:
+            raise SettingError(
+                f"{who} has another {differing} than the world model; give policies that were made for it"
             )
 
 
