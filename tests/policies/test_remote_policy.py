@@ -195,7 +195,10 @@ def test_fewer_actions_than_at_the_start_are_an_error():
 
 
 def test_more_actions_than_are_answered_cannot_be_taken():
-    with fake.FakePolicy(fake.still).listening() as url, pytest.raises(SettingError, match="chunk=6, and .* answers 5"):
+    with (
+        fake.FakePolicy(fake.still).listening() as url,
+        pytest.raises(SettingError, match=r"chunk=6, and .* answers 5"),
+    ):
         contract(Address.parse(f"{url}?chunk=6"))
 
 
@@ -226,7 +229,7 @@ def test_a_slow_server_is_left_after_its_time():
     never = threading.Event()
     server = fake.FakePolicy(lambda number, observation: never if number > 1 else fake.still(number, observation))
     with server.listening() as url:
-        with pytest.raises(RemoteError, match="no answer within timeout_s=0.2 s"):
+        with pytest.raises(RemoteError, match=r"no answer within timeout_s=0\.2 s"):
             act(RemotePolicy.load(f"{url}?timeout_s=0.2"))
         never.set()
     assert server.connections == 2
@@ -254,7 +257,7 @@ def test_metadata_that_are_none_are_named(metadata, words):
 
 def test_what_is_no_websocket_is_one_line(monkeypatch):
     monkeypatch.setattr(link, "OPEN_S", 0.3)
-    with pytest.raises(RemoteError, match="no handshake and metadata within 0.3 s"), silent() as port:
+    with pytest.raises(RemoteError, match=r"no handshake and metadata within 0\.3 s"), silent() as port:
         RemotePolicy.load(f"ws://127.0.0.1:{port}")
 
 

@@ -193,7 +193,7 @@ def test_a_page_in_a_browser_is_refused():
 
 def test_a_message_beyond_the_limit_ends_its_connection_only():
     with fake.running(server(message_bytes=100_000)) as url, fake.Client(url) as other:
-        with fake.Client(url) as client, pytest.raises(Exception, match="1009|too big|message too"):
+        with fake.Client(url) as client, pytest.raises(Exception, match=r"1009|too big"):
             client.infer(observation(**{"observation/image": np.zeros((500, 500, 3), np.uint8)}))
         assert other.infer(observation())["actions"].shape == (2, 7)
 
@@ -242,10 +242,18 @@ def test_a_client_that_takes_no_answer_is_cut_and_others_are_served():
             raw.sendall(fake.HANDSHAKE + 4 * frame)
             with fake.Client(url) as client:
                 assert client.infer(observation())["actions"].shape == (200_000, 7)
-            with pytest.raises(OSError):  # noqa: PT011  (broken pipe or reset, as it comes)
-                for _ in range(3000):
-                    raw.sendall(b"\x8a\x80\0\0\0\0")  # pongs
-                    threading.Event().wait(0.01)
+            assert until_cut(raw)
+
+
+def until_cut(raw):
+    """Send pongs until the server has cut the connection; whether it has."""
+    for _ in range(3000):
+        try:
+            raw.sendall(b"\x8a\x80\0\0\0\0")
+        except OSError:
+            return True
+        threading.Event().wait(0.01)
+    return False
 
 
 def test_many_silent_connections_do_not_hold_a_place():

@@ -16,8 +16,8 @@ import pytest
 from worldrl.core.errors import SettingError
 from worldrl.core.image_fit import WAYS, Fit, fit_image
 from worldrl.jobs.policy.serve_policy import ServePolicySettings, open_server
-from worldrl.rollout.agents.robot_side import RobotSide
 from worldrl.policies.remote.packing import FrameError, numbers
+from worldrl.rollout.agents.robot_side import RobotSide
 from worldrl.rollout.serving.server import Turn, make_handler
 from worldrl.rollout.suites.policy_frames import decode_frame, images_of, named_actions, state_of
 from worldrl.rollout.suites.policy_server import Conversation, robotwin_conversations

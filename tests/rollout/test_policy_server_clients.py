@@ -23,10 +23,10 @@ from worldrl import cli
 from worldrl.core.image_fit import Fit
 from worldrl.core.instructions import MAX_CHARACTERS
 from worldrl.jobs.policy import serve_policy
-from worldrl.recipes.listening import listen
 from worldrl.nn.text import instruction_pieces
-from worldrl.rollout.agents.robot_side import RobotSide
 from worldrl.policies.remote.packing import MAX_ITEMS, FrameError
+from worldrl.recipes.listening import listen
+from worldrl.rollout.agents.robot_side import RobotSide
 from worldrl.rollout.serving.server import SocketServer, Turn
 from worldrl.rollout.suites.policy_frames import decode_frame
 from worldrl.rollout.suites.policy_server import Conversation, robotwin_conversations

@@ -32,10 +32,10 @@ class Link:
         self._connection: Any = None
         self._left = require("websockets.exceptions", extra=EXTRA).ConnectionClosed
 
-    def open(self) -> None:
+    def open(self) -> Any:
         """Connect, if it is not connected; RemoteError where there is no such server, or another one than before."""
         if self._connection is not None:
-            return
+            return self._connection
         errors = require("websockets.exceptions", extra=EXTRA)
         try:
             self._connection = self._connect()
@@ -49,6 +49,7 @@ class Link:
             self.close()
             raise RemoteError(self._line(f"cannot connect: {one_line(error)}; is the server running?")) from None
         self._greet(first)
+        return self._connection
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Send a request and return the answer.
@@ -59,8 +60,7 @@ class Link:
         message, lost = pack(request), ""
         for attempt in range(1 + RECONNECTS):
             try:
-                self.open()
-                self._connection.send(message)
+                self.open().send(message)
                 return self._read(self._receive(self.address.timeout_s))
             except TimeoutError:
                 self.close()

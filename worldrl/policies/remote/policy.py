@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from worldrl.policies.remote.packing import MAX_SIDE, one_line, shown
 OURS, KIND = "worldrl", "policy"
 SIZE = 224
 """Pixels per side of the images that OpenPI's examples send."""
+T = TypeVar("T")
 PROBE = "say how many actions you give"
 
 
@@ -124,7 +125,8 @@ def open_contract(link: Link) -> Contract:
     link.open()
     address, said = link.address, _said(link)
     names = NAMES[address.keys or "libero"]
-    image = (address.size or SIZE,) * 2 if said is None else said.image
+    size = address.size or SIZE
+    image = (size, size) if said is None else said.image
     if said is not None and address.size not in (None, *said.image):
         raise SettingError(f"policy: size={address.size}, and the policy at {address.url} takes {said.image} pixels")
     actions = names.actions if said is None else said.actions
@@ -147,19 +149,31 @@ def contract(address: Address) -> Contract:
         link.close()
 
 
-def _said(link: Link) -> Served | None:
+def said_by(link: Link, record: type[T], kind: str) -> T | None:
+    """Read what a server of worldrl's says of itself, None of others; RemoteError where it serves something else."""
+    where, found = f"{link.address.url}: metadata.{OURS}", link.metadata.get(OURS)
     if OURS not in link.metadata:
         return None
-    where = f"{link.address.url}: metadata.{OURS}"
+    if isinstance(found, dict) and found.get("kind") != kind:
+        raise RemoteError(f"{link.address.url}: serves a {one_line(found.get('kind'))}, not a {kind}")
     try:
-        said = from_plain(Served, link.metadata[OURS], where=where, error=RemoteError)
-        parts = [part_of(source) for source in said.keys.values()]
-    except (TypeError, ValueError) as error:  # an array, or no name of an observation
+        return from_plain(record, found, where=where, error=RemoteError)
+    except TypeError as error:  # an array
         raise RemoteError(f"{where}: {one_line(error)}") from None
-    if said.kind != KIND or not parts:
-        raise RemoteError(f"{link.address.url}: serves a {one_line(said.kind)}, not a policy")
-    if not all(1 <= side <= MAX_SIDE for side in said.image):
-        raise RemoteError(f"{where}: image must be of 1 to {MAX_SIDE} pixels per side, it is {said.image}")
+
+
+def _said(link: Link) -> Served | None:
+    said, where = said_by(link, Served, KIND), f"{link.address.url}: metadata.{OURS}"
+    if said is None:
+        return None
+    try:
+        parts = [part_of(source) for source in said.keys.values()]
+    except SettingError as error:
+        raise RemoteError(f"{where}: keys: {error}") from None
+    if not parts or not all(1 <= side <= MAX_SIDE for side in said.image):
+        raise RemoteError(
+            f"{where}: must hold keys and an image of 1 to {MAX_SIDE} pixels per side, it is {said.image}"
+        )
     return said
 
 
