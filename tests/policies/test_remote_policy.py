@@ -4,7 +4,9 @@ Units under test: ``policies/remote``. The servers are real ones on this machine
 """
 
 import pickle
+import socket
 import stat
+import sys
 import threading
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 import torch
 
 from worldrl.core.actions import TOOL_ACTIONS
-from worldrl.core.errors import RemoteError, SettingError
+from worldrl.core.errors import MissingExtraError, RemoteError, SettingError
 from worldrl.core.types import PolicyObs
 from worldrl.rollout.agents.policy_actor import PolicyActor
 from worldrl.rollout.agents.policy_folder import is_agent, load_policy, policy_facts, require_policy_fits
@@ -265,13 +267,17 @@ class silent:  # noqa: N801
     """A port that accepts and says nothing."""
 
     def __enter__(self):
-        import socket
-
         self.socket = socket.create_server(("127.0.0.1", 0))
         return self.socket.getsockname()[1]
 
     def __exit__(self, *_):
         self.socket.close()
+
+
+def test_without_the_extra_one_line_names_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "websockets.exceptions", None)
+    with pytest.raises(MissingExtraError, match="the extra 'serve' brings it"):
+        RemotePolicy.load("ws://127.0.0.1:1")
 
 
 # -- frames and tokens -----------------------------------------------------------------------------------------------

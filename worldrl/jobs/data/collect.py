@@ -83,7 +83,9 @@ class CollectSettings:
     imagined_episodes: int = setting(
         0, "per task, actions of the policy in imagined rollouts of world_model, executed in the simulator"
     )
-    policy: str | None = setting(None, "folder of the policy for policy_episodes and imagined_episodes")
+    policy: str | None = setting(
+        None, "folder or address (ws://HOST:PORT) of the policy of policy_episodes and imagined_episodes"
+    )
     world_model: str | None = setting(None, "world model of imagined_episodes: a folder, or bundled")
     temperature: float | None = setting(None, "the policy's sampling temperature; null is greedy")
     noise_correlation: float = setting(0.0, "share of the policy's randomness that stays the same over an episode")

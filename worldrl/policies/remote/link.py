@@ -95,6 +95,7 @@ class Link:
             close_timeout=1,
             ping_interval=None,  # OpenPI's server answers none while it decides, which may take a minute at first
             max_size=LARGEST,
+            max_queue=2,
             compression=None,
             proxy=None,
         )
