@@ -215,7 +215,7 @@ def test_more_clients_than_allowed_are_refused_and_a_place_becomes_free():
 
 
 def test_half_a_handshake_is_cut_after_its_time_and_holds_no_place():
-    with fake.running(server(clients=1, handshake_s=0.3)) as url:
+    with fake.running(server(clients=1, handshake_s=2)) as url:
         assert b"101" not in asked(url, fake.HANDSHAKE[:30])  # returns: the server has closed
         with slow(url, fake.HANDSHAKE, 0.05) as ended, fake.Client(url) as client:
             assert client.infer(observation())["actions"].shape == (2, 7)
@@ -224,7 +224,7 @@ def test_half_a_handshake_is_cut_after_its_time_and_holds_no_place():
 
 def test_a_message_byte_by_byte_is_cut_after_its_time_and_others_are_served():
     message = b"\x82\xfe\x40\x00\0\0\0\0" + b"x" * 0x4000
-    with fake.running(server(message_s=0.4)) as url, slow(url, message, 0.02, first=fake.HANDSHAKE) as ended:
+    with fake.running(server(message_s=2)) as url, slow(url, message, 0.02, first=fake.HANDSHAKE) as ended:
         with fake.Client(url) as client:
             assert client.infer(observation())["actions"].shape == (2, 7)
         assert ended.wait(fake.WAIT_S)  # long before the last byte
@@ -237,7 +237,7 @@ def test_a_client_that_takes_no_answer_is_cut_and_others_are_served():
 
     masked = fake.pack(observation())
     frame = b"\x82\xfe" + len(masked).to_bytes(2, "big") + b"\0\0\0\0" + masked
-    with fake.running(server(Large(), message_s=0.4)) as url:
+    with fake.running(server(Large(), message_s=2)) as url:
         host, _, port = url.removeprefix("ws://").partition(":")
         with socket.create_connection((host, int(port)), timeout=fake.WAIT_S) as raw:
             raw.sendall(fake.HANDSHAKE + 4 * frame)
