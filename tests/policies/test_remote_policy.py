@@ -241,6 +241,7 @@ def test_another_policy_after_a_reconnect_is_refused():
     server = fake.FakePolicy(lambda number, observation: None if number == 2 else fake.still(number, observation), metadata=lambda number: {"number": max(2, number)})  # fmt: skip
     with server.listening() as url, pytest.raises(RemoteError, match="another policy answers than at the start"):
         act(RemotePolicy.load(url), observed(rows=1))
+    assert len(server.seen) == 2  # it is asked nothing
 
 
 @pytest.mark.parametrize(

@@ -43,10 +43,10 @@ class Link:
         except errors.InvalidStatus as error:
             raise RemoteError(self._line(_REFUSALS.get(error.response.status_code, one_line(error)))) from None
         except TimeoutError:
-            self.close()
+            self._cut()
             raise RemoteError(self._line(f"no handshake and metadata within {OPEN_S:g} s")) from None
         except (OSError, errors.WebSocketException, EOFError) as error:
-            self.close()
+            self._cut()
             raise RemoteError(self._line(f"cannot connect: {one_line(error)}; is the server running?")) from None
         self._greet(first)
         return self._connection
@@ -63,14 +63,14 @@ class Link:
                 self.open().send(message)
                 return self._read(self._receive(self.address.timeout_s))
             except TimeoutError:
-                self.close()
+                self._cut()
                 raise RemoteError(
                     self._line(
                         f"no answer within timeout_s={self.address.timeout_s:g} s; give a larger one in the address"
                     )
                 ) from None
             except self._left as error:
-                self.close()
+                self._cut()
                 lost = self._line(f"the server left: {one_line(error)}")
             except RemoteError as error:
                 if self._connection is not None or self.first is None:
@@ -81,10 +81,15 @@ class Link:
         raise RemoteError(f"{lost}; {RECONNECTS} reconnects failed")
 
     def close(self) -> None:
-        """End the connection, if there is one."""
+        """End the connection, if there is one; a server that does not answer is left after a second."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.close_socket()  # a closing handshake would wait for a server that does not answer
+            connection.close()
+
+    def _cut(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close_socket()
 
     def _connect(self) -> Any:
         header = {} if self._token is None else {"Authorization": f"Api-Key {self._token}"}
@@ -99,7 +104,7 @@ class Link:
             compression=None,
             proxy=None,
         )
-        connection = opening.__enter__()  # close() cuts it: leaving the context would wait for the server
+        connection = opening.__enter__()
         connection.socket.settimeout(self.address.timeout_s)  # of sending a request
         return connection
 
@@ -108,14 +113,15 @@ class Link:
 
     def _greet(self, first: bytes | str) -> None:
         if isinstance(first, str):
-            self.close()
+            self._cut()
             raise RemoteError(self._line(f"the first message must be metadata, it is text: {one_line(first)}"))
         try:
             found = unpack(first)
         except FrameError as error:
-            self.close()
+            self._cut()
             raise RemoteError(self._line(f"its metadata: {error}")) from None
         if self.first not in (None, first):
+            self._cut()
             raise RemoteError(self._line("another policy answers than at the start; begin again"))
         self.first, self.metadata = first, found
 
