@@ -179,7 +179,13 @@ def require_policy_fits(
             identity=own.hash,
             more=own.more,
         )
-    require_shown(found, actions, where, cameras, picture)
+    try:
+        require_shown(found, actions, where, cameras, picture)
+    except SettingError as error:
+        if not is_remote(folder):
+            raise
+        sides = str(error).partition("\nnearest adapter")[0]
+        raise SettingError(f"{sides}\nthe address names what is sent: ?keys=libero or droid, ?key.NAME=OBSERVATION") from None
 
 
 def load_policy(folder: Path, device: str) -> TrainablePolicy:
