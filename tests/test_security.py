@@ -36,7 +36,6 @@ NETWORK = {
 }
 LOCAL = {
     "recipes/listening.py", "rollout/serving/server.py",  # listen where the user says
-    "jobs/policy/serve_policy.py", "jobs/world_model/serve_world_model.py",  # the same
     "policies/remote/link.py",  # connects where the user says: policy=ws://HOST:PORT
     "play/server.py",  # listens on this machine only
     "simulators/process.py", "workers/link/channel.py", "workers/link/server.py",  # socket pairs with child processes

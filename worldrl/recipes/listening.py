@@ -8,7 +8,9 @@ import socket
 from pathlib import Path
 
 from worldrl.core.errors import SettingError
+from worldrl.core.extras import require
 from worldrl.core.storage.log import console
+from worldrl.policies.remote.packing import EXTRA
 from worldrl.policies.remote.token import read_token
 from worldrl.rollout.serving.server import SocketServer
 
@@ -41,6 +43,12 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def require_serving() -> None:
+    """MissingExtraError where a package of the servers is missing, before anything is loaded."""
+    for package in ("msgpack", "websockets"):
+        require(package, extra=EXTRA)
 
 
 def listen(host: str, port: int) -> socket.socket:

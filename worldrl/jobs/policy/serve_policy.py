@@ -16,11 +16,9 @@ from typing import Any
 
 from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
-from worldrl.core.extras import require
 from worldrl.core.image_fit import WAYS, Fit, keeps_aspect
 from worldrl.core.storage.log import console
 from worldrl.policies.remote.address import is_remote
-from worldrl.policies.remote.packing import EXTRA
 from worldrl.recipes.listening import (
     CLIENTS,
     EXPOSED,
@@ -29,6 +27,7 @@ from worldrl.recipes.listening import (
     TOKEN_FILE,
     check_door,
     listen,
+    require_serving,
     serve,
     token_of,
 )
@@ -95,8 +94,7 @@ def open_server(settings: ServePolicySettings) -> SocketServer:
     if is_remote(folder):
         raise SettingError(f"policy: {folder} is served already; give the folder of a policy")
     side = side_for_client(folder, settings.fit, settings.protocol)
-    require("msgpack", extra=EXTRA)
-    require("websockets", extra=EXTRA)
+    require_serving()
     listening = listen(settings.host, settings.port)
     try:
         actor = PolicyActor(

@@ -12,12 +12,21 @@ from typing import Any
 
 from worldrl.core.device import resolve_device, resolve_dtype
 from worldrl.core.errors import SettingError
-from worldrl.core.extras import require
 from worldrl.core.observation import images_among
 from worldrl.core.storage.artefact import artefact_hash
 from worldrl.data.lerobot.dataset import EpisodeDataset, open_recorded
-from worldrl.policies.remote.packing import EXTRA
-from worldrl.recipes.listening import CLIENTS, EXPOSED, HOST, PORT, TOKEN_FILE, check_door, listen, serve, token_of
+from worldrl.recipes.listening import (
+    CLIENTS,
+    EXPOSED,
+    HOST,
+    PORT,
+    TOKEN_FILE,
+    check_door,
+    listen,
+    require_serving,
+    serve,
+    token_of,
+)
 from worldrl.recipes.training_data import require_cameras, require_image_size
 from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, images_of, weights_folder
 from worldrl.rollout.serving.server import Limits, SocketServer
@@ -71,8 +80,7 @@ def open_server(settings: ServeWorldModelSettings) -> SocketServer:
         resolve_device(settings.device),
         weights_folder(settings.world_model),
     )
-    for package in ("websockets", "msgpack"):
-        require(package, extra=EXTRA)
+    require_serving()
     listening = listen(settings.host, settings.port)
     try:
         model = open_world_model(folder, device).eval()

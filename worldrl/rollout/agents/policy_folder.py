@@ -185,7 +185,9 @@ def require_policy_fits(
         if not is_remote(folder):
             raise
         sides = str(error).partition("\nnearest adapter")[0]
-        raise SettingError(f"{sides}\nthe address names what is sent: ?keys=libero or droid, ?key.NAME=OBSERVATION") from None
+        raise SettingError(
+            f"{sides}\nthe address names what is sent: ?keys=libero or droid, ?key.NAME=OBSERVATION"
+        ) from None
 
 
 def load_policy(folder: Path, device: str) -> TrainablePolicy:
