@@ -61,6 +61,7 @@ TINY = {
     "check-protocol": "data=runs/collect-tiny/dataset episodes=1",
     "check-suite": f"suite={ADAPTER}:Reach episodes=1",
     "serve-policy": "policy=runs/two-arms-policy/policy",
+    "serve-world-model": "world_model=runs/train-world-model-tiny/world_model",
     "train-vla": "",
     "setup": "",
     "benchmark": "policy=runs/train-policy-tiny/policy tasks=[PickRedCube] episodes=1 workers=0",

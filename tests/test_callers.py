@@ -25,6 +25,8 @@ LIBRARY = {
     # For people with a damaged dataset: error messages name them.
     "worldrl.data.lerobot.check",
     "worldrl.data.lerobot.writer:finalize_dataset",
+    # The client of `worldrl serve-world-model`.
+    "worldrl.rollout.serving.remote_world:RemoteWorld",
 }
 """Documented for users of the library, without a caller of our own; a module, or ``module:name``."""
 

@@ -19,7 +19,7 @@ ROW = re.compile(r"^\| (?!file from|---)(?P<file>[^|]+) \| (?P<promise>[^|]+) \|
 TABLE = [match.groupdict() for match in ROW.finditer(TEXT)]
 KINDS = {
     "policy", "lerobot policy", "language model", "weights", "Minari", "HDF5", "LeRobotDataset", "films", "own dataset", ".npz",
-    "settings", "run directory", "message of a worker", "message of a client", "report page", "hub",
+    "settings", "run directory", "message of a worker", "message of a client", "message of a server", "report page", "hub",
 }  # fmt: skip
 NETWORK = {
     "socket",
@@ -35,7 +35,8 @@ NETWORK = {
     "uvicorn",
 }
 LOCAL = {
-    "recipes/listening.py", "jobs/policy/serve_policy.py", "rollout/suites/policy_server.py",  # listen where the user says
+    "recipes/listening.py", "rollout/serving/server.py",  # listen where the user says
+    "policies/remote/link.py",  # connects where the user says: policy=ws://HOST:PORT
     "play/server.py",  # listens on this machine only
     "simulators/process.py", "workers/link/channel.py", "workers/link/server.py",  # socket pairs with child processes
     "core/storage/hub.py",  # only for an hf:// name, from_pretrained of OWNER/NAME, and an upload that is asked for

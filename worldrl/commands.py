@@ -54,7 +54,7 @@ FOLDERS: Mapping[str, tuple[str, ...]] = {
     "jobs.offline": ("train-offline", "benchmark-offline"),
     "jobs.policy": ("train-policy", "evaluate", "rank", "serve-policy"),
     "jobs.vla": ("train-vla",),
-    "jobs.world_model": ("train-world-model", "evaluate-world-model", "imagine", "play"),
+    "jobs.world_model": ("train-world-model", "evaluate-world-model", "imagine", "play", "serve-world-model"),
     "reproductions": ("reproduce",),
 }
 """Folder of a command's module, below ``worldrl``."""
@@ -152,8 +152,17 @@ COMMANDS = {
         ),
         Command(
             "serve-policy",
-            "serve a bimanual policy to RoboTwin's evaluation client, over a websocket",
-            ("policy=runs/train-policy/policy", "policy=runs/train-policy/policy port=18081 device=cuda"),
+            "serve a policy over a websocket, to RoboTwin's evaluation client or in OpenPI's protocol",
+            (
+                "policy=runs/train-policy/policy",
+                "policy=runs/train-policy/policy protocol=openpi port=8000 device=cuda",
+            ),
+            owns_run_dir=False,
+        ),
+        Command(
+            "serve-world-model",
+            "serve a world model over a websocket: reset, then chunks of actions",
+            ("", "world_model=runs/train-world-model/world_model data=runs/collect/dataset"),
             owns_run_dir=False,
         ),
         Command("compare", "compare two evaluations episode by episode", ("a=runs/before b=runs/after",)),

@@ -32,6 +32,7 @@ from worldrl.jobs.data.collect import CollectSettings
 from worldrl.jobs.data.restyle import RestyleSettings
 from worldrl.jobs.environment.report import ReportSettings
 from worldrl.jobs.environment.report import main as rebuild
+from worldrl.jobs.policy.serve_policy import ServePolicySettings, open_server
 from worldrl.jobs.world_model import evaluate_world_model
 from worldrl.jobs.world_model.evaluate_world_model import EvaluateWorldModelSettings, seen_facts
 from worldrl.policies.statistics import PolicyStatistics
@@ -575,6 +576,20 @@ def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(
     monkeypatch.setattr(policy_dreams, "rollout_motion_error", None)
     monkeypatch.setattr(policy_dreams, "collect_dataset", None)
     assert untimed(evaluate_world_model.main(settings)) == untimed(metrics)
+
+
+def test_policies_behind_an_address_dream_as_well(make_settings, tiny_policy, tmp_path):
+    pytest.importorskip("websockets", reason="the extra serve brings it")
+    servers = load_file("fake_openpi", Path(__file__).parents[1] / "fake_openpi.py")
+    tiny_policy(image_size=32).save(tmp_path / "policy")
+    given = ServePolicySettings(policy=str(tmp_path / "policy"), protocol="openpi", port=0)
+    with servers.running(open_server(given)) as url:
+        policy_rollouts = PolicyRolloutConfig([url], imagined_rollouts=1, workers=0, envs_per_worker=2)
+        small = {"probe": ProbeSettings(steps=0), "horizons": [8], "speed_rows": [1], "episodes": 1}
+        metrics = evaluate_world_model.main(make_settings(policies=policy_rollouts, **small))
+    (found,) = metrics["policies"]
+    assert found["real"]["n"] == found["imagined"]["n"] == 2
+    assert found["hash"] == metrics["policy"]["hash"][0]
 
 
 def test_policies_of_lerobot_dream_as_well(make_settings, tmp_path, monkeypatch):

@@ -148,7 +148,7 @@ def test_benchmark_plays_a_two_armed_act_on_the_double_of_robotwin(published, tm
 
 
 def test_serve_policy_answers_with_a_two_armed_act(published):
-    msgpack = pytest.importorskip("msgpack", reason="the extra robotwin brings it")
+    msgpack = pytest.importorskip("msgpack", reason="the extra serve brings it")
     connect = pytest.importorskip("websockets.sync.client").connect
 
     def sent(array):

@@ -16,23 +16,18 @@ import pytest
 from worldrl.core.errors import SettingError
 from worldrl.core.image_fit import WAYS, Fit, fit_image
 from worldrl.jobs.policy.serve_policy import ServePolicySettings, open_server
+from worldrl.policies.remote.packing import FrameError, numbers
 from worldrl.rollout.agents.robot_side import RobotSide
-from worldrl.rollout.suites.policy_frames import (
-    FrameError,
-    decode_frame,
-    images_of,
-    named_actions,
-    numbers,
-    state_of,
-)
-from worldrl.rollout.suites.policy_server import Conversation, Turn, make_handler
+from worldrl.rollout.serving.server import Turn, make_handler
+from worldrl.rollout.suites.policy_frames import decode_frame, images_of, named_actions, state_of
+from worldrl.rollout.suites.policy_server import Conversation, robotwin_conversations
 from worldrl.rollout.suites.robotwin import RoboTwinSuite
 from worldrl.simulators.process import Launch
 from worldrl.workers.link.boot import load_file
 
 FAKE = Path(__file__).parents[1] / "policies" / "fake_network.py"
 fake = load_file("fake_network", FAKE)
-msgpack = pytest.importorskip("msgpack", reason="the extra robotwin brings it")
+msgpack = pytest.importorskip("msgpack", reason="the extra serve brings it")
 SIDE = RobotSide(RoboTwinSuite.spec.actions, None, "as they are", (8, 8), Fit.stretch)
 LEFT, RIGHT = np.arange(6, dtype=np.float32), np.arange(6, dtype=np.float32) + 10
 
@@ -180,7 +175,7 @@ def test_only_numbers_are_taken():
 def test_a_websocket_serves_several_clients():
     server_module = pytest.importorskip("websockets.sync.server")
     client_module = pytest.importorskip("websockets.sync.client")
-    with server_module.serve(make_handler(Echo(), SIDE, Turn()), "127.0.0.1", 0) as server:
+    with server_module.serve(make_handler(robotwin_conversations(Echo(), SIDE), Turn()), "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         url = f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
@@ -236,11 +231,13 @@ def test_a_policy_of_lerobots_is_served(publish):
 
 
 def test_other_machines_reach_a_server_only_where_that_was_said():
-    """It has no password, and a host is easily set to what a tutorial has."""
+    """A host is easily set to what a tutorial has."""
     for host in ("0.0.0.0", "::", "", "192.168.1.5", "robot.local"):
-        with pytest.raises(SettingError, match=r"no password(?s:.)*exposed=true"):
+        with pytest.raises(SettingError, match=r"other machines(?s:.)*exposed=true"):
             ServePolicySettings(policy="p", host=host)
-        assert ServePolicySettings(policy="p", host=host, exposed=True).host == host
+        with pytest.raises(SettingError, match=r"without a token(?s:.)*token_file=FILE"):
+            ServePolicySettings(policy="p", host=host, exposed=True)
+        assert ServePolicySettings(policy="p", host=host, exposed=True, token_file="t").host == host
     for host in ("127.0.0.1", "::1", "localhost"):
         assert ServePolicySettings(policy="p", host=host).host == host
 

@@ -24,15 +24,18 @@ from worldrl.core.image_fit import Fit
 from worldrl.core.instructions import MAX_CHARACTERS
 from worldrl.jobs.policy import serve_policy
 from worldrl.nn.text import instruction_pieces
+from worldrl.policies.remote.packing import MAX_ITEMS, FrameError
+from worldrl.recipes.listening import listen
 from worldrl.rollout.agents.robot_side import RobotSide
-from worldrl.rollout.suites.policy_frames import MAX_ITEMS, FrameError, decode_frame
-from worldrl.rollout.suites.policy_server import Conversation, PolicyServer, Turn
+from worldrl.rollout.serving.server import SocketServer, Turn
+from worldrl.rollout.suites.policy_frames import decode_frame
+from worldrl.rollout.suites.policy_server import Conversation, robotwin_conversations
 from worldrl.rollout.suites.robotwin import RoboTwinSuite
 from worldrl.workers.link.boot import load_file
 
 hostile = load_file("hostile", Path(__file__).parents[1] / "hostile.py")
 SIDE = RobotSide(RoboTwinSuite.spec.actions, None, "as they are", (8, 8), Fit.stretch)
-msgpack = pytest.importorskip("msgpack", reason="the extra robotwin brings it")
+msgpack = pytest.importorskip("msgpack", reason="the extra serve brings it")
 connect = pytest.importorskip("websockets.sync.client").connect
 HANDSHAKE = (
     b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -87,7 +90,7 @@ class Echo:
 
 @pytest.fixture
 def server():
-    with PolicyServer(Echo(), SIDE, serve_policy.listen("127.0.0.1", 0)) as found:
+    with SocketServer(robotwin_conversations(Echo(), SIDE), listen("127.0.0.1", 0)) as found:
         thread = threading.Thread(target=found.serve_forever)
         thread.start()
         yield found
@@ -183,7 +186,7 @@ def test_an_error_carries_the_identifiers_that_could_be_read(client):
         ({"state": {"left_arm_joint_state": packed(np.full(6, 1e300))}}, "must be finite"),
         ({"vision": {}}, "cam_head.color: must be uint8"),
         ({"vision": {"cam_head": 5}}, "cam_head: must be a map"),
-        ({"vision": {"cam_head": {"color": packed(np.zeros((0, 4, 3), np.uint8))}}}, "it is uint8 (0, 4, 3)"),
+        ({"vision": {"cam_head": {"color": packed(np.zeros((0, 4, 3), np.uint8))}}}, "it is uint8 [0, 4, 3]"),
         ({"vision": {"cam_head": {"color": packed(np.zeros((1, 5000, 3), np.uint8))}}}, "1 to 4096 pixels"),
         ({"instruction": "x" * (MAX_CHARACTERS + 1)}, f"instruction: at most {MAX_CHARACTERS} characters, got 1025; shorten"),
         ({"instruction": ["go"]}, "instruction: must be text"),
@@ -305,7 +308,7 @@ class Actor:
 
 server.serve = functools.partial(server.serve, close_timeout=None, open_timeout=None, ping_interval=None)
 same = lambda values: values
-job.side_for_client = lambda folder, fit: SimpleNamespace(numbers=same, targets=same, image=same)
+job.side_for_client = lambda folder, fit, protocol: SimpleNamespace(numbers=same, targets=same, image=same)
 job.PolicyActor = lambda **settings: SimpleNamespace(build=Actor)
 sys.exit(cli.main(["serve-policy", "policy=p", "port=0"]))
 """
@@ -342,7 +345,7 @@ def test_ctrl_c_ends_the_server_whatever_clients_do(process):
 
 
 def serve(monkeypatch, *settings, build=Echo):
-    monkeypatch.setattr(serve_policy, "side_for_client", lambda folder, fit: SIDE)
+    monkeypatch.setattr(serve_policy, "side_for_client", lambda folder, fit, protocol: SIDE)
     monkeypatch.setattr(serve_policy, "PolicyActor", lambda **given: SimpleNamespace(build=build))
     return cli.main(["serve-policy", "policy=p", *settings])
 
@@ -360,9 +363,11 @@ def test_a_port_in_use_is_one_line_that_says_how_to_choose_another(monkeypatch, 
     assert said.count("\n") == 1
 
 
-def test_an_address_that_this_machine_does_not_have_is_one_line(monkeypatch, capsys):
+def test_an_address_that_this_machine_does_not_have_is_one_line(monkeypatch, capsys, tmp_path):
+    (tmp_path / "token").touch(mode=0o600)
+    (tmp_path / "token").write_text("x" * 16)
     for host in ("203.0.113.7", "x..y", "2001:db8::7"):
-        assert serve(monkeypatch, f"host={host}", "exposed=true") == 2
+        assert serve(monkeypatch, f"host={host}", "exposed=true", f"token_file={tmp_path}/token") == 2
         said = capsys.readouterr().err
         assert said.startswith(f"worldrl: host, port: cannot listen on '{host}'")
         assert said.count("\n") == 1

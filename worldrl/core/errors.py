@@ -36,6 +36,10 @@ class WorkerError(WorldrlError):
     """A simulator worker died or fell silent; the message names worker, task and episode."""
 
 
+class RemoteError(WorldrlError):
+    """A policy or world model of another process cannot be reached, is too slow, or answers wrongly."""
+
+
 class WorkerEnvironmentError(WorldrlError):
     """A simulator's own Python environment is missing, incomplete or of another version; the message says what to run."""
 

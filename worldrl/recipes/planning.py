@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from worldrl.core.errors import SettingError
 from worldrl.core.observation import IMAGE, further
 from worldrl.core.storage.log import console
-from worldrl.rollout.agents.policy_folder import PolicyFacts, policy_facts
+from worldrl.rollout.agents.policy_folder import REMOTE, PolicyFacts, policy_facts
 from worldrl.rollout.planning.config import NONE, Planner, PlanningConfig
 from worldrl.rollout.real.specs import PlannedChunks
 
@@ -53,6 +53,10 @@ def _check_policy(folder: Path, name: str, world_model: str) -> None:
     from worldrl.recipes.world_model.start import weights_folder
 
     facts = policy_facts(folder)
+    if facts.kind == REMOTE:
+        raise SettingError(
+            f"planner: {name} draws candidates, and the server of {folder} decides how it draws; give planner=none"
+        )
     if not facts.cameras:
         raise SettingError(f"planner: {name} plans for a policy of images, not for {folder}; give planner=none")
     if facts.n_obs_steps > 1:

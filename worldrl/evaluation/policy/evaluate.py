@@ -16,6 +16,7 @@ from worldrl.core.storage.tensorfile import number_types
 from worldrl.core.types import Episode
 from worldrl.evaluation.policy.protocol import EvalProtocol
 from worldrl.evaluation.policy.result import EvalLog, EvalResult, Provenance, header_json, provenance
+from worldrl.policies.remote.address import is_remote
 from worldrl.rollout.agents.actors import AnyActor, PolicyActor
 from worldrl.rollout.agents.policy_folder import PolicyFacts, policy_facts, require_policy_fits
 from worldrl.rollout.real.embedded import EMBEDDED_SUITE, WRISTS
@@ -88,7 +89,7 @@ def computing(actor: AnyActor | VectorActor) -> dict[str, str]:
     # lerobot's environment chooses the attention of its policies and does not report it.
     if isinstance(actor, PolicyActor) and is_lerobot_folder(Path(actor.folder)):
         return {"dtype": ", ".join(number_types(Path(actor.folder) / WEIGHTS))}
-    if not isinstance(actor, PolicyActor | VectorActor):
+    if not isinstance(actor, PolicyActor | VectorActor) or (isinstance(actor, PolicyActor) and is_remote(actor.folder)):
         return {}
     return {"dtype": "float32", "attention": attention_kernel(actor.device)}
 

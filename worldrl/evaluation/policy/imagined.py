@@ -18,8 +18,9 @@ from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream_seed
 from worldrl.core.types import Episode
 from worldrl.policies.exploration import Exploration
+from worldrl.policies.remote.address import refuse_temperature
 from worldrl.rewards.success import SuccessRule
-from worldrl.rollout.agents.policy_folder import load_policy
+from worldrl.rollout.agents.policy_folder import acting_policy
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts, imagine_policy_rows
 from worldrl.rollout.imagined.reset_store import record_at
 from worldrl.world_models.loading import AnyVideoModel
@@ -65,9 +66,12 @@ def imagined_outcomes(
     """
     rule = SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce)
     found = list[NDArray[np.bool_]]()
-    loaded = load_policy(folder, str(model.device))
+    refuse_temperature(folder, temperature)
+    loaded = acting_policy(folder, str(model.device))
     with ExitStack() as stack:
-        stack.callback(getattr(loaded, "close", lambda: None))  # a lerobot policy has a worker
+        stack.callback(
+            getattr(loaded, "close", lambda: None)
+        )  # a lerobot policy has a worker, a remote one a connection
         policy = Greedy(loaded) if temperature is None else loaded
         for first in range(0, len(starts), batch):
             rows, file = starts[first : first + batch], saved / f"{first:05d}.npz"

@@ -63,7 +63,7 @@ from worldrl.settings import non_negative, one_of, positive, setting
 class BenchmarkSettings:
     """Which suite, who acts, and how much of it."""
 
-    policy: str = setting("", "folder of a policy, or expert for the suite's scripted one")
+    policy: str = setting("", "folder or address (ws://HOST:PORT) of a policy, or expert for the suite's scripted one")
     suite: str = setting(EMBEDDED, SUITE)
     python: str = setting("", SUITE_PYTHON)
     run_dir: str = setting("runs/benchmark", "where everything is written")

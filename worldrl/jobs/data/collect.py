@@ -14,7 +14,6 @@ from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream_seed
 from worldrl.core.statistics.intervals import wilson
-from worldrl.core.storage.artefact import read_config
 from worldrl.core.storage.capacity import require_disk
 from worldrl.core.storage.log import console
 from worldrl.core.storage.run import RunDirectory
@@ -22,13 +21,14 @@ from worldrl.data.lerobot.writer import least_bytes
 from worldrl.evaluation.policy.protocol import DOMAINS, instruction_of
 from worldrl.jobs.data.collect_suite import check_settings, collecting_policy, record_suite
 from worldrl.policies.exploration import Exploration
-from worldrl.policies.token.policy import TokenPolicy, stored_actions
+from worldrl.policies.remote.address import refuse_temperature
 from worldrl.recipes.evaluation_output import say_assets
 from worldrl.recipes.planning import PLANNER, planning_metrics, say_planning
 from worldrl.recipes.run import DATASET, choose_tasks, open_run, rate_interval
 from worldrl.recipes.stages import imagined_plan
 from worldrl.recipes.world_model.start import weights_folder
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, WanderActor
+from worldrl.rollout.agents.policy_folder import acting_policy, policy_facts
 from worldrl.rollout.planning.config import NONE, PlanningConfig
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.embedded import WRISTS, embedded_embodiment, main_camera
@@ -83,7 +83,9 @@ class CollectSettings:
     imagined_episodes: int = setting(
         0, "per task, actions of the policy in imagined rollouts of world_model, executed in the simulator"
     )
-    policy: str | None = setting(None, "folder of the policy for policy_episodes and imagined_episodes")
+    policy: str | None = setting(
+        None, "folder or address (ws://HOST:PORT) of the policy of policy_episodes and imagined_episodes"
+    )
     world_model: str | None = setting(None, "world model of imagined_episodes: a folder, or bundled")
     temperature: float | None = setting(None, "the policy's sampling temperature; null is greedy")
     noise_correlation: float = setting(0.0, "share of the policy's randomness that stays the same over an episode")
@@ -158,9 +160,9 @@ def record_embedded(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Record the missing episodes of the embedded suite; arguments and return value as of ``record_suite``."""
     tasks = choose_tasks(settings.tasks, settings.kind)
+    options = env_options(settings, tasks)
     require_room(settings, len(tasks), run.path / DATASET)
     plans = [*make_plans(settings, tasks, device), *imagined_plans(settings, tasks, run.path / "dreams.npz", device)]
-    options = env_options(settings, tasks)
     player = EmbeddedPlayer(options, settings.workers, settings.envs_per_worker, settings.timeout_s)
     return collect_dataset(run.path / DATASET, plans, player, hold_steps=settings.hold_steps), {}
 
@@ -191,7 +193,13 @@ def env_options(settings: CollectSettings, tasks: Sequence[str]) -> EnvOptions:
             "domain: randomised is of bimanual tasks and draws its own visual styles; leave styles as it is"
         )
     if settings.policy is not None:
-        own = stored_actions(read_config(Path(settings.policy), kind="policy"))
+        facts, size = policy_facts(Path(settings.policy)), settings.image_size
+        own = facts.actions
+        if facts.cameras and facts.picture != (size, size):
+            raise SettingError(
+                f"image_size: the policy in {settings.policy} observes images of {facts.picture} pixels, image_size is {size}; "
+                "give the policy's"
+            )
         if own != robot.actions:
             raise SettingError(
                 f"policy: the one in {settings.policy} acts with {', '.join(own.names)}, the robot of these tasks with "
@@ -223,10 +231,11 @@ def imagined_plans(
     if settings.policy is None or settings.world_model is None:
         return []
     model = open_world_model(weights_folder(settings.world_model), device)
+    refuse_temperature(settings.policy, settings.temperature)
     plan = imagined_plan(
         file,
         model,
-        TokenPolicy.load(Path(settings.policy), device),
+        acting_policy(Path(settings.policy), device),
         tasks,
         settings.imagined_episodes,
         seed=stream_seed(settings.seed, "collect", "dream") % 2**31,

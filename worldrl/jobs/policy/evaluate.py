@@ -48,7 +48,7 @@ OF_THE_EMBEDDED = {
 class EvaluateSettings:
     """Which policy, and under which protocol."""
 
-    policy: str = required("folder of the policy", made_by="worldrl train-policy")
+    policy: str = required("folder of the policy, or its address ws://HOST:PORT", made_by="worldrl train-policy")
     run_dir: str = setting("runs/evaluate", "where everything is written")
     seed: int = setting(0, "of the initial states and of sampling")
     device: str = setting("cpu", "where the policy runs: cpu, cuda, cuda:N or auto")

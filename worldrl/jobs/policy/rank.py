@@ -51,7 +51,9 @@ class RankSettings:
     device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
     dtype: str = setting("float32", "number type of imagination: float32, bfloat16 or auto")
     world_model: str = setting(BUNDLED, "bundled, or a world-model folder")
-    policies: list[str] = setting([], "folders of two or more policies, worldrl's or lerobot's")
+    policies: list[str] = setting(
+        [], "two or more policies: folders of worldrl's or lerobot's, or addresses ws://HOST:PORT"
+    )
     data: list[str] = setting(["runs/collect/dataset"], "dataset folders; imagined rollouts begin at the first frames")
     held_out: list[str] = setting([], "dataset folders that the gates are measured on; empty takes those of data")
     outcomes: str | None = setting(

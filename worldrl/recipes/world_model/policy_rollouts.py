@@ -26,13 +26,14 @@ from worldrl.evaluation.policy.ranking import correlation
 from worldrl.evaluation.world_model.confidence import advantage, rank_sum, worth
 from worldrl.evaluation.world_model.rollout_error import outcome_report
 from worldrl.policies.exploration import Exploration
+from worldrl.policies.remote.address import is_remote
 from worldrl.recipes.suites.reality import Reality
 from worldrl.rewards.grasp import GraspDynamics
 from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
 from worldrl.rewards.motion.similarity import commanded_columns
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.agents.actors import PolicyActor
-from worldrl.rollout.agents.policy_folder import load_policy, policy_facts, require_imaginable
+from worldrl.rollout.agents.policy_folder import REMOTE, acting_policy, policy_facts, require_imaginable
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts, confirmed_by_execution, execute, imagine_policy
 from worldrl.rollout.imagined.starts import SimulatorBackend
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
@@ -151,10 +152,16 @@ def check_policies(folders: Sequence[str], model: AnyVideoModel, *, field: str =
     for folder in folders:
         facts, who = policy_facts(Path(folder)), f"{field}: the policy in {folder}"
         require_imaginable(Path(folder), who, frame_stride=model.frame_stride, memory_frames=model.memory_frames)
-        require_observed(facts.observation, model.observation, who, "the world model")
-        if differing := [name for name, value in fitting.items() if getattr(facts, name) != value]:
+        differing = " and ".join(name for name, value in fitting.items() if getattr(facts, name) != value)
+        if differing and facts.kind == REMOTE:
             raise SettingError(
-                f"{who} has another {' and '.join(differing)} than the world model; give policies that were made for it"
+                f"{who} has another {differing} than the world model; give "
+                f"?chunk={model.chunk_length}&size={model.config.codec.image_size} in its address"
+            )
+        require_observed(facts.observation, model.observation, who, "the world model")
+        if differing:
+            raise SettingError(
+                f"{who} has another {differing} than the world model; give policies that were made for it"
             )
 
 
@@ -175,7 +182,7 @@ def judge_policy(
     backend, size = reality.backend, model.config.codec.image_size
     files = {name: stage.folder / f"{name}.npz" for name in ("dreams", "opinions")}
     if not files["dreams"].exists():
-        policy = load_policy(folder, str(model.device))
+        policy = acting_policy(folder, str(model.device))
         imagine_policy(
             model, policy, tasks, config.imagined_rollouts, seed=seed, horizon=backend.horizons(tasks), image_size=size, exploration=config.exploration,
             simulator_backend=backend,
@@ -250,7 +257,8 @@ def _act_freely(
     data: Path, config: PolicyRolloutConfig, policy: Path, policy_rollouts: PolicyRollouts, reality: Reality
 ) -> Rate:
     """Let the policy act in the simulator, drawing its actions alike, from the initial states it dreamt from."""
-    actor = PolicyActor(str(policy), config.exploration.temperature, config.exploration.noise_correlation)
+    own = (config.exploration.temperature, config.exploration.noise_correlation)
+    actor = PolicyActor(str(policy)) if is_remote(policy) else PolicyActor(str(policy), *own)  # its server draws
     plan = CollectPlan(actor, [reality.backend.placed(spec) for spec in policy_rollouts.specs("policy")])
     rows = collect_dataset(data, [plan], reality.player())
     return wilson(sum(bool(row["success"]) for row in rows), len(rows))

@@ -15,13 +15,14 @@ from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.core.types import CorrelatedNoise, PolicyObs
 from worldrl.policies.exploration import Exploration
+from worldrl.policies.remote.address import refuse_temperature
 from worldrl.rollout.chunk_timing import check_timing, splice
 from worldrl.rollout.real.rows import Actor, Row, stack_obs
 
 
 @dataclass(frozen=True)
 class PolicyActor:
-    """A trained policy from its artefact folder.
+    """A trained policy from its folder, or behind the address ``folder``.
 
     ``temperature=None`` acts greedily. ``lasting`` is the share of the noise's variance that is constant over an
     episode. ``replan`` is the number of actions executed of each chunk (None: all), ``latency`` the control steps that
@@ -39,6 +40,7 @@ class PolicyActor:
     def __post_init__(self) -> None:
         if self.latency < 0:
             raise SettingError(f"PolicyActor.latency: must be >= 0, got {self.latency}")
+        refuse_temperature(self.folder, self.temperature)
         if self.temperature is not None:
             Exploration(self.temperature, self.lasting)
         elif self.lasting:
@@ -64,10 +66,10 @@ class ActingPolicy:
     """Batched policy inference, once per chunk."""
 
     def __init__(self, spec: PolicyActor) -> None:
-        from worldrl.rollout.agents.policy_folder import load_policy
+        from worldrl.rollout.agents.policy_folder import acting_policy
 
         self._spec = spec
-        self._policy = load_policy(Path(spec.folder), spec.device)
+        self._policy = acting_policy(Path(spec.folder), spec.device)
         self._replan = check_timing(spec.replan, spec.latency, self._policy.chunk_length)
         self.images_needed = self._policy.n_obs_steps
 

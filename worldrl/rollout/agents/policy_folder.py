@@ -1,4 +1,7 @@
-"""A policy's folder of any kind: worldrl's own artefact, an offline agent, or lerobot's published layout."""
+"""A policy of any kind: a folder (worldrl's own artefact, an offline agent, lerobot's published layout), or an address.
+
+An address such as ``ws://127.0.0.1:8000`` is of a policy in another process (``policies.remote``).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.image_fit import Fit
-from worldrl.core.interfaces import TrainablePolicy
+from worldrl.core.interfaces import Policy, TrainablePolicy
 from worldrl.core.observation import (
     IMAGE,
     NOT_OBSERVED,
@@ -23,16 +26,17 @@ from worldrl.core.observation import (
 )
 from worldrl.core.storage.artefact import parent, read_artefact, read_manifest
 from worldrl.core.storage.typed import from_plain
+from worldrl.policies.remote.address import is_remote
 from worldrl.policies.token.policy import TRAINED_ON, TokenPolicy, stored_actions
 
-TOKEN = "token"
+TOKEN, REMOTE = "token", "remote"
 
 
 @dataclass(frozen=True)
 class PolicyFacts:
     """Facts of a policy that a protocol needs before the policy is loaded.
 
-    ``kind`` is ``token``, lerobot's type, or ``offline-agent``, which acts on a vector and has no images. ``picture``
+    ``kind`` is ``token``, lerobot's type, ``remote``, or ``offline-agent``, which acts on a vector and has no images. ``picture``
     is the rows and columns of its images (0 without images), ``cameras`` begins with the scene camera, ``hash``
     identifies weights and settings, ``trained_on`` is as in ``evaluation.policy.trained_on`` (None where the folder has
     none). ``more`` names inputs beside image, command and instruction. ``fit`` is how recorded images got their size.
@@ -68,16 +72,24 @@ def is_agent(folder: Path) -> bool:
     from worldrl.policies.lerobot.folder import is_lerobot_folder
     from worldrl.rollout.agents.vector_agent import KIND as AGENT
 
+    if is_remote(folder):
+        return False
     return not is_lerobot_folder(folder) and read_manifest(folder, wanted="policy")["kind"] == AGENT
 
 
 def policy_facts(folder: Path) -> PolicyFacts:
-    """Read a folder's facts; ArtefactError or SettingError where it is incomplete or not supported."""
+    """Read a folder's facts, or ask an address for them.
+
+    Raises ArtefactError or SettingError (it is incomplete, or not supported). Raises RemoteError (no such server
+    answers).
+    """
     from worldrl.policies.lerobot.folder import is_lerobot_folder
     from worldrl.rollout.agents.lerobot_facts import lerobot_facts
     from worldrl.rollout.agents.vector_agent import KIND as AGENT
     from worldrl.rollout.agents.vector_agent import vector_facts
 
+    if is_remote(folder):
+        return _remote_facts(folder)
     if is_lerobot_folder(folder):
         return PolicyFacts(**lerobot_facts(folder))
     if is_agent(folder):
@@ -96,6 +108,22 @@ def policy_facts(folder: Path) -> PolicyFacts:
         trained_on=config.get(TRAINED_ON),
         more=more,
         fit=from_plain(Fit, config.get("fit", Fit.refuse), where=f"{folder}: fit", error=ArtefactError),
+    )
+
+
+def _remote_facts(address: Path) -> PolicyFacts:
+    from worldrl.policies.remote.address import Address
+    from worldrl.policies.remote.policy import contract
+
+    found = contract(Address.parse(address))
+    return PolicyFacts(
+        kind=REMOTE,
+        chunk_length=found.chunk_length,
+        picture=found.image,
+        cameras=("scene", *(name.removesuffix(SUFFIX) for name in images_among(found.more)[1:])),
+        actions=found.actions,
+        hash=found.hash,
+        more=found.more,
     )
 
 
@@ -151,18 +179,38 @@ def require_policy_fits(
             identity=own.hash,
             more=own.more,
         )
-    require_shown(found, actions, where, cameras, picture)
+    try:
+        require_shown(found, actions, where, cameras, picture)
+    except SettingError as error:
+        if not is_remote(folder):
+            raise
+        sides = str(error).partition("\nnearest adapter")[0]
+        raise SettingError(
+            f"{sides}\nthe address names what is sent: ?keys=libero or droid, ?key.NAME=OBSERVATION"
+        ) from None
 
 
 def load_policy(folder: Path, device: str) -> TrainablePolicy:
-    """Load a policy onto ``device``; a lerobot policy starts its worker."""
+    """Load a policy onto ``device``, to train it too; a lerobot policy starts its worker. SettingError for an address."""
     from worldrl.policies.lerobot.folder import is_lerobot_folder
+
+    if is_remote(folder):
+        raise SettingError(f"policy: {folder} is an address; a policy in a folder is needed here")
 
     if is_lerobot_folder(folder):
         from worldrl.policies.lerobot.policy import LerobotPolicy
 
         return LerobotPolicy.load(folder, device)
     return TokenPolicy.load(folder, device)
+
+
+def acting_policy(folder: Path, device: str) -> Policy:
+    """Load a policy onto ``device``, or connect to its address, to measure it."""
+    if is_remote(folder):
+        from worldrl.policies.remote.policy import RemotePolicy
+
+        return RemotePolicy.load(folder)
+    return load_policy(folder, device)
 
 
 def policy_parent(folder: Path) -> dict[str, str]:

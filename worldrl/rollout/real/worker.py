@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from worldrl.core.actions import ActionSpec
+from worldrl.core.errors import WorldrlError
 from worldrl.core.types import Episode
 from worldrl.rollout.agents.actors import AnyActor, PolicyActor, actor_from_json, actor_to_json
 from worldrl.rollout.real.episodes import Planned, Result, play
@@ -141,8 +142,13 @@ class Share:
         return self
 
     def answer(self, header: Mapping[str, Any], arrays: Arrays) -> Answer:
-        """Run to the next result."""
-        found = next(self._results, None)
+        """Run to the next result; Refusal for a deliberate error, which is no bug: one line."""
+        from worldrl.workers.link.server import Refusal
+
+        try:
+            found = next(self._results, None)
+        except WorldrlError as error:
+            raise Refusal(str(error)) from error
         return ({"kind": "finished"}, {}) if found is None else encode_result(*found)
 
     def close(self) -> None:

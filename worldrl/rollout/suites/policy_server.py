@@ -13,34 +13,26 @@ A text frame gets an ``error`` as text. The connection stays open after an error
 from __future__ import annotations
 
 import logging
-import socket
-import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from worldrl.core.errors import WorldrlError
-from worldrl.core.extras import require
 from worldrl.core.instructions import MAX_CHARACTERS
+from worldrl.policies.remote.packing import FrameError, map_of, text_of, whole_of
 from worldrl.rollout.agents.robot_side import RobotSide
 from worldrl.rollout.real.rows import Actor, Row
 from worldrl.rollout.real.specs import EpisodeSpec
+from worldrl.rollout.serving.server import Turn, logged
 from worldrl.rollout.suites.policy_frames import (
-    EXTRA,
-    FrameError,
     decode_frame,
     encode_answer,
     images_of,
-    map_of,
     named_actions,
     state_of,
-    text_of,
     text_refusal,
-    whole_of,
 )
 from worldrl.workers.robotwin.facts import SIZE
 
@@ -52,30 +44,8 @@ ANSWERS = {
     "trial_end": "trial_end_ack",
     "heartbeat": "heartbeat_ack",
 }
-LARGEST_FRAME = 2**26  # bytes
-GOODBYE_S = 0.3
-"""Time for clients to confirm that the server closes (s); after it their connections are cut."""
-CLOSE_S = 0.8
-"""Longest time of closing (s); a longer decision is abandoned."""
-_LOGGED = 300  # characters of an error in the log
 
 logger = logging.getLogger(__name__)
-
-
-class Turn:
-    """Held while the actor decides: one decision at a time, and none once the server closes."""
-
-    def __init__(self) -> None:
-        self._lock, self.closing = threading.Lock(), False
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        if self.closing:
-            self._lock.release()
-            raise FrameError("the server closes")
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
 
 
 class Conversation:
@@ -84,6 +54,8 @@ class Conversation:
     The actor decides for one connection at a time. ``side`` maps the client's numbers and images to the policy's, and
     back; ``turn`` is held while the actor decides.
     """
+
+    greeting = None
 
     def __init__(self, actor: Actor, side: RobotSide, turn: Turn) -> None:
         self._actor, self._side, self._turn = actor, side, turn
@@ -144,117 +116,11 @@ class Conversation:
         return {"actions": named_actions(self._side.targets(chunk)), "latency_ms": 1000 * (time.monotonic() - began_s)}
 
 
+def robotwin_conversations(actor: Actor, side: RobotSide) -> Callable[[Turn], Conversation]:
+    """Make the conversation of a new client; arguments as of :class:`Conversation`."""
+    return lambda turn: Conversation(actor, side, turn)
+
+
 def _refuse(request: Mapping[str, Any], kind: str, error: Exception) -> bytes:
-    """Log one line and return the answer; only a bug of the server's is logged with its place."""
-    bug = None if isinstance(error, WorldrlError) else error
-    words = _line(error if bug is None else f"{type(error).__name__}: {error}")
-    logger.warning("%s: %s", _line(kind), words, exc_info=bug)
     code = {"infer": "infer_failed", "reset": "reset_failed"}.get(kind, "invalid_frame")
-    return encode_answer(request, "error", {"code": code, "message": words, "details": {}})
-
-
-def _line(what: object) -> str:
-    """One line of bounded length, without control characters that a client chose."""
-    text = "".join(character if character.isprintable() else " " for character in str(what)[: 2 * _LOGGED])
-    return text if len(text) <= _LOGGED else f"{text[: _LOGGED - 3]}..."
-
-
-def make_handler(actor: Actor, side: RobotSide, turn: Turn) -> Callable[[Any], None]:
-    """Return the handler of a websocket server's connections; arguments as of :class:`Conversation`."""
-    left = require("websockets.exceptions", extra=EXTRA).ConnectionClosed
-
-    def handle(connection: Any) -> None:
-        conversation = Conversation(actor, side, turn)
-        try:
-            for message in connection:
-                reply = conversation.answer(message)
-                if reply is None or turn.closing:
-                    return
-                connection.send(reply)
-        except left as error:
-            if not turn.closing:
-                logger.warning("a client left: %s", _line(error))
-
-    return handle
-
-
-class PolicyServer:
-    """Listens, and answers each connection in a thread of its own; a context manager.
-
-    ``side`` is as of :class:`Conversation`. The server closes ``listening``, a bound socket.
-    """
-
-    def __init__(self, actor: Actor, side: RobotSide, listening: socket.socket) -> None:
-        self.socket, self._turn, self._ended = listening, Turn(), threading.Event()
-        self._open: dict[threading.Thread, Any] = {}
-        self._websockets = require("websockets.sync.server", extra=EXTRA)
-        self._server = self._websockets.serve(
-            make_handler(actor, side, self._turn),
-            sock=listening,
-            max_size=LARGEST_FRAME,
-            create_connection=self._connect,
-            logger=_connection_logger(),
-        )
-
-    def _connect(self, *args: Any, **kwargs: Any) -> Any:
-        """Make a connection, in its own thread, and store it until that ends."""
-        connection = self._websockets.ServerConnection(*args, **kwargs)
-        for thread in [thread for thread in list(self._open) if not thread.is_alive()]:
-            self._open.pop(thread, None)
-        self._open[threading.current_thread()] = connection
-        return connection
-
-    def serve_until_interrupted(self) -> None:
-        """Serve until Ctrl-C, or until another thread calls :meth:`shutdown`.
-
-        All threads are daemons, so a decision of several minutes cannot hold the process.
-        """
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-        with suppress(KeyboardInterrupt):
-            self._ended.wait()
-
-    def serve_forever(self) -> None:
-        """Serve until another thread calls :meth:`shutdown`."""
-        try:
-            self._server.serve_forever()
-        finally:
-            self._ended.set()
-
-    def shutdown(self) -> None:
-        """Accept no more connections, send clients the end, and cut those that do not answer."""
-        self._turn.closing = True
-        began_s = time.monotonic()
-        ending = threading.Thread(target=self._server.shutdown, daemon=True)
-        ending.start()
-        ending.join(GOODBYE_S)
-        while time.monotonic() - began_s < CLOSE_S and (ending.is_alive() or self._busy()):
-            for connection in self._busy():
-                with suppress(OSError):
-                    connection.socket.shutdown(socket.SHUT_RDWR)
-            time.sleep(0.02)
-
-    def _busy(self) -> list[Any]:
-        return [connection for thread, connection in list(self._open.items()) if thread.is_alive()]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-
-
-class _OneLine(logging.Filter):
-    """Logs an error without its traceback: a client's fault is no bug of the server's."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.exc_info:
-            record.msg, record.args = f"{record.getMessage()}: {_line(record.exc_info[1])}", ()
-            record.exc_info = None
-        return True
-
-
-def _connection_logger() -> logging.Logger:
-    found = logging.getLogger(f"{__name__}.connection")
-    if not found.filters:
-        found.addFilter(_OneLine())
-    return found
+    return encode_answer(request, "error", {"code": code, "message": logged(kind, error), "details": {}})
