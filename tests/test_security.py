@@ -36,7 +36,7 @@ NETWORK = {
 }
 LOCAL = {
     "recipes/listening.py", "jobs/policy/serve_policy.py", "rollout/suites/policy_server.py",  # listen where the user says
-    "play/server.py",  # listens on this machine only
+    "recipes/local_server.py",  # listens on this machine only
     "simulators/process.py", "workers/link/channel.py", "workers/link/server.py",  # socket pairs with child processes
     "core/storage/lock.py",  # the name of this machine
 }  # fmt: skip

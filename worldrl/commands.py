@@ -15,6 +15,7 @@ class Command:
     ``owns_run_dir``: the command writes a run directory, so a default one is named; ``report`` reads another's.
     ``positional``: the setting that a first word without ``=`` gives, as in ``worldrl reproduce NAME``.
     ``groups``: settings that may be written as a flag before one of theirs: ``--plan diff=0.05``.
+    ``flags``: settings that may be written as a flag alone: ``--table`` for ``table=true``.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Command:
     owns_run_dir: bool = True
     positional: str = ""
     groups: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
 
     @property
     def module(self) -> str:
@@ -49,7 +51,7 @@ class Command:
 FOLDERS: Mapping[str, tuple[str, ...]] = {
     "jobs.benchmark": ("benchmark", "check-protocol", "check-suite", "compare"),
     "jobs.data": ("collect", "restyle", "extend", "make-dataset"),
-    "jobs.environment": ("doctor", "setup", "report", "methods"),
+    "jobs.environment": ("doctor", "setup", "report", "runs", "methods"),
     "jobs.motion": ("train-idm", "align-world-model"),
     "jobs.offline": ("train-offline", "benchmark-offline"),
     "jobs.policy": ("train-policy", "evaluate", "rank", "serve-policy"),
@@ -201,6 +203,14 @@ COMMANDS = {
             positional="name",
         ),
         Command("report", "write one HTML page about a run directory", ("run_dir=runs/train-vla",), owns_run_dir=False),
+        Command(
+            "runs",
+            "show all run directories on a local web page: states, success, curves, films, reports (or runs --table)",
+            ("", "folder=/data/runs filter=rounds=3", "--table filter=state=running"),
+            owns_run_dir=False,
+            positional="folder",
+            flags=("table",),
+        ),
         Command("methods", "list RL methods and their parts", ("", "kind=loss json=true"), owns_run_dir=False),
         Command("doctor", "check this machine, and name the command that repairs each fault", ("",)),
     )
