@@ -1,5 +1,7 @@
 """Unit under test: ``worldrl/runs/listing.py`` and the command's table: filter, differing settings, texts of strangers."""
 
+import sys
+
 import pytest
 
 from worldrl import cli
@@ -70,3 +72,19 @@ def test_no_folder_and_a_run_itself_are_one_line(make_run, folder, capsys):
         said = capsys.readouterr().err
         assert why in said
         assert said.count("\n") == 1
+
+
+def test_the_page_of_no_folder_is_refused_before_it_is_served(folder, capsys):
+    pytest.importorskip("uvicorn", reason="the extra play brings it")
+    assert cli.main(["runs", str(folder)]) == 2
+    assert "is no folder" in capsys.readouterr().err
+
+
+def test_without_the_web_packages_the_table_is_printed_and_the_page_names_the_extra(
+    make_run, folder, table, monkeypatch, capsys
+):
+    make_run("one")
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert "one" in table(str(folder), "--table")
+    assert cli.main(["runs", str(folder)]) == 2
+    assert "pip install -c constraints.txt -e '.[play]'" in capsys.readouterr().err

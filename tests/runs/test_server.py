@@ -49,6 +49,15 @@ def test_the_page_and_what_it_asks_for(port, make_run, write_metrics):
     assert json.loads(fetch(port, "/api/runs?filter=rounds=4")[0])["of"] == 1
 
 
+def test_the_filter_of_the_command_line_holds_until_another_is_typed(folder, serve_app, make_run):
+    make_run("a", rounds=3)
+    make_run("b", rounds=2)
+    with serve_app(RunsServer(folder, "rounds=3").app()) as port:
+        for query, filter, names in (("", "rounds=3", ["a"]), ("?filter=", "", ["a", "b"])):
+            found = json.loads(fetch(port, f"/api/runs{query}")[0])
+            assert (found["filter"], sorted(run["name"] for run in found["runs"])) == (filter, names)
+
+
 def test_files_of_runs_are_sent_with_a_policy_that_lets_them_do_nothing(port, make_run):
     run = make_run("one")
     (run / "report.html").write_text(PAGE)

@@ -115,13 +115,18 @@ def find_runs(folder: Path, kept: Kept | None = None) -> list[Run]:
 
     Raises RunDirectoryError: there is no such folder, or it is itself a run.
     """
+    require_folder(folder)
+    kept = {} if kept is None else kept
+    runs = [read_run(folder, name, kept) for name in islice(_names(folder, "", 0), MOST_RUNS)]
+    return sorted(runs, key=lambda run: (run.state is not State.running, -run.changed_s * (run.state is not State.running), run.name))  # fmt: skip
+
+
+def require_folder(folder: Path) -> None:
+    """Raise RunDirectoryError where there is no such folder, or it is itself a run."""
     if not folder.is_dir():
         raise RunDirectoryError(f"folder: {folder} is no folder; give folder=FOLDER, which holds run directories")
     if _is_run(folder):
         raise RunDirectoryError(f"folder: {folder} is itself a run directory; give the folder that holds it")
-    kept = {} if kept is None else kept
-    runs = [read_run(folder, name, kept) for name in islice(_names(folder, "", 0), MOST_RUNS)]
-    return sorted(runs, key=lambda run: (run.state is not State.running, -run.changed_s * (run.state is not State.running), run.name))  # fmt: skip
 
 
 def _names(folder: Path, prefix: str, depth: int) -> Iterator[str]:
@@ -146,8 +151,8 @@ def _is_run(folder: Path) -> bool:
 def read_run(root: Path, name: str, kept: Kept) -> Run:
     """Read one run directory; whatever is wrong with it becomes one of its faults."""
     reader = _Reader(root, name, kept)
-    clock = reader.read(CLOCK, lambda data, file: from_plain(Clock, _record(data, file), where=f"{file}", error=RunDirectoryError, others=True), Clock())  # fmt: skip
-    settings = dict(flatten(reader.read(CONFIG, parsed_config, {})))
+    clock = reader.read(CLOCK, _clock, Clock())
+    settings = reader.read(CONFIG, _settings, {})
     result = reader.read(RESULT, _record, {})
     metrics = result.get("metrics")
     metrics = metrics if isinstance(metrics, dict) else {}
@@ -170,6 +175,14 @@ def read_run(root: Path, name: str, kept: Kept) -> Run:
         has_metrics=_is_file(root / name / METRICS),
         faults=reader.faults,
     )
+
+
+def _clock(data: bytes, file: Path) -> Clock:
+    return from_plain(Clock, _record(data, file), where=str(file), error=RunDirectoryError, others=True)
+
+
+def _settings(data: bytes, file: Path) -> dict[str, str]:
+    return dict(flatten(parsed_config(data, file)))
 
 
 def _record(data: bytes, file: Path) -> dict[str, Any]:

@@ -41,9 +41,10 @@ MOST_FILTER = 500
 
 
 class RunsServer:
-    """Serves what lies below ``folder``."""
+    """Serves what lies below ``folder``; ``words`` is the filter of a page that names none."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, words: str = "") -> None:
+        self._words = words
         self._folder, self._turn, self._kept = folder, asyncio.Lock(), Kept()
         self._route = require("starlette.routing", extra=EXTRA).Route
 
@@ -53,7 +54,7 @@ class RunsServer:
         return application(FILES, [self._route(path, call) for path, call in served.items()])
 
     async def _runs(self, request: Any) -> Any:
-        words = request.query_params.get("filter", "")[:MOST_FILTER]
+        words = request.query_params.get("filter", self._words)[:MOST_FILTER]
         async with self._turn:  # one reader, however many tabs ask
             return await _answered(lambda: _json(self.listed(words)))
 
@@ -71,6 +72,7 @@ class RunsServer:
         differs = differing(kept)
         return {
             "folder": str(self._folder),
+            "filter": words,
             "of": len(runs),
             "runs": [as_plain(run, differs[run.name]) for run in kept],
         }

@@ -11,7 +11,7 @@ from worldrl.core.storage.log import console
 from worldrl.recipes.listening import listen
 from worldrl.recipes.local_server import HOST, require_web, serve
 from worldrl.runs.listing import chosen, table
-from worldrl.runs.reading import find_runs
+from worldrl.runs.reading import find_runs, require_folder
 from worldrl.runs.server import RunsServer
 from worldrl.settings import setting
 
@@ -29,17 +29,17 @@ class RunsSettings:
 def main(settings: RunsSettings) -> dict[str, Any]:
     """Show the runs until interrupted, or print their table.
 
-    Returns ``{"runs": how many fit}`` as they were at the start. Raises RunDirectoryError (there is no such folder),
-    MissingExtraError (starlette, uvicorn or websockets is not installed), SettingError (the port is in use).
+    Returns ``{"folder": which}``. Raises RunDirectoryError (there is no such folder), MissingExtraError (starlette,
+    uvicorn or websockets is not installed), SettingError (the port is in use).
     """
     folder = Path(settings.folder)
-    if not settings.table:
-        require_web()
-    found = find_runs(folder)
-    kept = chosen(found, settings.filter)
     if settings.table:
+        found = find_runs(folder)
+        kept = chosen(found, settings.filter)
         console().print(table(kept, f"{len(kept)} of {len(found)} runs in {folder}"))
     else:
+        require_web()
+        require_folder(folder)
         with closing(listen(HOST, settings.port)) as listening:
-            serve(RunsServer(folder).app(), listening, f"{len(found)} runs")
-    return {"runs": len(kept)}
+            serve(RunsServer(folder, settings.filter).app(), listening, f"runs of {folder}")
+    return {"folder": settings.folder}

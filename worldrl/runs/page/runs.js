@@ -1,10 +1,10 @@
-// Lists runs, asks for them again every two seconds, and compares the chosen ones. Texts of files are never markup.
+// Lists runs, asks for them again about every two seconds, and compares the chosen ones. Texts of files are never markup.
 "use strict";
 const $ = (id) => document.getElementById(id);
 const AGAIN_MS = 2000, COLOURS = 6, SHOWN_SETTINGS = 8, SHOWN_CURVES = 8;
 const SVG = "http://www.w3.org/2000/svg";
 
-let runs = [], asked = 0;
+let runs = [], asked = 0, own = new URLSearchParams(location.search).get("filter"); // null: nobody has typed one
 let filmsShown = "";
 const rows = new Map(), details = new Map(), curves = new Map();
 let chosen = new Set(new URLSearchParams(location.search).getAll("run"));
@@ -39,13 +39,14 @@ function arrange(parent, order) {
 // -- asking
 
 async function ask() {
-  const mine = ++asked, words = $("filter").value;
+  const mine = ++asked, words = own === null ? "" : `?filter=${encodeURIComponent($("filter").value)}`;
   try {
-    const answer = await fetch(`/api/runs?filter=${encodeURIComponent(words)}`, { cache: "no-store" });
+    const answer = await fetch(`/api/runs${words}`, { cache: "no-store" });
     const found = answer.ok ? await answer.json() : null, refusal = answer.ok ? "" : await answer.text();
     if (mine !== asked) return; // a newer filter has been asked for
     $("message").textContent = refusal;
     $("message").hidden = !refusal;
+    if (found && own === null) $("filter").value = own = found.filter; // as the command line says
     if (found) show(found);
     $("status").textContent = "live";
   } catch {
@@ -54,8 +55,9 @@ async function ask() {
 }
 
 async function repeat() {
+  const began = performance.now();
   if (!document.hidden) await ask();
-  setTimeout(repeat, AGAIN_MS);
+  setTimeout(repeat, Math.max(AGAIN_MS, 4 * (performance.now() - began))); // many runs are asked for less often
 }
 
 async function fetchCurves(run) {
@@ -152,7 +154,7 @@ function choose(name, on) {
 
 function keepAddress() {
   const words = new URLSearchParams();
-  if ($("filter").value) words.set("filter", $("filter").value);
+  if (own !== null) words.set("filter", own);
   chosen.forEach((name) => words.append("run", name));
   history.replaceState(null, "", words.size ? `?${words}` : location.pathname);
 }
@@ -249,8 +251,9 @@ function detail(run) {
 
 // -- keys and forms
 
-$("filter").value = new URLSearchParams(location.search).get("filter") ?? "";
+$("filter").value = own ?? "";
 $("filter").oninput = () => {
+  own = $("filter").value;
   keepAddress();
   ask();
 };
