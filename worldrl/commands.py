@@ -56,7 +56,7 @@ FOLDERS: Mapping[str, tuple[str, ...]] = {
     "jobs.offline": ("train-offline", "benchmark-offline"),
     "jobs.policy": ("train-policy", "evaluate", "rank", "serve-policy"),
     "jobs.vla": ("train-vla",),
-    "jobs.world_model": ("train-world-model", "evaluate-world-model", "imagine", "play"),
+    "jobs.world_model": ("train-world-model", "evaluate-world-model", "imagine", "play", "demo"),
     "reproductions": ("reproduce",),
 }
 """Folder of a command's module, below ``worldrl``."""
@@ -64,6 +64,11 @@ FOLDERS: Mapping[str, tuple[str, ...]] = {
 COMMANDS = {
     command.name: command
     for command in (
+        Command(
+            "demo",
+            "film imagination beside MuJoCo, and measure a bundled policy with and without planning, in minutes",
+            ("", "episodes=100", "preset=tiny"),
+        ),
         Command("collect", "record episodes in the simulator as a LeRobotDataset v3", ("", "preset=tiny")),
         Command(
             "restyle",
