@@ -6,7 +6,9 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -711,3 +713,27 @@ def updated(grpo_on) -> Callable[..., Any]:
         return iterate(learner, grpo_on(policy, rollouts, config, **over), 0)[0]
 
     return update
+
+
+@pytest.fixture
+def serve_app() -> Callable[[Any], Any]:
+    """Run a web application in a thread, as the local pages run it; gives its port."""
+    for package in ("starlette", "uvicorn", "websockets"):
+        pytest.importorskip(package, reason="the extra play brings it")
+    from worldrl.recipes.listening import listen
+    from worldrl.recipes.local_server import HOST, make_server
+
+    @contextmanager
+    def run(app: Any) -> Iterator[int]:
+        with listen(HOST, 0) as listening:
+            made = make_server(app)
+            thread = threading.Thread(target=made.run, kwargs={"sockets": [listening]}, daemon=True)
+            thread.start()
+            try:
+                yield listening.getsockname()[1]
+            finally:
+                made.should_exit = True
+                thread.join(timeout=60)
+        assert not thread.is_alive()
+
+    return run

@@ -37,7 +37,7 @@ NETWORK = {
 LOCAL = {
     "recipes/listening.py", "rollout/serving/server.py",  # listen where the user says
     "policies/remote/link.py",  # connects where the user says: policy=ws://HOST:PORT
-    "play/server.py",  # listens on this machine only
+    "recipes/local_server.py",  # listens on this machine only
     "simulators/process.py", "workers/link/channel.py", "workers/link/server.py",  # socket pairs with child processes
     "core/storage/hub.py",  # only for an hf:// name, from_pretrained of OWNER/NAME, and an upload that is asked for
     "core/storage/lock.py",  # the name of this machine

@@ -80,7 +80,9 @@ def compose_command(command: Command, tokens: Sequence[str]) -> Any:
 
 
 def spelt_out(command: Command, tokens: Sequence[str]) -> list[str]:
-    """Write a first word without ``=`` as the positional setting, and ``--group name=value`` as a dotted setting."""
+    """Write a first word without ``=`` as the positional setting, and flags as the settings that they stand for."""
+    flags = [token for token in tokens if token.startswith("--") and token[2:] in command.flags]
+    tokens = [token for token in tokens if token not in flags] + [f"{flag[2:]}=true" for flag in flags]
     if command.positional and tokens and "=" not in tokens[0]:
         return [f"{command.positional}={tokens[0]}", *tokens[1:]]
     return ungrouped(command.groups, tokens)

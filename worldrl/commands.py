@@ -15,6 +15,7 @@ class Command:
     ``owns_run_dir``: the command writes a run directory, so a default one is named; ``report`` reads another's.
     ``positional``: the setting that a first word without ``=`` gives, as in ``worldrl reproduce NAME``.
     ``groups``: settings that may be written as a flag before one of theirs: ``--plan diff=0.05``.
+    ``flags``: settings that may be written as a flag alone: ``--table`` for ``table=true``.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Command:
     owns_run_dir: bool = True
     positional: str = ""
     groups: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
 
     @property
     def module(self) -> str:
@@ -49,12 +51,12 @@ class Command:
 FOLDERS: Mapping[str, tuple[str, ...]] = {
     "jobs.benchmark": ("benchmark", "check-protocol", "check-suite", "compare"),
     "jobs.data": ("collect", "restyle", "extend", "make-dataset"),
-    "jobs.environment": ("doctor", "setup", "report", "methods", "card"),
+    "jobs.environment": ("doctor", "setup", "report", "runs", "methods", "card"),
     "jobs.motion": ("train-idm", "align-world-model"),
     "jobs.offline": ("train-offline", "benchmark-offline"),
     "jobs.policy": ("train-policy", "evaluate", "rank", "serve-policy"),
     "jobs.vla": ("train-vla",),
-    "jobs.world_model": ("train-world-model", "evaluate-world-model", "imagine", "play", "serve-world-model"),
+    "jobs.world_model": ("train-world-model", "evaluate-world-model", "imagine", "play", "demo", "serve-world-model"),
     "reproductions": ("reproduce",),
 }
 """Folder of a command's module, below ``worldrl``."""
@@ -62,6 +64,11 @@ FOLDERS: Mapping[str, tuple[str, ...]] = {
 COMMANDS = {
     command.name: command
     for command in (
+        Command(
+            "demo",
+            "film imagination beside MuJoCo, and measure a bundled policy with and without planning, in minutes",
+            ("", "episodes=100", "preset=tiny"),
+        ),
         Command("collect", "record episodes in the simulator as a LeRobotDataset v3", ("", "preset=tiny")),
         Command(
             "restyle",
@@ -219,6 +226,14 @@ COMMANDS = {
             ),
             owns_run_dir=False,
             positional="folder",
+        ),
+        Command(
+            "runs",
+            "show all run directories on a local web page: states, success, curves, films, reports (or runs --table)",
+            ("", "folder=/data/runs filter=rounds=3", "--table filter=state=running"),
+            owns_run_dir=False,
+            positional="folder",
+            flags=("table",),
         ),
         Command("methods", "list RL methods and their parts", ("", "kind=loss json=true"), owns_run_dir=False),
         Command("doctor", "check this machine, and name the command that repairs each fault", ("",)),

@@ -23,7 +23,7 @@ import numpy as np
 from bench.turns import options, tell
 from worldrl.core.errors import WorldrlError
 from worldrl.core.extras import require
-from worldrl.play.server import EXTRA
+from worldrl.recipes.local_server import EXTRA
 
 WARM_UP = 5  # chunks
 WAIT_S = 300  # of one answer

@@ -1,7 +1,10 @@
-"""A tiny world model of 16 pixels beside MuJoCo; a server on a free port, where its packages are installed."""
+"""A tiny world model of 16 pixels beside MuJoCo; servers on a free port; a page of headless Chromium. Skips without them."""
 
 import json
-import threading
+import shutil
+import subprocess
+import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,11 +13,12 @@ from typing import Any
 import pytest
 
 from worldrl.play.recording import Recorder
-from worldrl.play.server import HOST, PlayServer
+from worldrl.play.server import PlayServer
 from worldrl.play.session import Session, Worlds
-from worldrl.recipes.listening import listen
 from worldrl.rollout.real.embedded import embedded_options
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+WAIT_S = 180
 TASKS = ("PickRedCube", "PushCubeToTarget")
 
 
@@ -74,26 +78,18 @@ def session(make_session):
 
 
 @pytest.fixture
-def serve(worlds, tmp_path):
-    """Run a server in a thread; gives its port."""
-    for package in ("starlette", "uvicorn", "websockets"):
-        pytest.importorskip(package, reason="the extra play brings it")
+def serve(worlds, tmp_path, serve_app):
+    """Run the server of ``play``; gives its port."""
 
     @contextmanager
     def run(*, most=2, recorder=None):
         recorder = recorder or Recorder(tmp_path / "run", worlds, "hash")
         server = PlayServer(worlds, recorder, most, {"world_model": "tiny", "policy": ""})
-        with listen(HOST, 0) as listening:
-            made = server.make(listening)
-            thread = threading.Thread(target=made.run, kwargs={"sockets": [listening]}, daemon=True)
-            thread.start()
-            try:
-                yield listening.getsockname()[1]
-            finally:
-                made.should_exit = True
-                thread.join(timeout=60)
-                server.close()
-        assert not thread.is_alive()
+        try:
+            with serve_app(server.app()) as port:
+                yield port
+        finally:
+            server.close()
 
     return run
 
@@ -110,3 +106,61 @@ def connect():
             yield Client(socket)
 
     return connected
+
+
+class Page:
+    """One page of a browser, over the Chrome DevTools protocol."""
+
+    def __init__(self, socket):
+        self._socket, self._number, self.events = socket, 0, []
+
+    def call(self, method, **parameters):
+        self._number += 1
+        self._socket.send(json.dumps({"id": self._number, "method": method, "params": parameters}))
+        while (answer := json.loads(self._socket.recv(timeout=WAIT_S))).get("id") != self._number:
+            self.events.append(answer)
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def js(self, expression):
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        return answer["result"].get("value")
+
+    def until(self, expression):
+        end_s = time.monotonic() + WAIT_S
+        while self.js(expression) is not True:
+            assert time.monotonic() < end_s, f"{expression} never came true: {self.js('document.body.innerText')}"
+            time.sleep(0.1)
+
+    def key(self, code, key):
+        self.call("Input.dispatchKeyEvent", type="keyDown", code=code, key=key)
+        self.call("Input.dispatchKeyEvent", type="keyUp", code=code, key=key)
+
+    def named(self, *methods):
+        return [event["params"] for event in self.events if event["method"] in methods]
+
+
+@pytest.fixture
+def page(tmp_path):
+    """An empty page of a browser that ends with the test."""
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium on the path")
+    connect = pytest.importorskip("websockets.sync.client", reason="the extra play brings it").connect
+    words = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-port=0"]
+    words = [CHROMIUM, *words, f"--user-data-dir={tmp_path / 'browser'}", "about:blank"]
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
+        try:
+            told, end_s = tmp_path / "browser" / "DevToolsActivePort", time.monotonic() + WAIT_S
+            while not told.is_file() or "\n" not in told.read_text():
+                assert time.monotonic() < end_s
+                time.sleep(0.1)
+            port = told.read_text().split()[0]
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=WAIT_S) as listed:
+                (target,) = [one for one in json.load(listed) if one["type"] == "page"]
+            with connect(target["webSocketDebuggerUrl"], max_size=None, close_timeout=5) as socket:
+                found = Page(socket)
+                for domain in ("Page", "Runtime", "Log", "Network"):
+                    found.call(f"{domain}.enable")
+                yield found
+        finally:
+            process.kill()

@@ -1,75 +1,8 @@
 """The page in headless Chromium: drives, undoes, saves, reconnects, and asks nobody else. Skips where there is none."""
 
-import json
 import re
-import shutil
-import subprocess
-import time
-import urllib.request
-
-import pytest
 
 from worldrl.data.lerobot.dataset import EpisodeDataset
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium on the path")
-WAIT_S = 180
-
-
-class Page:
-    """One page of a browser, over the Chrome DevTools protocol."""
-
-    def __init__(self, socket):
-        self._socket, self._number, self.events = socket, 0, []
-
-    def call(self, method, **parameters):
-        self._number += 1
-        self._socket.send(json.dumps({"id": self._number, "method": method, "params": parameters}))
-        while (answer := json.loads(self._socket.recv(timeout=WAIT_S))).get("id") != self._number:
-            self.events.append(answer)
-        assert "error" not in answer, answer
-        return answer["result"]
-
-    def js(self, expression):
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
-        return answer["result"].get("value")
-
-    def until(self, expression):
-        end_s = time.monotonic() + WAIT_S
-        while self.js(expression) is not True:
-            assert time.monotonic() < end_s, f"{expression} never came true: {self.js('document.body.innerText')}"
-            time.sleep(0.1)
-
-    def key(self, code, key):
-        self.call("Input.dispatchKeyEvent", type="keyDown", code=code, key=key)
-        self.call("Input.dispatchKeyEvent", type="keyUp", code=code, key=key)
-
-    def named(self, *methods):
-        return [event["params"] for event in self.events if event["method"] in methods]
-
-
-@pytest.fixture
-def page(tmp_path):
-    """An empty page of a browser that ends with the test."""
-    connect = pytest.importorskip("websockets.sync.client", reason="the extra play brings it").connect
-    words = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-port=0"]
-    words = [CHROMIUM, *words, f"--user-data-dir={tmp_path / 'browser'}", "about:blank"]
-    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
-        try:
-            told, end_s = tmp_path / "browser" / "DevToolsActivePort", time.monotonic() + WAIT_S
-            while not told.is_file() or "\n" not in told.read_text():
-                assert time.monotonic() < end_s
-                time.sleep(0.1)
-            port = told.read_text().split()[0]
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=WAIT_S) as listed:
-                (target,) = [one for one in json.load(listed) if one["type"] == "page"]
-            with connect(target["webSocketDebuggerUrl"], max_size=None, close_timeout=5) as socket:
-                found = Page(socket)
-                for domain in ("Page", "Runtime", "Log", "Network"):
-                    found.call(f"{domain}.enable")
-                yield found
-        finally:
-            process.kill()
 
 
 def test_a_person_drives_undoes_saves_and_reconnects_by_keyboard(serve, page, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from worldrl.core.errors import ArtefactError
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.play import server as module
-from worldrl.play.messages import LARGEST
+from worldrl.recipes.local_server import LARGEST
 
 LEFT = [0, -0.5, 0, 0, 0, 0, -1]
 

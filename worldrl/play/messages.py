@@ -21,8 +21,6 @@ from worldrl.core.storage.typed import from_plain
 from worldrl.play.session import Session, Worlds
 
 GRIPPER = TOOL_ACTIONS.grippers[0]
-LARGEST = 4096
-"""Bytes of a request."""
 
 
 @dataclass(frozen=True)

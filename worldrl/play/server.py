@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,7 +22,6 @@ import numpy as np
 from worldrl.core.errors import SettingError, WorldrlError
 from worldrl.core.extras import require
 from worldrl.play.messages import (
-    LARGEST,
     DriveRequest,
     PolicyRequest,
     Request,
@@ -37,28 +35,19 @@ from worldrl.play.messages import (
 )
 from worldrl.play.recording import Recorder
 from worldrl.play.session import Session, Worlds
+from worldrl.recipes.local_server import BASE, EXTRA, application
 
-EXTRA = "play"
-HOST, NAMES = "127.0.0.1", ("127.0.0.1", "localhost")
 PAGE = Path(__file__).parent / "page"
 FILES = {
-    "/": ("index.html", "text/html"),
-    "/play.js": ("play.js", "text/javascript"),
-    "/play.css": ("play.css", "text/css"),
-}
-HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
-    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-store",
+    "/": (PAGE / "index.html", "text/html"),
+    "/play.js": (PAGE / "play.js", "text/javascript"),
+    "/play.css": (PAGE / "play.css", "text/css"),
+    **BASE,
 }
 TAKEN_OVER, FULL = 4001, 4002
 """Close codes after which the page does not connect again by itself."""
 KEPT_S = 60.0
 """A session without a tab is kept so long (s), at the least."""
-GOODBYE_S = 1
-"""Time for tabs to confirm that the server closes (s)."""
 
 
 @dataclass
@@ -81,21 +70,10 @@ class PlayServer:
         self._gone = require("starlette.websockets", extra=EXTRA).WebSocketDisconnect
         self._sessions, self._seconds = 0, list[float]()
 
-    def make(self, listening: socket.socket) -> Any:
-        """Make the uvicorn server of a bound socket; its ``run(sockets=[listening])`` serves."""
-        uvicorn = require("uvicorn", extra=EXTRA)
-        require("websockets", extra=EXTRA)
-        config = uvicorn.Config(
-            self._app(),
-            ws="websockets-sansio",
-            ws_max_size=LARGEST,
-            ws_per_message_deflate=False,  # raw images on one machine: compressing costs more than sending
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            timeout_graceful_shutdown=GOODBYE_S,
-        )
-        return uvicorn.Server(config)
+    def app(self) -> Any:
+        """Make the web application."""
+        socket = require("starlette.routing", extra=EXTRA).WebSocketRoute
+        return application(FILES, [socket("/drive", self._connect)])
 
     def metrics(self) -> dict[str, Any]:
         """What was done so far; milliseconds of computing a chunk, without the network."""
@@ -108,14 +86,6 @@ class PlayServer:
         """Release all sessions."""
         for tab in self._tabs.values():
             tab.session.close()
-
-    def _app(self) -> Any:
-        routing = require("starlette.routing", extra=EXTRA)
-        hosts = require("starlette.middleware.trustedhost", extra=EXTRA).TrustedHostMiddleware
-        guarded = require("starlette.middleware", extra=EXTRA).Middleware(hosts, allowed_hosts=list(NAMES))
-        routes = [routing.Route(path, _file) for path in FILES]
-        routes += [routing.WebSocketRoute("/drive", self._connect)]
-        return require("starlette.applications", extra=EXTRA).Starlette(routes=routes, middleware=[guarded])
 
     async def _connect(self, client: Any) -> None:
         if not same_origin(client.headers):
@@ -207,12 +177,6 @@ class PlayServer:
 def same_origin(headers: Mapping[str, str]) -> bool:
     """Whether a socket is opened by this server's own page, or by no page at all."""
     return headers.get("origin") in (None, f"http://{headers.get('host')}")
-
-
-async def _file(request: Any) -> Any:
-    name, kind = FILES[request.url.path]
-    responses = require("starlette.responses", extra=EXTRA)
-    return responses.Response((PAGE / name).read_bytes(), media_type=kind, headers=HEADERS)
 
 
 async def _received(client: Any) -> str | None:

@@ -46,9 +46,30 @@ def take_lock(file: Path, command: str) -> int:
     return lock
 
 
+def owner_works(lock: int) -> bool | None:
+    """Whether the process that an opened lock file names still holds it; None where that is one of another machine.
+
+    The lock is tried only where the process lives, so that no run that starts meanwhile finds it taken.
+    """
+    try:
+        owner = json.loads(os.pread(lock, 4096, 0))
+        host, pid = owner["host"], int(owner["pid"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False  # empty, or not ours
+    if host != socket.gethostname():
+        return None
+    if not Path(f"/proc/{pid}").exists():
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False  # another process got the number; closing lets go
+
+
 def _owner(file: Path) -> str:
     try:
         owner = json.loads(file.read_bytes())
         return f"process {owner['pid']} on {owner['host']} ({owner['command']}, since {owner['started']})"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return "another process"

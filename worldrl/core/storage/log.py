@@ -125,6 +125,15 @@ def read_metrics(run_folder: Path) -> list[dict[str, Any]]:
     return [_parse(line, path) for line in data[: data.rfind(b"\n") + 1].splitlines()]
 
 
+_OPEN: list["Progress"] = []
+
+
+def current_progress() -> dict[str, Any] | None:
+    """What this process does now, the innermost: its ``description``, ``count``, ``total`` and ``unit``."""
+    shown = _OPEN[-1:]  # one look, since another thread may end it
+    return {name: getattr(shown[0], name) for name in ("description", "count", "total", "unit")} if shown else None
+
+
 class Progress:
     """Shows how far something is, how fast it goes and how long it will take; ``start`` units were done before.
 
@@ -150,6 +159,7 @@ class Progress:
 
     def __enter__(self) -> Self:
         self._began = self._spoke = self._clock()
+        _OPEN.append(self)
         if not self._silent and console().is_terminal:
             self._bar = _add_bar(self.description, self.total, self.count)
         return self
@@ -163,6 +173,7 @@ class Progress:
             self._maybe_speak(note)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        _OPEN.remove(self)
         if self._bar is not None:
             _remove_bar(self._bar)
         if not self._silent and self._clock() - self._began >= QUIET_S:

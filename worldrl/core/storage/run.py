@@ -26,13 +26,16 @@ from worldrl.core.renames import COMMANDS, current_config, current_results
 from worldrl.core.storage.atomic import disk_errors, recover, write_file
 from worldrl.core.storage.jsonfile import check_digest, difference, digest, plain, read_json, read_record, write_json
 from worldrl.core.storage.lock import take_lock
+from worldrl.core.storage.log import current_progress
 from worldrl.core.storage.provenance import code_version, package_versions
 
 SCHEMA = 1
 TICK_EVERY_S = 10.0
 STAGE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
-CONFIG, RESULT, INPUTS = "config.yaml", "result.json", "inputs.json"
-CLAIM = (CONFIG, "run_clock.json", INPUTS)
+CONFIG, CLOCK, RESULT, INPUTS, LOCK = "config.yaml", "run_clock.json", "result.json", "inputs.json", "run.lock"
+MAX_ERROR, MAX_DEPTH = 2000, 50
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where PyYAML has it: ten times as fast
+CLAIM = (CONFIG, CLOCK, INPUTS)
 """What makes a directory that of one command and config, and may be taken back while nothing else is in it."""
 
 
@@ -96,6 +99,7 @@ class RunDirectory:
         earlier = _clock(path)
         self._earlier, self._peak_mb = earlier.wall_s, earlier.peak_rss_mb
         self._ticked = self._began
+        self._error = ""
 
     @classmethod
     def open(
@@ -118,7 +122,7 @@ class RunDirectory:
         body = plain(config, where="config", error=RunDirectoryError)
         with disk_errors(path, needed=0, error=RunDirectoryError):
             path.mkdir(parents=True, exist_ok=True)
-        lock = take_lock(path / "run.lock", command)
+        lock = take_lock(path / LOCK, command)
         try:
             recover(path)
             begun = _claim_config(path, command, body, free)
@@ -157,8 +161,10 @@ class RunDirectory:
             "resume": self.resume_command,
             "wall_s": self.wall_s,
             "peak_rss_mb": self._peak_mb,
+            "progress": current_progress(),
+            "error": self._error,
         }
-        write_json(self.path / "run_clock.json", body)
+        write_json(self.path / CLOCK, body)
 
     def write_result(
         self,
@@ -210,6 +216,8 @@ class RunDirectory:
                 (self.path / name).unlink(missing_ok=True)
             os.close(self._lock)
             self._lock = None
+        if isinstance(error, Exception):
+            self._error = f"{type(error).__name__}: {error}"[:MAX_ERROR]
         self.close()
 
 
@@ -224,7 +232,7 @@ def _bound(config: Mapping[str, Any], free: Collection[str]) -> dict[str, Any]:
 
 def _holds_work(path: Path) -> bool:
     """Whether anything but the claim and the lock has content: logs and stages are made empty."""
-    own = {path / name for name in (*CLAIM, "run.lock")}
+    own = {path / name for name in (*CLAIM, LOCK)}
     return any(file.is_file() and file not in own and file.stat().st_size > 0 for file in path.rglob("*"))
 
 
@@ -249,35 +257,62 @@ def _claim_config(path: Path, command: str, config: dict[str, Any], free: Collec
 def stored_config(file: Path) -> dict[str, Any]:
     """Read ``config.yaml``; RunDirectoryError where it is missing, unreadable or no mapping."""
     try:
-        text = file.read_text(encoding="utf-8")
-        tokens: Any = cast("Any", yaml).scan(text, Loader=yaml.SafeLoader)
-        if any(isinstance(token, yaml.AliasToken) for token in tokens):
-            raise RunDirectoryError(
-                f"{file}: repeats parts by reference, as worldrl never writes; choose a new run_dir"
-            )
-        stored: Any = yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as reason:
-        raise RunDirectoryError(f"{file}: damaged; restore it, or choose a new run_dir") from reason
+        return parsed_config(file.read_bytes(), file)
     except OSError as reason:
         raise RunDirectoryError(f"{file}: cannot be read ({reason.strerror}); check its permissions") from reason
+
+
+def parsed_config(data: bytes, file: Path) -> dict[str, Any]:
+    """Parse the content of ``config.yaml``; RunDirectoryError, which names ``file``, where it is no mapping."""
+    try:
+        text = data.decode()
+        _refuse_what_is_never_written(text, file)
+        stored: Any = yaml.load(text, Loader=LOADER)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as reason:
+        raise RunDirectoryError(f"{file}: damaged; restore it, or choose a new run_dir") from reason
     if not isinstance(stored, dict):
         raise RunDirectoryError(f"{file}: holds no settings; restore it, or choose a new run_dir")
     return cast("dict[str, Any]", stored)
 
 
+def _refuse_what_is_never_written(text: str, file: Path) -> None:
+    """Parts repeated by reference, which may fill the memory, and deep nesting, which may end libyaml's process."""
+    depth = 0
+    for event in cast("Any", yaml).parse(text, Loader=LOADER):
+        if isinstance(event, yaml.AliasEvent):
+            raise RunDirectoryError(
+                f"{file}: repeats parts by reference, as worldrl never writes; choose a new run_dir"
+            )
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise RunDirectoryError(f"{file}: is nested too deeply; restore it, or choose a new run_dir")
+
+
 @dataclass(frozen=True)
-class _Clock:
-    """What ``run_clock.json`` holds."""
+class Doing:
+    """What a run does now."""
+
+    description: str
+    count: int
+    total: int
+    unit: str
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What ``run_clock.json`` holds: of a run that works now ``progress``, of one that failed ``error``."""
 
     schema: int = SCHEMA
     command: str = ""
     resume: str = ""
     wall_s: float = 0.0
     peak_rss_mb: float = 0.0
+    progress: Doing | None = None
+    error: str = ""
 
 
-def _clock(path: Path) -> _Clock:
-    file = path / "run_clock.json"
+def _clock(path: Path) -> Clock:
+    file = path / CLOCK
     if not file.exists():
-        return _Clock()
-    return read_record(file, _Clock, error=RunDirectoryError, mend="delete it")
+        return Clock()
+    return read_record(file, Clock, error=RunDirectoryError, mend="delete it")

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -73,8 +72,8 @@ def video_path(index: int) -> str:
 def _environment() -> Environment:
     loader = PackageLoader("worldrl.evaluation.report")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)  # fmt: skip
-    own = (_parts, _flatten, _png_uri, _mp4_uri, _embeddable, _chart_caption, _gate_value, _value_with_unit, _with_total, _true_minus_rows)  # fmt: skip
-    said = (words.percent, words.points, words.number, words.duration, words.count, words.interval, words.gain_interval, words.gain_kind, words.p_value, words.true_minus)  # fmt: skip
+    own = (_parts, _png_uri, _mp4_uri, _embeddable, _chart_caption, _gate_value, _value_with_unit, _with_total, _true_minus_rows)  # fmt: skip
+    said = (words.percent, words.points, words.number, words.duration, words.count, words.interval, words.gain_interval, words.gain_kind, words.p_value, words.true_minus, words.flatten)  # fmt: skip
     environment.filters |= {call.__name__.lstrip("_"): call for call in (*own, *said, video_path)}
     drawn = (charts.curve_chart, charts.rate_axis, charts.rate_bars, charts.scatter)
     environment.globals |= {call.__name__: call for call in drawn}
@@ -88,22 +87,6 @@ def _environment() -> Environment:
 def _parts(name: str) -> list[str]:
     """Cut a name where it may break."""
     return re.split(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[_/.])(?=\w)", name)
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Turn nested mappings into ``("a.b", text)`` pairs, in the order given; an empty mapping stays a value."""
-    pairs: list[tuple[str, str]] = []
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        pairs += _flatten(value, f"{name}.") if isinstance(value, Mapping) and value else [(name, _setting(value))]
-    return pairs
-
-
-def _setting(value: Any) -> str:
-    """Write a value of a configuration as YAML would, on one line; floats keep every digit."""
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_setting, value))}]"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _png_uri(frames: Frames, steps: int) -> str:

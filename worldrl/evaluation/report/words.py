@@ -129,6 +129,22 @@ def tile(name: str, found: Mapping[str, Any], unit: str = "", *, imagined: bool 
     return Number(name, rounded(found["value"]), unit, imagined, f"95 % interval {bounds(found)}")
 
 
+def flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Turn nested mappings into ``("a.b", text)`` pairs, in the order given; an empty mapping stays a value."""
+    pairs: list[tuple[str, str]] = []
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        pairs += flatten(value, f"{name}.") if isinstance(value, Mapping) and value else [(name, _setting(value))]
+    return pairs
+
+
+def _setting(value: Any) -> str:
+    """Write a value of a configuration as YAML would, on one line; floats keep every digit."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_setting, value))}]"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def p_value(p: float) -> str:
     """Write a p-value; tiny ones as a bound."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,14 @@ import torch
 from worldrl.core.device import resolve_device, resolve_dtype
 from worldrl.core.embodiment import Embodiment
 from worldrl.core.errors import SettingError
-from worldrl.core.extras import require
 from worldrl.core.observation import images_among
 from worldrl.core.storage.artefact import artefact_hash
 from worldrl.core.storage.log import console
 from worldrl.play.recording import Recorder
-from worldrl.play.server import EXTRA, HOST, PlayServer
+from worldrl.play.server import PlayServer
 from worldrl.play.session import Worlds
 from worldrl.recipes.listening import listen
+from worldrl.recipes.local_server import HOST, require_web, serve
 from worldrl.recipes.run import open_run
 from worldrl.recipes.world_model.policy_rollouts import check_policies
 from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, weights_folder
@@ -58,8 +58,7 @@ def main(settings: PlaySettings) -> dict[str, Any]:
     use; the world model is of another robot; the policy does not fit it). Raises WorkerEnvironmentError (nothing
     renders). Raises ArtefactError (a folder is incomplete).
     """
-    for package in ("starlette", "uvicorn", "websockets"):
-        require(package, extra=EXTRA)
+    require_web()
     device = resolve_device(settings.device)
     with open_run("play", settings) as run, closing(listen(HOST, settings.port)) as listening, ExitStack() as stack:
         worlds = open_worlds(settings, device, stack)
@@ -68,11 +67,7 @@ def main(settings: PlaySettings) -> dict[str, Any]:
         names = {"world_model": settings.world_model, "policy": settings.policy}
         server = PlayServer(worlds, recorder, settings.tabs, names)
         stack.callback(server.close)
-        console().print(
-            f"drive on http://{HOST}:{listening.getsockname()[1]}/ (this machine only); Ctrl-C ends it", markup=False
-        )
-        with suppress(KeyboardInterrupt):
-            server.make(listening).run(sockets=[listening])
+        serve(server.app(), listening, "drive")
         metrics = server.metrics()
         run.write_result(metrics, seed=settings.seed, device=str(device))
     console().print(f"{metrics['chunks']} chunks driven, {metrics['saved']} drives saved in {settings.run_dir}")
