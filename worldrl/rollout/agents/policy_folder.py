@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.core.image_fit import Fit
+from worldrl.core.image_fit import FIT, Fit, told
 from worldrl.core.interfaces import TrainablePolicy
 from worldrl.core.observation import (
     IMAGE,
@@ -52,7 +52,8 @@ class PolicyFacts:
     @property
     def observation(self) -> ObservationSpec:
         """What it observes."""
-        return ObservationSpec.of(self.actions, images_among(self.more), self.picture, state=STATE in self.more)
+        images, fit = images_among(self.more), told(self.fit)
+        return ObservationSpec.of(self.actions, images, self.picture, state=STATE in self.more, fit=fit)
 
     @property
     def image_size(self) -> int:
@@ -79,7 +80,8 @@ def policy_facts(folder: Path) -> PolicyFacts:
     from worldrl.rollout.agents.vector_agent import vector_facts
 
     if is_lerobot_folder(folder):
-        return PolicyFacts(**lerobot_facts(folder))
+        facts = PolicyFacts(**lerobot_facts(folder))
+        return replace(facts, fit=_trained_fit(facts.trained_on, Fit.refuse, folder))
     if is_agent(folder):
         agent = vector_facts(folder)
         return PolicyFacts(AGENT, 1, (0, 0), (), vector_actions(agent.low, agent.high), agent.hash)
@@ -95,8 +97,13 @@ def policy_facts(folder: Path) -> PolicyFacts:
         hash=artefact.hash,
         trained_on=config.get(TRAINED_ON),
         more=more,
-        fit=from_plain(Fit, config.get("fit", Fit.refuse), where=f"{folder}: fit", error=ArtefactError),
+        fit=_trained_fit(config.get(TRAINED_ON), config.get(FIT, Fit.refuse), folder),
     )
+
+
+def _trained_fit(trained: Mapping[str, Any] | None, stated: str, folder: Path) -> Fit:
+    """How the images that a policy learned from got their size, else as ``stated``; ArtefactError for no such fit."""
+    return from_plain(Fit, (trained or {}).get(FIT, stated), where=f"{folder}: fit", error=ArtefactError)
 
 
 def require_imaginable(
