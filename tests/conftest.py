@@ -417,13 +417,22 @@ def wan_config() -> Callable[..., Any]:
         WanSuccessConfig,
     )
 
-    def make(*, size: int = 16, ensemble_size: int = 0, **dynamics: Any) -> WanConfig:
+    def make(
+        *,
+        size: int = 16,
+        ensemble_size: int = 0,
+        cameras: tuple[str, ...] = ("image",),
+        state: str = "none",
+        **dynamics: Any,
+    ) -> WanConfig:
         small = {"chunk_length": 4, "sampling_steps": 2, "lora_rank": 2, "lora_alpha": 4.0}
         return WanConfig(
             WanCodecConfig(image_size=size, rows=3),
             WanDynamicsConfig(**(small | dynamics)),
             WanSuccessConfig(width=16, heads=2),
             WanOutcomeConfig(ensemble_size=ensemble_size, width=8),
+            cameras=list(cameras),
+            state=state,
         )
 
     return make

@@ -97,6 +97,35 @@ def test_the_table_does_not_depend_on_workers_accidents_or_interruption(tmp_path
     assert "suite python" in (tmp_path / "plain" / "report.html").read_text()
 
 
+def test_a_finished_run_is_read_and_nothing_starts(tmp_path, fake_libero, capsys, monkeypatch):
+    """A second start printed and wrote the same, after it had started all workers again."""
+    tokens = ["workers=1", "envs=2", "tasks=[reach_up]"]
+    code, folder = run(tmp_path, "run", *tokens)
+    told, result = capsys.readouterr(), (folder / "result.json").read_text()
+    assert (code, json.loads((folder / "inputs.json").read_text())["policy"]["path"]) == (0, "expert")
+    with monkeypatch.context() as patched:
+        patched.setattr(SimulatorPool, "__enter__", lambda _: pytest.fail("a worker was started"))
+        assert run(tmp_path, "run", *tokens)[0] == 0
+    again = capsys.readouterr()
+    assert "report:" in again.err
+    assert [line for line in again.err.splitlines() if "reach_up" in line] == [
+        line for line in told.err.splitlines() if "reach_up" in line
+    ]
+    assert (folder / "result.json").read_text() == result
+    plain = json.loads(result)
+    plain["metrics"].pop("images_note")  # killed before the page was drawn
+    (folder / "result.json").write_text(json.dumps(plain))
+    (folder / "report.html").unlink()
+    assert run(tmp_path, "run", *tokens)[0] == 0
+    assert (folder / "report.html").exists()
+    assert json.loads((folder / "result.json").read_text())["metrics"].keys() == json.loads(result)["metrics"].keys()
+    inputs = json.loads((folder / "inputs.json").read_text())
+    inputs["policy"]["hash"] = "another"
+    (folder / "inputs.json").write_text(json.dumps(inputs))
+    assert run(tmp_path, "run", *tokens)[0] == 2
+    assert "begun with other content: policy.hash" in capsys.readouterr().err
+
+
 def test_the_note_belongs_to_the_assets_whatever_the_settings_say(tmp_path, fake_libero, monkeypatch, capsys):
     """A folder of the same content, and another note, dropped "toy" once: an unlabelled number looks like LIBERO's."""
     told = {"assets": "/told/to/setup", "assets_note": "other", "assets_notes": {"0123": "toy"}}
@@ -361,7 +390,7 @@ def test_a_result_is_written_before_its_pictures(tmp_path, fake_libero, monkeypa
     assert json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]["success"]["n"] == 6
 
 
-def test_a_comparison_ends_when_it_is_decided(tmp_path, fake_libero, capsys):
+def test_a_comparison_ends_when_it_is_decided(tmp_path, fake_libero, capsys, monkeypatch):
     def play(name, *more):
         folder = tmp_path / name
         given = ["suite=libero_goal", "policy=expert", "episodes=6", "workers=1", "envs=2", f"run_dir={folder}"]
@@ -381,6 +410,10 @@ def test_a_comparison_ends_when_it_is_decided(tmp_path, fake_libero, capsys):
     )
     assert len((folder / "episodes.jsonl").read_text().splitlines()) < 12
     assert not (folder / "results.csv").exists()  # no rate is claimed from a part of the episodes
+    assert "b is better after" in capsys.readouterr().err
+    with monkeypatch.context() as patched:
+        patched.setattr(SimulatorPool, "__enter__", lambda _: pytest.fail("a worker was started"))
+        assert play("second", f"against={tmp_path / 'worse'}")[0] == 0
     assert "b is better after" in capsys.readouterr().err
     code, folder = play("equal", f"against={tmp_path / 'first'}")
     assert json.loads((folder / "result.json").read_text())["metrics"]["race"]["verdict"] == "not decided"

@@ -19,12 +19,15 @@ from worldrl.jobs.vla.settings import TrainVlaSettings
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 from worldrl.recipes.world_model.policy_rollouts import check_policies
-from worldrl.recipes.world_model.start import check_start
+from worldrl.recipes.world_model.start import check_start, check_wan_start
+from worldrl.recipes.world_model.wan_settings import WanSettings
 from worldrl.rollout.imagined.starts import EMBEDDED_BACKEND
 from worldrl.rollout.real.embedded import embedded_cameras
 from worldrl.world_models.video.config import VideoWorldModelConfig
 from worldrl.world_models.video.model import VideoWorldModel
 from worldrl.world_models.video.training_config import WorldModelTraining
+from worldrl.world_models.wan.config import WanConfig
+from worldrl.world_models.wan.training import WanTraining
 
 SCRIPT = Path(__file__).parent / "vla_script.py"
 CAMERAS = ["image", "wrist_image"]
@@ -87,12 +90,12 @@ def replace_chunk(model):
 
 def test_one_setting_gives_policy_and_world_model_the_same_inputs():
     settings = TrainVlaSettings(cameras=CAMERAS, state="measured")
-    for part in (settings.policy, settings.world_model):
+    for part in (settings.policy, settings.world_model, settings.wan.model):
         assert (part.cameras, part.state) == (CAMERAS, "measured")
     with pytest.raises(SettingError, match=r"policy\.cameras.*differ from cameras=\[image\]"):
         TrainVlaSettings(policy=TokenPolicyConfig(cameras=CAMERAS))
-    with pytest.raises(SettingError, match="backbone=video"):
-        TrainVlaSettings(cameras=CAMERAS, backbone="wan", start="scratch")
+    with pytest.raises(SettingError, match=r"wan\.model\.cameras.*differ from cameras=\[image\]"):
+        TrainVlaSettings(wan=WanSettings(model=WanConfig(cameras=CAMERAS)))
 
 
 def test_data_without_the_camera_is_refused_with_both_lists(push_dataset, tmp_path):
@@ -111,6 +114,18 @@ def test_added_views_must_be_trained():
     check_start("bundled", config, WorldModelTraining(steps=1))
     with pytest.raises(SettingError, match=r"training\.steps=0 leaves untrained"):
         check_start("bundled", config, WorldModelTraining(steps=0))
+
+
+def test_views_added_to_a_wan_model_must_be_trained(make_wan, wan_config, tmp_path):
+    make_wan().save(tmp_path / "wan")
+    config = wan_config(cameras=CAMERAS, state="measured")
+    check_wan_start(str(tmp_path / "wan"), WanSettings(model=config, training=WanTraining(steps=1)))
+    with pytest.raises(SettingError, match=r"training\.steps=0 leaves untrained"):
+        check_wan_start(str(tmp_path / "wan"), WanSettings(model=config, training=WanTraining(steps=0)))
+    make_wan(cameras=CAMERAS).save(tmp_path / "two")
+    other = WanSettings(model=wan_config(cameras=["image", "left_image"]), training=WanTraining(steps=1))
+    with pytest.raises(SettingError, match=r"not made for wan\.model\.cameras"):
+        check_wan_start(str(tmp_path / "two"), other)
 
 
 def test_start_states_show_what_a_model_imagines():

@@ -170,18 +170,21 @@ def test_several_processes_are_for_wan_alone(make_settings, monkeypatch):
 
 
 def test_a_policy_practises_in_a_wan_model(tmp_path, make_wan):
-    """``train-vla backbone=wan`` to its end, begun with a trained folder."""
+    """``train-vla backbone=wan`` to its end, begun with a trained folder of one camera, to which another is added."""
     make_wan(lora_rank=3).save(tmp_path / "wan")
     small = (
         "preset=tiny", "backbone=wan", f"start={tmp_path / 'wan'}", "tasks=[PickRedCube]", "demonstrations=1", "policy.image_size=16",
         "policy.chunk_length=4", "wan.training.steps=1", "wan.training.batch=2", "wan.training.dtype=float32",
         "collection.policy_episodes=4", "collection.expert_episodes=0", "collection.imagined_episodes=0", "evaluation.episodes=1",
-        "evaluation.verify=1", "improvement.starts_per_task=1",
+        "evaluation.verify=1", "improvement.starts_per_task=1", "cameras=[image,wrist_image]", "state=measured",
     )  # fmt: skip
     run = tmp_path / "run"
     assert main(["train-vla", *small, f"run_dir={run}"]) == 0
     trained = run / json.loads((run / "result.json").read_text())["metrics"]["world_model"]
-    assert WanWorldModel.load(trained).config.dynamics.lora_rank == 3  # the folder's, not the settings'
+    model = WanWorldModel.load(trained)
+    assert model.config.dynamics.lora_rank == 3  # the folder's, not the settings'
+    assert model.more == ("wrist_image", "state")
+    assert bool(model.state_head.scaled)
     assert (run / "report.html").exists()
 
 

@@ -10,10 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from worldrl.cli import main
 from worldrl.core.errors import SettingError, WorkerError
+from worldrl.core.image_fit import Fit
+from worldrl.core.rng import initial_weights
 from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.jobs.vla.external_suite import fit_of_loop
+from worldrl.policies.statistics import PolicyStatistics
+from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 from worldrl.recipes.suites import opening
 from worldrl.rollout.agents.policy_folder import policy_facts
 from worldrl.rollout.suites import names
@@ -195,6 +201,7 @@ def test_images_of_a_cameras_own_size_become_the_asked_squares_at_the_edge(oblon
     suite, tokens = oblong(fit), ["expert_episodes=1", "workers=1", "tasks=[reach-red]", "image_size=16", "wrist=true"]
     assert main(["collect", f"suite={suite}", f"run_dir={tmp_path / 'run'}", *tokens]) == 0
     dataset = EpisodeDataset.open(tmp_path / "run" / "dataset")
+    assert dataset.header.fit == fit
     scene, wrist = dataset[0].frames[0]
     assert scene.shape == wrist.shape == (16, 16, 3)
     assert (scene[8, :, 1] == 0).sum() == red  # cropped away, or half of four columns
@@ -203,6 +210,40 @@ def test_images_of_a_cameras_own_size_become_the_asked_squares_at_the_edge(oblon
     found = find_suite(suite)
     conventions = found.conventions(found.described, shadows=True, assets_note="")[1]
     assert conventions["own_images"] == f"scene 24x32, wrist 32x32, {fit}"
+
+
+def test_a_policy_of_images_that_were_fitted_otherwise_is_refused_with_both_specs(
+    oblong, tmp_path, capsys, monkeypatch
+):
+    """Its training says crop, the adapter letterboxes; images that nobody fitted go with either."""
+    suite, zeros = oblong("letterbox"), torch.zeros(2)
+    small = {
+        "image_size": 16,
+        "chunk_length": 4,
+        "width": 8,
+        "blocks": 1,
+        "keypoints": 2,
+        "text_width": 8,
+        "hidden": 16,
+    }
+    statistics = PolicyStatistics(zeros - 1, zeros + 1, zeros, zeros + 1, find_suite(suite).spec.actions)
+    with initial_weights(0, "policy"):
+        policy = TokenPolicy(TokenPolicyConfig(**small), statistics)
+    monkeypatch.setattr("worldrl.simulators.pool.SimulatorPool.__enter__", None)  # nothing may start
+    for name, known in {"cut": {"fit": "crop"}, "bars": {"fit": "letterbox"}, "drawn": {}}.items():
+        policy.trained_on = {"states": None, "conventions": {}, **known}
+        policy.save(tmp_path / name)
+    found = find_suite(suite)
+    assert opening.fit_for(found, tmp_path / "bars") is opening.fit_for(found, tmp_path / "drawn") is Fit.letterbox
+    for command in ("evaluate", "collect policy_episodes=1"):
+        run = [*command.split(), f"suite={suite}", f"policy={tmp_path / 'cut'}", f"run_dir={tmp_path / 'run'}"]
+        assert main([*run, "workers=1"]) == 2
+        told = capsys.readouterr().err
+        assert "image 16x16 crop" in told
+        assert "| image 16x16 letterbox" in told
+    with pytest.raises(SettingError, match="crop"):
+        fit_of_loop(found, str(tmp_path / "cut"), None)
+    assert fit_of_loop(found, str(tmp_path / "bars"), None) is Fit.letterbox
 
 
 @pytest.mark.parametrize(

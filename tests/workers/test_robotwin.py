@@ -10,6 +10,7 @@ import pytest
 
 from worldrl.core.errors import SettingError, WorkerError
 from worldrl.core.image_fit import Fit, ImageFit
+from worldrl.core.observation import ObservationSpec
 from worldrl.evaluation.policy.protocol import suite_protocol
 from worldrl.recipes.suites import opening
 from worldrl.rollout.agents.actors import ExpertActor
@@ -119,7 +120,8 @@ def test_images_get_another_size_as_in_the_policys_training(tmp_path, monkeypatc
             named = find_suite("robotwin_clean").conventions(pool.suite, shadows=True, assets_note="")[1]["picture"]
         assert (image.shape, int((image[:, 8, 0] == 10).sum())) == ((16, 16, 3), rows)
         assert named == "16 by 16 pixels" + ("" if fit is Fit.stretch else f", {fit}")
-    sees = SimpleNamespace(cameras=("head",), picture=(16, 16))
+    seen = ObservationSpec({}, None, None)
+    sees = SimpleNamespace(cameras=("head",), picture=(16, 16), observation=seen)
     monkeypatch.setattr(opening.RobotSide, "served", lambda _: SimpleNamespace(fit=Fit.crop))
     for facts_of, suite, wanted in (
         (sees, "robotwin_clean", Fit.crop),

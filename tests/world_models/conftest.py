@@ -1,5 +1,8 @@
-"""Both dynamics backends, for the tests that hold of either."""
+"""Both dynamics backends, for the tests that hold of either, and episodes of two cameras."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from worldrl.world_models.video.config import DynamicsKind
@@ -9,3 +12,24 @@ from worldrl.world_models.video.config import DynamicsKind
 def kind(request) -> str:
     """Name of a backend."""
     return request.param
+
+
+def lagging(episode):
+    """A measured state that is where the command was two steps before, and 1 cm off."""
+    before = np.concatenate([episode.command[:1], episode.command[:1], episode.command[:-2]])
+    finger = 0.02 * (1 - before[:, 6:])
+    return np.concatenate([before[:, :6] + 0.01, finger, -finger], axis=1).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def two_views(push_episodes):
+    """The pushed squares, with a second camera that sees them upside down, and a state that lags behind the command."""
+    return [
+        replace(
+            episode,
+            frames=np.concatenate([episode.frames, episode.frames[:, :, ::-1]], axis=1),
+            cameras=("scene", "wrist"),
+            state=lagging(episode),
+        )
+        for episode in push_episodes
+    ]

@@ -24,27 +24,6 @@ INSTRUCTIONS = TaskInstructions(same={}, other={})
 SMALL = {"steps": 6, "batch": 4, "warmup": 2, "checkpoint_every": 2, "dtype": "float32", "unroll": 2, "codec_batch": 4}
 
 
-def lagging(episode):
-    """A measured state that is where the command was two steps before, and 1 cm off."""
-    before = np.concatenate([episode.command[:1], episode.command[:1], episode.command[:-2]])
-    finger = 0.02 * (1 - before[:, 6:])
-    return np.concatenate([before[:, :6] + 0.01, finger, -finger], axis=1).astype(np.float32)
-
-
-@pytest.fixture(scope="module")
-def two_views(push_episodes):
-    """The pushed squares, with a second camera that sees them upside down, and a state that lags behind the command."""
-    return [
-        replace(
-            episode,
-            frames=np.concatenate([episode.frames, episode.frames[:, :, ::-1]], axis=1),
-            cameras=("scene", "wrist"),
-            state=lagging(episode),
-        )
-        for episode in push_episodes
-    ]
-
-
 @pytest.fixture
 def make_two(make_world_model):
     """Build a tiny world model of two cameras and the measured state, with shaken weights."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from worldrl.core.errors import SettingError, nearest
 
 Image = NDArray[np.uint8]
+FIT = "fit"  # key of a fit in a dataset's header, and in what a policy was trained on
 
 
 class Fit(StrEnum):
@@ -62,6 +63,11 @@ def squares(side: int, fit: Fit | str) -> ImageFit | None:
     if fit not in WAYS:
         raise SettingError(f"fit: unknown value {str(fit)!r}{nearest(str(fit), WAYS)}")
     return ImageFit(side, Fit(fit)) if side else None
+
+
+def told(fit: Fit) -> str:
+    """A fit as an observation's spec states it: empty for ``refuse``, which fits nothing."""
+    return "" if fit is Fit.refuse else fit.value
 
 
 def keeps_aspect(size: tuple[int, int], other: tuple[int, int]) -> bool:

@@ -48,24 +48,32 @@ class VectorSpec:
 
 @dataclass(frozen=True)
 class ObservationSpec:
-    """What is observed at a control step; ``state`` and ``command`` are None where there is none."""
+    """What is observed at a control step; ``state`` and ``command`` are None where there is none.
+
+    ``fit`` is how images of another aspect got their size (``core.image_fit``); empty where nobody says.
+    """
 
     cameras: dict[str, CameraSpec]
     state: VectorSpec | None
     command: VectorSpec | None
     instruction: bool = True
+    fit: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return json.loads(json.dumps(asdict(self)))
+        plain = json.loads(json.dumps(asdict(self)))
+        return plain if self.fit else {name: part for name, part in plain.items() if name != "fit"}
 
     @classmethod
-    def of(cls, actions: ActionSpec, images: Sequence[str], size: tuple[int, int], *, state: bool) -> "ObservationSpec":
+    def of(
+        cls, actions: ActionSpec, images: Sequence[str], size: tuple[int, int], *, state: bool, fit: str = ""
+    ) -> "ObservationSpec":
         """Describe the observations of a robot with ``images`` of ``size`` (rows, columns)."""
         return cls(
             cameras={name: CameraSpec(*size) for name in images},
             state=vector_spec(actions, STATE_NAMES, "m", "m") if state else None,
             command=vector_spec(actions, COMMAND_NAMES, "1"),
+            fit=fit,
         )
 
     def require_stored(self, config: Mapping[str, Any], where: object) -> None:
@@ -140,7 +148,9 @@ def beside(left: ObservationSpec, left_name: str, right: ObservationSpec, right_
 
 
 def _lines(spec: ObservationSpec) -> dict[str, str]:
-    lines = {name: f"{name} {camera.height}x{camera.width}" for name, camera in spec.cameras.items()}
+    lines = {
+        name: f"{name} {camera.height}x{camera.width} {spec.fit}".rstrip() for name, camera in spec.cameras.items()
+    }
     vectors = {STATE: spec.state, COMMAND: spec.command}
     return lines | {name: f"{name} ({len(v.names)})" for name, v in vectors.items() if v is not None}
 

@@ -1,15 +1,21 @@
 """Shared by simulator jobs: opening the run directory, choosing tasks, printing rates."""
 
+from __future__ import annotations
+
+import hashlib
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from worldrl.core.errors import RunDirectoryError, SettingError, nearest
 from worldrl.core.storage.heartbeat import Heartbeat
 from worldrl.core.storage.jsonfile import difference, read_json, write_json
 from worldrl.core.storage.run import INPUTS, RunDirectory
 from worldrl.settings import MAY_CHANGE, WHERE, as_plain, resume_command
+
+if TYPE_CHECKING:
+    from worldrl.rollout.planning.config import Planner
 
 DATASET = "dataset"  # Folder of the recorded episodes in a run directory
 
@@ -30,6 +36,20 @@ def claim_inputs(run: RunDirectory, inputs: Mapping[str, Any]) -> None:
     if file.exists() and (changed := difference(read_json(file), inputs)):
         raise RunDirectoryError(f"{run.path}: was begun with other content: {changed}; choose a new run_dir")
     write_json(file, inputs)
+
+
+def measured_inputs(policy: str, identity: str, suite: str, planner: Planner | None) -> dict[str, Any]:
+    """What a measurement reads: the policy of this ``identity``, a planner's world model, and an adapter's file."""
+    inputs = {"policy": {"path": policy, "hash": identity}}
+    if planner is not None:
+        from worldrl.core.storage.artefact import artefact_hash
+
+        folder = planner.config.world_model
+        inputs["planning.world_model"] = {"path": folder, "hash": artefact_hash(Path(folder))}
+    file = Path(suite.rpartition(":")[0])
+    if file.is_file():
+        inputs["suite"] = {"path": suite, "hash": hashlib.sha256(file.read_bytes()).hexdigest()}
+    return inputs
 
 
 def choose_tasks(tasks: Sequence[str], kind: str | None) -> list[str]:

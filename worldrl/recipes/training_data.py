@@ -18,7 +18,7 @@ Offer = Callable[[int], str | None]  # Maps the side of square images to setting
 def open_datasets(folders: Sequence[str], images: ImageFit | None = None) -> list[EpisodeDataset]:
     """Open datasets for joint use without decoding; ArtefactError where one is missing, damaged or does not fit."""
     datasets = [open_recorded(folder, images) for folder in folders]
-    require_alike(datasets, "embodiment", "fps", "image_size")
+    require_alike(datasets, "embodiment", "fps", "image_size", "fit")
     return datasets
 
 

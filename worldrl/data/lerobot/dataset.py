@@ -20,7 +20,7 @@ import numpy as np
 
 from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.core.image_fit import Fit, ImageFit, fit_image
+from worldrl.core.image_fit import Fit, ImageFit, fit_image, keeps_aspect
 from worldrl.core.storage.capacity import require_memory
 from worldrl.core.storage.jsonfile import difference
 from worldrl.core.types import Episode
@@ -121,7 +121,9 @@ class EpisodeDataset(Sequence[Episode]):
             )
             for entry, record in zip(self._entries, self.records, strict=True)
         ]
-        return type(self)(replace(self.header, image_size=images.size), entries, self.source)
+        known = self.header.fit is not Fit.refuse or keeps_aspect(self.image_size, images.size)
+        fit = self.header.fit if known else images.fit
+        return type(self)(replace(self.header, image_size=images.size, fit=fit), entries, self.source)
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[Episode], *, fps: float, embodiment: AnyEmbodiment) -> Self:
@@ -224,11 +226,12 @@ class EpisodeDataset(Sequence[Episode]):
     def concatenate(self, *others: EpisodeDataset) -> Self:
         """Put datasets one after the other; ArtefactError where fps, cameras, image size or embodiment differ."""
         every = (self, *others)
-        require_alike(every, "fps", "cameras", "image_size", "embodiment")
+        require_alike(every, "fps", "cameras", "image_size", "embodiment", "fit")
         suite = self.header.suite if len({dataset.header.suite for dataset in every}) == 1 else ""
         source = ", ".join(dict.fromkeys(dataset.source for dataset in every))
         entries = (entry for dataset in every for entry in dataset._entries)
-        return type(self)(replace(self.header, suite=suite), entries, source)
+        fit = next((dataset.header.fit for dataset in every if dataset.header.fit is not Fit.refuse), Fit.refuse)
+        return type(self)(replace(self.header, suite=suite, fit=fit), entries, source)
 
 
 ALIKE = {
@@ -236,8 +239,9 @@ ALIKE = {
     "cameras": "record both with the same cameras, in the same order",
     "image_size": "record both with the same image_size",
     "embodiment": "give datasets of one robot",
+    "fit": "bring the images of both to size in the same way",
 }
-"""Fields of a header that joined datasets share, and what to do where two differ."""
+"""Fields of a header that joined datasets share, where both state one, and what to do where two differ."""
 
 
 def require_alike(datasets: Sequence[EpisodeDataset], *names: str) -> None:
@@ -246,7 +250,9 @@ def require_alike(datasets: Sequence[EpisodeDataset], *names: str) -> None:
     mine = first.header.to_json()
     for other in others:
         theirs = other.header.to_json()
-        if differing := [name for name in names if mine[name] != theirs[name]]:
+        if differing := [
+            name for name in names if mine.get(name, theirs.get(name)) != theirs.get(name, mine.get(name))
+        ]:
             shown = difference(*({name: one[name] for name in differing} for one in (mine, theirs)))
             mend = "; ".join(ALIKE[name] for name in differing)
             raise ArtefactError(

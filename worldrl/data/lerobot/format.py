@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json
 from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.image_fit import FIT, Fit, told
 from worldrl.core.observation import OBSERVATION, ObservationSpec, image_name
 from worldrl.core.storage.typed import from_plain
 from worldrl.core.types import Episode
@@ -90,6 +91,8 @@ class DatasetHeader:
     embodiment: AnyEmbodiment  # constants of the robot that was recorded
     # Benchmark whose tasks and initial states these are, as a protocol names it; empty where nobody said.
     suite: str = ""
+    # How images of another aspect got this size; `refuse` where nobody said, as of images that were drawn at it.
+    fit: Fit = Fit.refuse
 
     def __post_init__(self) -> None:
         """SettingError for another rate than the embodiment's, no camera, one twice, or an image without pixels."""
@@ -107,7 +110,7 @@ class DatasetHeader:
     def observation(self) -> ObservationSpec:
         """What is observed at every step: cameras by the names of their images, measured state and command."""
         images = [image_name(camera) for camera in self.cameras]
-        return ObservationSpec.of(self.embodiment.actions, images, self.image_size, state=True)
+        return ObservationSpec.of(self.embodiment.actions, images, self.image_size, state=True, fit=told(self.fit))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -118,6 +121,7 @@ class DatasetHeader:
             "image_size": list(self.image_size),
             "embodiment": self.embodiment.to_json(),
             **({"suite": self.suite} if self.suite else {}),
+            **({FIT: told(self.fit)} if told(self.fit) else {}),
             OBSERVATION: self.observation.to_json(),
         }
 
@@ -126,7 +130,7 @@ class DatasetHeader:
         """Rebuild from :meth:`to_json`; SettingError for an unknown field, another type or a wrong value."""
         stored = from_plain(_StoredHeader, dict(data), where="header")
         embodiment = embodiment_from_json(stored.embodiment)
-        header = cls(stored.fps, stored.cameras, stored.image_size, embodiment, stored.suite)
+        header = cls(stored.fps, stored.cameras, stored.image_size, embodiment, stored.suite, stored.fit)
         header.observation.require_stored(data, "header")
         return header
 
@@ -141,6 +145,7 @@ class _StoredHeader:
     image_size: tuple[int, int]
     embodiment: dict[str, Any]
     suite: str = ""
+    fit: Fit = Fit.refuse
     observation: dict[str, Any] | None = None
 
 

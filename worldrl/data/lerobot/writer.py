@@ -16,6 +16,7 @@ from typing import Self
 
 from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.image_fit import Fit
 from worldrl.core.instructions import check_text, instruction_words
 from worldrl.core.storage.atomic import disk_errors
 from worldrl.core.types import Episode
@@ -55,10 +56,11 @@ class LeRobotWriter:
         image_size: tuple[int, int],
         embodiment: AnyEmbodiment,
         suite: str = "",
+        fit: Fit = Fit.refuse,
     ) -> None:
         self.folder = Path(folder)
         size = (image_size[0], image_size[1])
-        header = DatasetHeader(_whole_fps(fps, embodiment), tuple(cameras), size, embodiment, suite)
+        header = DatasetHeader(_whole_fps(fps, embodiment), tuple(cameras), size, embodiment, suite, fit)
         self._resources = ExitStack()
         with disk_errors(self.folder, needed=0, error=ArtefactError):
             _refuse_external_folder(self.folder)
@@ -150,6 +152,7 @@ def finalize_dataset(folder: Path | str) -> None:
         image_size=header.image_size,
         embodiment=header.embodiment,
         suite=header.suite,
+        fit=header.fit,
     ).close()
 
 
@@ -159,6 +162,8 @@ def open_journal(folder: Path, header: DatasetHeader) -> Journal:
     if not path.exists():
         write_durably(path, seal(header.to_json()))
     journal = read_journal(folder)
+    if journal.header.fit is Fit.refuse:
+        header = replace(header, fit=Fit.refuse)  # a folder from before fits were stated stays one
     for name, value in header.to_json().items():
         found = journal.header.to_json().get(name)
         if found != value:

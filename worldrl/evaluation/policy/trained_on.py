@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any
 
 from worldrl.core.errors import SettingError
+from worldrl.core.image_fit import FIT, told
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.data.lerobot.format import DatasetHeader
 from worldrl.evaluation.policy.protocol import EvalProtocol
@@ -23,7 +24,8 @@ from worldrl.workers.libero import facts as libero_facts
 
 TrainedOn = Mapping[str, Any]
 """``states``: suite → task → initial states, each a list of numbers; None where a dataset names no suite.
-``conventions``: suite → field → value. ``recorded``: how external recordings became the robot's numbers."""
+``conventions``: suite → field → value. ``recorded``: how external recordings became the robot's numbers. ``fit``: how images of another aspect got their size; absent
+where nobody said."""
 _Seen = dict[str, dict[str, dict[tuple[int, ...], None]]]
 """The same states as sets that keep their order."""
 UNNAMED = "unnamed suite"
@@ -81,7 +83,9 @@ def trained_on(datasets: Sequence[EpisodeDataset]) -> dict[str, Any]:
         conventions[_free_name(suite or UNNAMED, meaning, conventions)] = meaning
         recorded += [row for row in _recorded(dataset) if row not in recorded]
     named = all(dataset.header.suite for dataset in datasets)
-    found = {"states": _listed(states) if named else None, "conventions": conventions}
+    found: dict[str, Any] = {"states": _listed(states) if named else None, "conventions": conventions}
+    if fits := [fit for dataset in datasets if (fit := told(dataset.header.fit))]:
+        found[FIT] = fits[0]  # joined datasets state one
     return {**found, RECORDED: recorded} if recorded else found
 
 
@@ -129,6 +133,8 @@ def merged(a: TrainedOn | None, b: TrainedOn | None) -> dict[str, Any] | None:
     known = a["states"] is not None and b["states"] is not None
     recorded = [*a.get(RECORDED, ()), *(row for row in b.get(RECORDED, ()) if row not in a.get(RECORDED, ()))]
     found = {"states": _listed(states) if known else None, "conventions": {**a["conventions"], **b["conventions"]}}
+    if fits := [part[FIT] for part in (b, a) if FIT in part]:
+        found[FIT] = fits[0]
     return {**found, RECORDED: recorded} if recorded else found
 
 

@@ -17,8 +17,10 @@ from worldrl.core.errors import SettingError
 from worldrl.core.observation import images_among
 from worldrl.core.rng import numpy_stream
 from worldrl.core.statistics.sequential import Boundary
+from worldrl.core.statistics.sequential_step import StepRule
+from worldrl.core.storage.jsonfile import digest, read_json
 from worldrl.core.storage.log import console
-from worldrl.core.storage.run import RunDirectory
+from worldrl.core.storage.run import RESULT, RunDirectory
 from worldrl.evaluation.policy.evaluate import evaluate, fitting_facts, with_planner
 from worldrl.evaluation.policy.protocol import DOMAINS, EvalProtocol, embedded_protocol, require_same, suite_protocol
 from worldrl.evaluation.policy.result import EvalResult, mean_score
@@ -44,12 +46,12 @@ from worldrl.jobs.benchmark.report import EMBEDDED, EXPERT, RECORDINGS, Measured
 from worldrl.jobs.benchmark.tables import protocol_line, write_tables
 from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, say_assets, show, video_writer
 from worldrl.recipes.planning import PLANNER, planning_metrics, say_planning
-from worldrl.recipes.run import choose_tasks, open_run
+from worldrl.recipes.run import choose_tasks, claim_inputs, measured_inputs, open_run
 from worldrl.recipes.suites.opening import OpenSuite
 from worldrl.rollout.agents.policy_folder import is_agent, policy_facts
 from worldrl.rollout.agents.vector_agent import require_vector_fits
 from worldrl.rollout.chunk_timing import check_timing
-from worldrl.rollout.planning.config import NONE, PlanningConfig
+from worldrl.rollout.planning.config import NONE, Planner, PlanningConfig
 from worldrl.rollout.real.embedded import embedded_cameras
 from worldrl.rollout.real.episodes import EpisodeTiming
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
@@ -57,6 +59,8 @@ from worldrl.rollout.suites.names import SUITE, SUITE_PYTHON, require_suite_name
 from worldrl.rollout.suites.registry import find_suite, require_suite_fits
 from worldrl.rollout.suites.suite import Suite, drawn_size, require_expert
 from worldrl.settings import non_negative, one_of, positive, setting
+
+IMAGES_NOTE = "images_note"  # Metric of a run whose page is drawn
 
 
 @dataclass
@@ -121,8 +125,8 @@ def main(settings: BenchmarkSettings) -> dict[str, Any]:
     """Run the missing episodes, write the results as JSON, CSV, Markdown and a page, and print the table.
 
     Returns the metrics of :meth:`~worldrl.evaluation.policy.result.EvalResult.metrics`; with ``plan.diff`` the
-    advice. Raises SettingError (neither a policy nor ``plan.diff`` is given). Raises ProtocolError (``against`` or
-    ``others`` were measured under another protocol).
+    advice. A finished run is read: no simulator starts. Raises SettingError (neither a policy nor ``plan.diff`` is
+    given). Raises ProtocolError (``against`` or ``others`` were measured under another protocol).
     """
     if settings.plan.diff is not None:
         return advise(settings)
@@ -130,37 +134,70 @@ def main(settings: BenchmarkSettings) -> dict[str, Any]:
         raise SettingError(
             "benchmark needs policy; give policy=FOLDER, which `worldrl train-policy` makes, policy=expert, or plan.diff=0.05 for advice"
         )
-    device = str(resolve_device(settings.device))
+    planner = planner_for(settings)
     with open_run("benchmark", settings) as run:
-        try:
-            result, account, extra = measure(settings, run, device)
-        except ComparisonDecided as over:
-            return finish_sequential_comparison(settings, run, over, device)
-        others = [EvalResult.load(Path(folder)) for folder in settings.others]
-        score = mean_score([result, *others], generator=numpy_stream(settings.seed, "benchmark", "score"))
-        suite = settings.suite if settings.suite == EMBEDDED else result.protocol.suite
-        metrics = {"suite": suite, **result.metrics(), "score": score, "spent": asdict(account), **extra}
-        provenance: dict[str, Any] = {"seed": settings.seed, "device": device, "protocol_hash": result.protocol.hash}
-        write_tables(run.path, result)
-        run.write_result(metrics, **provenance)  # before anything is drawn, which needs more than the measurement did
-        films = film_failures(settings, result, device)
-        found = Measured(suite, result, others, score, films, account, extra)
-        workers = max(1, settings.workers)
-        publish(
-            run, report_page(found, run.path, wall_s=run.wall_s, seed=settings.seed, device=device, workers=workers)
-        )
-        metrics["images_note"] = films.note
-        run.write_result(metrics, **provenance)
-    show(metrics, result.protocol.hash)
-    console().print(protocol_line(result.protocol, run.path), markup=False)
+        claim_inputs(run, inputs_of(settings, planner))
+        if not finished(run):
+            produce(settings, run, str(resolve_device(settings.device)), planner)
+        stored = read_json(run.path / RESULT)
+    say(settings, run, stored)
+    return stored["metrics"]
+
+
+def inputs_of(settings: BenchmarkSettings, planner: Planner | None) -> dict[str, Any]:
+    """Say what exactly is measured, and beside which earlier results."""
+    inputs = measured_inputs(settings.policy, identity_of(settings), settings.suite, planner)
+    for folder in filter(None, [settings.against, *settings.others]):
+        inputs[folder] = {"path": folder, "hash": digest(EvalResult.load(Path(folder)).metrics())}
+    return inputs
+
+
+def finished(run: RunDirectory) -> bool:
+    """Whether nothing is left to measure or to draw."""
+    if not (run.path / RESULT).exists():
+        return False
+    metrics = read_json(run.path / RESULT)["metrics"]
+    return IMAGES_NOTE in metrics or "score" not in metrics  # a decided comparison draws nothing
+
+
+def produce(settings: BenchmarkSettings, run: RunDirectory, device: str, planner: Planner | None) -> None:
+    """Run the missing episodes, and write tables, page and ``result.json``."""
+    try:
+        result, account, extra = measure(settings, run, device, planner)
+    except ComparisonDecided as over:
+        return finish_sequential_comparison(settings, run, over, device)
+    others = [EvalResult.load(Path(folder)) for folder in settings.others]
+    score = mean_score([result, *others], generator=numpy_stream(settings.seed, "benchmark", "score"))
+    suite = settings.suite if settings.suite == EMBEDDED else result.protocol.suite
+    metrics = {"suite": suite, **result.metrics(), "score": score, "spent": asdict(account), **extra}
+    provenance: dict[str, Any] = {"seed": settings.seed, "device": device, "protocol_hash": result.protocol.hash}
+    write_tables(run.path, result)
+    run.write_result(metrics, **provenance)  # before anything is drawn, which needs more than the measurement did
+    films = film_failures(settings, result, device)
+    found = Measured(suite, result, others, score, films, account, extra)
+    workers = max(1, settings.workers)
+    page = report_page(found, run.path, wall_s=run.wall_s, seed=settings.seed, device=device, workers=workers)
+    publish(run, page)
+    run.write_result({**metrics, IMAGES_NOTE: films.note}, **provenance)
+
+
+def say(settings: BenchmarkSettings, run: RunDirectory, stored: Mapping[str, Any]) -> None:
+    """Print the closing table, or how a comparison was decided before the last episode."""
+    metrics = stored["metrics"]
+    if "score" not in metrics:
+        n, most, verdict = (metrics["race"][key] for key in ("n", "n_max", "verdict"))
+        episodes = "episodes of each" if settings.stopping == StepRule.name else "paired episodes"
+        console().print(f"{verdict} after {n} of at most {most} {episodes} (a: {settings.against})", markup=False)
+        return
+    show(metrics, stored["protocol_hash"])
+    console().print(protocol_line(EvalResult.load(run.path).protocol, run.path), markup=False)
     say_planning(metrics)
     say_assets(metrics)
-    if films.note:
-        console().print(films.note, markup=False)
-    for warning in extra.get("warnings", ()):
+    if metrics[IMAGES_NOTE]:
+        console().print(metrics[IMAGES_NOTE], markup=False)
+    for warning in metrics.get("warnings", ()):
         console().print(f"warning: {warning}", markup=False)
     console().print(f"report: {run.path / 'report.html'}", markup=False)
-    return metrics
 
 
 def advise(settings: BenchmarkSettings) -> dict[str, Any]:
@@ -176,14 +213,10 @@ def advise(settings: BenchmarkSettings) -> dict[str, Any]:
 
 def finish_sequential_comparison(
     settings: BenchmarkSettings, run: RunDirectory, over: ComparisonDecided, device: str
-) -> dict[str, Any]:
+) -> None:
     """Write down a comparison that was decided before the last episode; no rate is claimed from a part of them."""
     metrics = {"suite": settings.suite, "policy": settings.policy, "race": over.comparison.metrics(over.decision)}
     run.write_result(metrics, seed=settings.seed, device=device, protocol_hash=over.comparison.protocol.hash)
-    n, most, verdict = (over.decision[key] for key in ("n", "n_max", "verdict"))
-    episodes = "paired episodes" if over.comparison.rule.paired else "episodes of each"
-    console().print(f"{verdict} after {n} of at most {most} {episodes} (a: {settings.against})", markup=False)
-    return metrics
 
 
 def sequential_comparison_of(settings: BenchmarkSettings, protocol: EvalProtocol) -> SequentialComparison | None:
@@ -222,10 +255,9 @@ def common_fields(settings: BenchmarkSettings) -> dict[str, Any]:
 
 
 def measure(
-    settings: BenchmarkSettings, run: RunDirectory, device: str
+    settings: BenchmarkSettings, run: RunDirectory, device: str, planner: Planner | None
 ) -> tuple[EvalResult, EpisodeTiming, dict[str, Any]]:
     """Measure on the suite of the settings."""
-    planner = planner_for(settings)
     name, identity = with_planner(Path(settings.policy).name, identity_of(settings), planner)
     with (embedded if settings.suite == EMBEDDED else on_external_suite)(settings) as (player, protocol):
         trained = training_of(settings, protocol)

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from worldrl.core.errors import SettingError
+from worldrl.core.image_fit import Fit
 from worldrl.core.storage.capacity import require_disk
 from worldrl.core.storage.run import RunDirectory
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.writer import least_bytes
 from worldrl.recipes.planning import planner_of
 from worldrl.recipes.run import DATASET
-from worldrl.recipes.suites.opening import OpenSuite, open_suite, suite_layout
+from worldrl.recipes.suites.opening import OpenSuite, fit_for, open_suite, suite_layout
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor
 from worldrl.rollout.agents.planned_policy import policy_with
 from worldrl.rollout.agents.policy_actor import PolicyActor
@@ -63,7 +64,8 @@ def record_suite(
     """
     suite = find_suite(settings.suite, settings.python)
     cameras, names = cameras_of(suite, wrist=settings.wrist), suite.tasks()
-    layout = suite_layout(suite, cameras, settings.image_size)
+    fit = fit_for(suite, Path(settings.policy)) if settings.policy else Fit.stretch
+    layout = suite_layout(suite, cameras, settings.image_size, fit)
     tasks = choose_suite_tasks(settings.tasks, names)
     if settings.expert_episodes > 0:
         require_expert("expert_episodes", suite, tasks)
@@ -76,7 +78,7 @@ def record_suite(
         rows = record_missing(run.path / DATASET, plans, _player(None, settings, cameras), layout)
         return rows, {"suite": suite.name}
     slots = settings.workers * settings.envs_per_worker
-    asked = Workers(cameras, settings.image_size, settings.workers, slots, shadows=settings.shadows)
+    asked = Workers(cameras, settings.image_size, settings.workers, slots, shadows=settings.shadows, fit=fit)
     with open_suite(suite, asked, timeout_s=settings.timeout_s) as opened:
         rows = record_missing(run.path / DATASET, plans, _player(opened, settings, cameras), layout)
     return rows, {"suite": suite.name, **opened.facts}

@@ -81,6 +81,7 @@ def extend(recorded: EpisodeDataset, folder: Path, settings: ExtendSettings) -> 
         image_size=size,
         embodiment=robot,
         suite=recorded.header.suite,
+        fit=recorded.header.fit,
     ) as writer:
         written = len(writer.records)
         if written > len(scripts):

@@ -103,6 +103,7 @@ def by_image(settings: RestyleSettings, recorded: EpisodeDataset, folder: Path) 
         image_size=header.image_size,
         embodiment=header.embodiment,
         suite=header.suite,
+        fit=header.fit,
     ) as writer:
         written = len(writer.records)
         if written > len(recorded):

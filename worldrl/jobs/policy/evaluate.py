@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
 from worldrl.core.observation import images_among
-from worldrl.core.storage.artefact import artefact_hash
 from worldrl.core.storage.jsonfile import read_json
 from worldrl.core.storage.log import console
 from worldrl.core.storage.run import RESULT, RunDirectory
@@ -21,7 +19,7 @@ from worldrl.evaluation.policy.protocol import DOMAINS, EvalProtocol, embedded_p
 from worldrl.evaluation.policy.trained_on import examine
 from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, say_assets, show, video_writer
 from worldrl.recipes.planning import PLANNER, planner_of, planning_metrics, say_planning
-from worldrl.recipes.run import choose_tasks, claim_inputs, open_run
+from worldrl.recipes.run import choose_tasks, claim_inputs, measured_inputs, open_run
 from worldrl.rollout.agents.policy_folder import PolicyFacts, policy_facts
 from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.planning.config import NONE, Planner, PlanningConfig
@@ -100,7 +98,7 @@ def main(settings: EvaluateSettings) -> dict[str, Any]:
     device, facts = str(resolve_device(settings.device)), policy_facts(Path(settings.policy))
     planner = planner_of(settings, settings.policy, latency=settings.latency)
     with open_run("evaluate", settings) as run:
-        claim_inputs(run, inputs_of(settings, facts, planner))
+        claim_inputs(run, measured_inputs(settings.policy, facts.hash, settings.suite, planner))
         if not (run.path / RESULT).exists():
             measure(settings, run, facts, device, planner)
         result = read_json(run.path / RESULT)
@@ -108,18 +106,6 @@ def main(settings: EvaluateSettings) -> dict[str, Any]:
     say_planning(result["metrics"])
     say_assets(result["metrics"])
     return result["metrics"]
-
-
-def inputs_of(settings: EvaluateSettings, facts: PolicyFacts, planner: Planner | None) -> dict[str, Any]:
-    """Say what exactly is measured: the policy, a planner's world model, and an adapter's file."""
-    inputs = {"policy": {"path": settings.policy, "hash": facts.hash}}
-    if planner is not None:
-        folder = planner.config.world_model
-        inputs["planning.world_model"] = {"path": folder, "hash": artefact_hash(Path(folder))}
-    file = Path(settings.suite.rpartition(":")[0])
-    if file.is_file():
-        inputs["suite"] = {"path": settings.suite, "hash": hashlib.sha256(file.read_bytes()).hexdigest()}
-    return inputs
 
 
 def measure(

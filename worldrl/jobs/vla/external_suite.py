@@ -7,14 +7,17 @@ begins at one of the rest, in an order of its own (``rollout.suites.backend``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
 
 from worldrl.core.errors import SettingError
+from worldrl.core.image_fit import Fit
+from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.evaluation.policy.protocol import EvalProtocol, suite_protocol
 from worldrl.jobs.vla.settings import CollectionSettings
 from worldrl.jobs.vla.training_suite import SimulatedSuite, SuiteOptions
-from worldrl.recipes.suites.opening import OpenSuite, SuiteOnDemand, cameras_showing
+from worldrl.recipes.suites.opening import OpenSuite, SuiteOnDemand, cameras_showing, fit_for, require_same_fit
 from worldrl.recipes.world_model.start import BUNDLED
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor
 from worldrl.rollout.suites.backend import ExternalBackend
@@ -62,6 +65,20 @@ def require_players(suite: Suite, asked: Mapping[str, int], tasks: Sequence[str]
             require_expert(name, suite, tasks)
 
 
+def fit_of_loop(suite: Suite, supervised: str | None, data: str | None) -> Fit:
+    """How a suite's own images get the loop's size: as in the training of a given policy, or in given demonstrations.
+
+    SettingError, with both specs side by side, where the suite fits them otherwise; ArtefactError: neither can be read.
+    """
+    if supervised is not None:
+        return fit_for(suite, Path(supervised))
+    if data is None:
+        return Fit.stretch
+    header = EpisodeDataset.open(data).header
+    require_same_fit(suite, header.observation, f"the data in {data}")
+    return Fit.stretch if header.fit is Fit.refuse else header.fit
+
+
 class ExternalTrainingSuite(SimulatedSuite):
     """An external suite; the policy decides on ``device`` for all environments at once."""
 
@@ -70,7 +87,8 @@ class ExternalTrainingSuite(SimulatedSuite):
         self._cameras = cameras_showing(suite, options.images)
         self.name, self.embodiment = suite.name, recorded_robot(suite)
         slots = options.workers * options.envs_per_worker
-        asked = Workers(self._cameras, options.image_size, options.workers, slots, shadows=options.shadows)
+        drawn = {"shadows": options.shadows, "fit": options.fit}
+        asked = Workers(self._cameras, options.image_size, options.workers, slots, **drawn)
         self._on_demand = SuiteOnDemand(suite, asked, timeout_s=options.timeout_s)
         self._first_evaluated = training_states(suite, options.evaluation.episodes)
         horizons = {task: suite.horizon(task) for task in tasks}

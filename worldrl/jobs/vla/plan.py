@@ -6,7 +6,7 @@ The stages read a :class:`Plan`; no other file of this folder knows the settings
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -195,11 +195,12 @@ def _suite(settings: TrainVlaSettings, device: torch.device) -> TrainingSuite:
         from worldrl.jobs.vla.recorded_suite import recorded_suite
 
         return recorded_suite(settings, options)
-    from worldrl.jobs.vla.external_suite import ExternalTrainingSuite
+    from worldrl.jobs.vla.external_suite import ExternalTrainingSuite, fit_of_loop
     from worldrl.rollout.suites.registry import find_suite
 
     suite = find_suite(settings.suite, settings.python)
-    return ExternalTrainingSuite(suite, external_tasks(settings, suite), options, device)
+    fit = fit_of_loop(suite, settings.supervised, settings.data)
+    return ExternalTrainingSuite(suite, external_tasks(settings, suite), replace(options, fit=fit), device)
 
 
 def external_tasks(settings: TrainVlaSettings, suite: Suite) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from worldrl.core.errors import SettingError
 from worldrl.core.image_fit import Fit
-from worldrl.core.observation import IMAGE, NOT_OBSERVED, check_inputs, further
+from worldrl.core.observation import IMAGE, NOT_OBSERVED, check_inputs
 from worldrl.evaluation.policy.protocol import CLEAN, DOMAINS
 from worldrl.evaluation.world_model.gates import GateThresholds
 from worldrl.methods.imitation.config import BehaviourCloning
@@ -238,11 +238,6 @@ class TrainVlaSettings(Tracked):
                     f"{name}.fit={part.fit}: the loop records its own images; bring those of data to policy.image_size with "
                     "image_size and fit in the dataset's worldrl.json"
                 )
-        if further(self.cameras, self.state) and self.backbone != VIDEO:
-            raise SettingError(
-                f"cameras: [{', '.join(self.cameras)}] with state={self.state} need backbone={VIDEO}; elsewhere give "
-                f"cameras=[{IMAGE}] and state={NOT_OBSERVED}"
-            )
         if self.start == SCRATCH and self.backbone == VIDEO:
             wanted = "scratch.training.codec_steps above 0 (3000 by default), or start=FOLDER of a trained world model"
             require_trained_codec(self.world_model, self.scratch.training, wanted)
@@ -273,7 +268,8 @@ class TrainVlaSettings(Tracked):
     def _share_inputs(self) -> None:
         """Give policy and world model the same cameras and state, where they name none of their own."""
         check_inputs(self.cameras, self.state, "")
-        for name, part in {"policy": self.policy, "world_model": self.world_model}.items():
+        parts = {"policy": self.policy, "world_model": self.world_model, "wan.model": self.wan.model}
+        for name, part in parts.items():
             own = part.cameras, part.state
             if own not in (([IMAGE], NOT_OBSERVED), (self.cameras, self.state)):
                 raise SettingError(

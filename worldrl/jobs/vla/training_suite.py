@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from worldrl.core.embodiment import AnyEmbodiment
+from worldrl.core.image_fit import Fit
 from worldrl.core.types import Episode, ResetRecord
 from worldrl.evaluation.policy.evaluate import evaluate_policy
 from worldrl.evaluation.policy.protocol import EvalProtocol, embedded_protocol
@@ -34,7 +35,8 @@ class SuiteOptions:
     """How a run uses its suite.
 
     ``image_size`` in pixels, of the cameras' ``images``; ``chunk_length`` and ``hold_steps``, recorded after the first
-    success, in control steps; ``evaluation``: of both evaluations; ``timeout_s``: longest silence of a worker (s).
+    success, in control steps; ``evaluation``: of both evaluations; ``timeout_s``: longest silence of a worker (s);
+    ``fit``: how images of a simulator's own size get ``image_size``.
     """
 
     image_size: int
@@ -47,6 +49,7 @@ class SuiteOptions:
     timeout_s: float
     domain: str
     shadows: bool
+    fit: Fit = Fit.stretch
 
 
 class TrainingSuite(ABC):

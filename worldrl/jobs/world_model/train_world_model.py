@@ -12,7 +12,6 @@ import torch
 from worldrl.core.device import resolve_device, resolve_dtype
 from worldrl.core.errors import SettingError
 from worldrl.core.image_fit import Fit, ImageFit
-from worldrl.core.observation import IMAGE
 from worldrl.core.storage.artefact import artefact_hash
 from worldrl.core.storage.jsonfile import difference
 from worldrl.core.storage.log import MetricLog
@@ -44,11 +43,12 @@ from worldrl.recipes.world_model.start import (
     SCRATCH,
     WORLD_MODEL,
     check_start,
-    config_of,
+    check_wan_start,
     images_of,
     is_wan,
     require_trained_codec,
     starting_world_model,
+    stored_config,
     weights_folder,
 )
 from worldrl.recipes.world_model.wan_settings import WanSettings
@@ -136,6 +136,8 @@ def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
         return _help(settings, datasets, device)
     if settings.backbone == VIDEO:
         check_start(settings.start, settings.model, settings.training)
+    else:
+        check_wan_start(settings.start, settings.wan)
     check_size(settings, datasets[0])
     require_cameras(datasets, wanted_cameras(settings))
     with open_run("train-world-model", settings) as run, MetricLog(run.path, settings.tracker) as log:
@@ -188,10 +190,8 @@ def wanted_images(settings: TrainWorldModelSettings) -> ImageFit:
 
 def wanted_cameras(settings: TrainWorldModelSettings) -> list[str]:
     """Names of the images that the world model will imagine."""
-    if settings.backbone == WAN:
-        return [IMAGE]
-    asked = settings.model.cameras
-    return asked if settings.start == SCRATCH or len(asked) > 1 else config_of(settings.start).cameras
+    asked = (settings.wan.model if settings.backbone == WAN else settings.model).cameras
+    return asked if settings.start == SCRATCH or len(asked) > 1 else stored_config(settings.start).cameras
 
 
 def check_size(settings: TrainWorldModelSettings, dataset: EpisodeDataset) -> None:

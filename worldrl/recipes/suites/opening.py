@@ -2,15 +2,15 @@
 
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from worldrl.core.errors import SettingError
-from worldrl.core.image_fit import Fit
-from worldrl.core.observation import image_name
+from worldrl.core.image_fit import Fit, told
+from worldrl.core.observation import ObservationSpec, beside, image_name
 from worldrl.rollout.agents.policy_folder import policy_facts
 from worldrl.rollout.agents.robot_side import RobotSide
 from worldrl.rollout.real.episodes import DatasetLayout, EpisodeTiming, Order, Result, positions
@@ -25,7 +25,7 @@ class OpenSuite:
     """A suite whose workers run, see :class:`~worldrl.rollout.real.episodes.Player`.
 
     ``cameras`` are in the order of an episode's frames. Results state ``assets_note`` where it is not empty.
-    ``settle_mm`` (mm) is the probe's. The time of playing is added to ``spent``.
+    ``settle_mm`` (mm) is the probe's, ``fit`` as asked. The time of playing is added to ``spent``.
     """
 
     suite: Suite
@@ -34,6 +34,7 @@ class OpenSuite:
     image_size: int
     assets_note: str
     settle_mm: float | None
+    fit: Fit
     spent: EpisodeTiming = field(default_factory=EpisodeTiming)
 
     def play(
@@ -57,7 +58,7 @@ class OpenSuite:
 
     def layout(self, tasks: Collection[str]) -> DatasetLayout:
         """SettingError where no episodes of the suite can be recorded."""
-        return suite_layout(self.suite, self.cameras, self.image_size)
+        return suite_layout(self.suite, self.cameras, self.image_size, self.fit)
 
     def surroundings(self, *, images: bool) -> dict[str, Any]:
         """What renders is stated where cameras were launched."""
@@ -78,9 +79,15 @@ class OpenSuite:
         return {"settle_mm": self.settle_mm, "assets_note": self.assets_note, "render": self.render}
 
 
-def suite_layout(suite: Suite, cameras: tuple[str, ...], image_size: int) -> DatasetLayout:
-    """What a dataset of a suite's episodes states; SettingError where none can be recorded."""
-    return {"embodiment": recorded_robot(suite), "cameras": cameras, "image_size": image_size, "suite": suite.name}
+def suite_layout(suite: Suite, cameras: tuple[str, ...], image_size: int, fit: Fit) -> DatasetLayout:
+    """What a dataset of a suite's episodes states, fitted as asked; SettingError where none can be recorded."""
+    return {
+        "embodiment": recorded_robot(suite),
+        "cameras": cameras,
+        "image_size": image_size,
+        "suite": suite.name,
+        "fit": suite.fit_of(fit),
+    }
 
 
 @contextmanager
@@ -95,7 +102,7 @@ def open_suite(suite: Suite, asked: Workers, *, timeout_s: float, assets_note: s
     with SimulatorPool(config.launch, timeout_s=timeout_s, **config.pool) as pool:
         settled = pool.probe()
         note = suite.assets_note(pool.suite, assets=asked.assets, given=assets_note)
-        yield OpenSuite(suite, pool, asked.cameras, asked.image_size, note, settled["distance_mm"])
+        yield OpenSuite(suite, pool, asked.cameras, asked.image_size, note, settled["distance_mm"], asked.fit)
 
 
 class SuiteOnDemand(ExitStack):
@@ -114,13 +121,26 @@ class SuiteOnDemand(ExitStack):
 def fit_for(suite: Suite, policy: Path) -> Fit:
     """How images of the suite's own size get the policy's: as the suite says, or as in the policy's training.
 
-    Stretched of who sees none.
+    Stretched of who sees none. SettingError, with both specs side by side, where suite and training differ.
     """
+    facts = policy_facts(policy)
+    if facts.cameras:
+        require_same_fit(suite, facts.observation, f"the policy in {policy}")
     if suite.spec.fit is not None:
         return suite.spec.fit
-    facts = policy_facts(policy)
     as_they_are = not facts.cameras or suite.spec.picture in (None, facts.picture)
     return Fit.stretch if as_they_are else RobotSide.served(policy).fit
+
+
+def require_same_fit(suite: Suite, seen: ObservationSpec, who: str) -> None:
+    """SettingError, with both specs side by side, for images that a suite brings to their size in another way."""
+    shown = replace(seen, fit=told(suite.fit_of(Fit.refuse)))
+    if seen.fit and shown.fit not in ("", seen.fit):
+        table = beside(seen, f"{who} takes", shown, f"{suite.name} shows")
+        raise SettingError(
+            f"{who} does not fit {suite.name}\n{table}\ntrain on images that were fitted as the suite fits them, or change "
+            "the fit of the suite's adapter"
+        )
 
 
 def cameras_showing(suite: Suite, images: Sequence[str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import torch
 
 from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json
 from worldrl.core.errors import SettingError
-from worldrl.core.image_fit import Fit, ImageFit
+from worldrl.core.image_fit import ImageFit
 from worldrl.core.rng import initial_weights
 from worldrl.core.storage.artefact import read_config, read_manifest
 from worldrl.core.storage.capacity import require_model_memory
@@ -18,7 +18,15 @@ from worldrl.core.storage.log import console
 from worldrl.paths import weights_dir
 from worldrl.world_models.loading import AnyVideoModel, open_world_model
 from worldrl.world_models.video.config import CodecKind, VideoWorldModelConfig
-from worldrl.world_models.video.extension import FREE, WAN_FREE, asked_for, changes, extended, extended_config
+from worldrl.world_models.video.extension import (
+    FREE,
+    WAN_FREE,
+    adds_views,
+    asked_for,
+    changes,
+    extended,
+    extended_config,
+)
 from worldrl.world_models.video.model import KIND, VideoWorldModel
 from worldrl.world_models.video.training_config import WorldModelTraining
 from worldrl.world_models.wan.config import KIND as WAN_KIND
@@ -67,17 +75,24 @@ def check_start(start: str, config: VideoWorldModelConfig, training: WorldModelT
             f"outcome.ensemble_size={taken.outcome.ensemble_size} adds members to the {held.outcome.ensemble_size} of {weights_folder(start)}, which "
             "training.outcome_steps=0 leaves untrained; give it steps"
         )
-    if not training.steps and (taken.cameras, taken.state) != (held.cameras, held.state):
-        raise SettingError(
-            f"cameras and state: [{', '.join(taken.cameras)}] with state={taken.state} adds parts to {weights_folder(start)}, "
-            "which training.steps=0 leaves untrained; give it steps"
-        )
+    _require_steps(start, held, taken, training.steps)
     if taken.outcome.conditioning != held.outcome.conditioning and not training.outcome_steps:
         raise SettingError(
             f"outcome.conditioning={taken.outcome.conditioning}: the outcome head of {weights_folder(start)} has learned from "
             f"{held.outcome.conditioning}, and training.outcome_steps=0 does not train it again; give it steps"
         )
     _tell(start, config.to_json(), held.to_json(), taken.to_json())
+
+
+def _require_steps(
+    start: str, held: VideoWorldModelConfig | WanConfig, taken: VideoWorldModelConfig | WanConfig, steps: int
+) -> None:
+    """SettingError for cameras or a state that are added to weights and never trained."""
+    if not steps and (taken.cameras, taken.state) != (held.cameras, held.state):
+        raise SettingError(
+            f"cameras and state: [{', '.join(taken.cameras)}] with state={taken.state} adds parts to {weights_folder(start)}, "
+            "which training.steps=0 leaves untrained; give it steps"
+        )
 
 
 def _tell(start: str, wanted: dict[str, Any], held: dict[str, Any], taken: dict[str, Any]) -> None:
@@ -99,8 +114,7 @@ def config_of(start: str) -> VideoWorldModelConfig:
 
 def images_of(start: str) -> ImageFit:
     """Read the images of the weights that ``start`` names, and how others become them; ArtefactError without any."""
-    codec = stored_config(start).codec
-    return ImageFit(codec.image_size, getattr(codec, "fit", Fit.refuse))  # Wan's images are never fitted
+    return stored_config(start).codec.images
 
 
 def stored_config(start: str) -> VideoWorldModelConfig | WanConfig:
@@ -129,6 +143,7 @@ def check_wan_start(start: str, config: WanSettings) -> None:
         _require_trained_ensemble(config)
     elif isinstance(held := stored_config(start), WanConfig):
         taken = wan_as_asked(weights_folder(start), held, config.model)
+        _require_steps(start, held, taken, config.training.steps)
         _tell(start, config.model.to_json(), held.to_json(), taken.to_json())
 
 
@@ -182,7 +197,7 @@ def starting_world_model(
     if isinstance(config, VideoWorldModelConfig) and isinstance(model, VideoWorldModel):
         return extended(model, config, seed=seed)
     if isinstance(config, WanSettings) and isinstance(model, WanWorldModel):
-        model.configure(wan_as_asked(folder, model.config, config.model))
+        return model.extended(wan_as_asked(folder, model.config, config.model), seed=seed)
     return model
 
 
@@ -193,7 +208,7 @@ def wan_as_asked(folder: Path, held: WanConfig, wanted: WanConfig) -> WanConfig:
     if refused := [
         f"wan.model.{name}={value} ({old})"
         for name, (old, value) in changes(own, asked).items()
-        if name not in FREE | WAN_FREE or name == "outcome.ensemble_size"
+        if not (adds_views(old, value) if name == "cameras" else name in (FREE | WAN_FREE) - {"outcome.ensemble_size"})
     ]:
         raise SettingError(
             f"start: the weights in {folder} are not made for {', '.join(refused)}, in brackets what they are made for; leave "

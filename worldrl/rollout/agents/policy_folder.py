@@ -6,13 +6,13 @@ An address such as ``ws://127.0.0.1:8000`` is of a policy in another process (``
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.core.image_fit import Fit
+from worldrl.core.image_fit import FIT, Fit, told
 from worldrl.core.interfaces import Policy, TrainablePolicy
 from worldrl.core.observation import (
     IMAGE,
@@ -56,7 +56,8 @@ class PolicyFacts:
     @property
     def observation(self) -> ObservationSpec:
         """What it observes."""
-        return ObservationSpec.of(self.actions, images_among(self.more), self.picture, state=STATE in self.more)
+        images, fit = images_among(self.more), told(self.fit)
+        return ObservationSpec.of(self.actions, images, self.picture, state=STATE in self.more, fit=fit)
 
     @property
     def image_size(self) -> int:
@@ -91,7 +92,8 @@ def policy_facts(folder: Path) -> PolicyFacts:
     if is_remote(folder):
         return _remote_facts(folder)
     if is_lerobot_folder(folder):
-        return PolicyFacts(**lerobot_facts(folder))
+        facts = PolicyFacts(**lerobot_facts(folder))
+        return replace(facts, fit=_trained_fit(facts.trained_on, Fit.refuse, folder))
     if is_agent(folder):
         agent = vector_facts(folder)
         return PolicyFacts(AGENT, 1, (0, 0), (), vector_actions(agent.low, agent.high), agent.hash)
@@ -107,7 +109,7 @@ def policy_facts(folder: Path) -> PolicyFacts:
         hash=artefact.hash,
         trained_on=config.get(TRAINED_ON),
         more=more,
-        fit=from_plain(Fit, config.get("fit", Fit.refuse), where=f"{folder}: fit", error=ArtefactError),
+        fit=_trained_fit(config.get(TRAINED_ON), config.get(FIT, Fit.refuse), folder),
     )
 
 
@@ -125,6 +127,11 @@ def _remote_facts(address: Path) -> PolicyFacts:
         hash=found.hash,
         more=found.more,
     )
+
+
+def _trained_fit(trained: Mapping[str, Any] | None, stated: str, folder: Path) -> Fit:
+    """How the images that a policy learned from got their size, else as ``stated``; ArtefactError for no such fit."""
+    return from_plain(Fit, (trained or {}).get(FIT, stated), where=f"{folder}: fit", error=ArtefactError)
 
 
 def require_imaginable(

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.core.embodiment import AnyEmbodiment
+from worldrl.core.image_fit import Fit
 from worldrl.core.types import Episode
 from worldrl.rollout.real.rows import Actor, Recording, Row
 from worldrl.rollout.real.slots import Actions, Observed, Slots
@@ -73,6 +74,7 @@ class DatasetLayout(TypedDict):
     cameras: tuple[str, ...]
     image_size: int
     suite: str
+    fit: Fit  # how the suite's own images became squares; ``refuse`` where it draws these.
 
 
 def positions(record: bool | Collection[int], count: int) -> frozenset[int]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from worldrl.core.errors import ProtocolError, SettingError
+from worldrl.core.image_fit import Fit
 from worldrl.rollout.agents.actors import AnyActor
 from worldrl.rollout.real.embedded import EMBEDDED_SUITE, embedded_embodiment
 from worldrl.rollout.real.episodes import DatasetLayout, EpisodeTiming, Order, Result, positions
@@ -111,6 +112,7 @@ class EmbeddedPlayer:
             "cameras": self.options.cameras,
             "image_size": self.options.image_size,
             "suite": EMBEDDED_SUITE,
+            "fit": Fit.refuse,
         }
 
     def surroundings(self, *, images: bool) -> dict[str, Any]:

@@ -13,10 +13,12 @@ benchmark that is started again runs its unfinished episodes. Never run against 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from worldrl.core.actions import TOOL_ACTIONS
+from worldrl.core.embodiment import Embodiment
 from worldrl.core.errors import SettingError
 from worldrl.rollout.agents.vector_agent import UNKNOWN_SIZE
 from worldrl.rollout.suites.env import SuiteVecEnv, check_names, register_vector
@@ -58,18 +60,27 @@ def isaac_launch(
 
 
 class IsaacSuite(Suite):
-    """One task of Isaac Lab."""
+    """One task of Isaac Lab; those with images can be recorded."""
 
     family = "isaac"
+    stored_states = facts.STORED_STATES
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         cameras = tuple(facts.CAMERAS) if facts.SUITES[name].images else ()
         self.spec = SuiteSpec(TOOL_ACTIONS, cameras, vector=UNKNOWN_SIZE)
+        self.embodiment = Embodiment(
+            position_scale=facts.POSITION_SCALE,
+            rotation_scale=facts.ROTATION_SCALE,
+            workspace_low=facts.WORKSPACE_LOW,
+            workspace_high=facts.WORKSPACE_HIGH,
+            max_rotation=math.pi,
+            control_hz=facts.SUITES[name].control_hz,
+        )
 
     def tasks(self) -> tuple[str, ...]:
-        """None before a worker runs."""
-        return ()
+        """One."""
+        return (facts.SUITES[self.name].id,)
 
     def horizon(self, task: str) -> int:
         """The task's limit."""

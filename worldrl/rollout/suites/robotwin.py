@@ -11,10 +11,15 @@ Never run against the real RoboTwin; see ``workers/robotwin``.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from worldrl.core.actions import suite_actions
+from worldrl.core.embodiment import JointEmbodiment
+from worldrl.core.errors import WorkerEnvironmentError
 from worldrl.core.image_fit import Fit, squares
 from worldrl.rollout.suites.env import SuiteVecEnv, check_names, register_vector
 from worldrl.rollout.suites.suite import (
@@ -52,18 +57,31 @@ def robotwin_launch(suite: str, *, cameras: Sequence[str] = ("head",)) -> Launch
 
 
 class RoboTwinSuite(Suite):
-    """A configuration of RoboTwin; the tasks and their limits are known to its workers only."""
+    """A configuration of RoboTwin; the tasks and their limits are those of the checkout.
+
+    Its robot reaches any target within one control step, which has no fixed duration.
+    """
 
     family = "robotwin"
+    stored_states = facts.STORED_STATES
     spec = SuiteSpec(suite_actions({"joints": facts.joints()}), tuple(facts.CAMERAS), facts.IMAGE)
+    embodiment = JointEmbodiment(
+        names=spec.actions.names,
+        low=spec.actions.low,
+        high=spec.actions.high,
+        max_speed=tuple(
+            (high - low) * facts.FRAME_HZ for low, high in zip(spec.actions.low, spec.actions.high, strict=True)
+        ),
+        control_hz=facts.FRAME_HZ,
+    )
 
     def tasks(self) -> tuple[str, ...]:
-        """None before a worker runs."""
-        return ()
+        """Sorted, as the workers list them."""
+        return tuple(sorted(task_limits(_checkout())))
 
     def horizon(self, task: str) -> int:
-        """Of tasks without a limit of their own."""
-        return facts.DEFAULT_STEPS
+        """The checkout's limit; its evaluation takes one limit for tasks that have none of their own."""
+        return int(task_limits(_checkout()).get(task, facts.DEFAULT_STEPS))
 
     def worker_config(self, asked: Workers) -> WorkerConfig:
         """One environment per process."""
@@ -85,6 +103,25 @@ class RoboTwinSuite(Suite):
     def meaning(self, control_hz: float) -> dict[str, Any]:
         """Joint targets."""
         return {EMBODIMENT: JOINTS, "gripper": "0 closed, 1 open", "control_hz": control_hz}
+
+
+def _checkout() -> str:
+    return str(find_environment("robotwin").record["checkout"])
+
+
+@cache
+def task_limits(checkout: str) -> dict[str, Any]:
+    """Time limits (control steps) by task, as a checkout's table has them; WorkerEnvironmentError where it is none."""
+    file, yaml = Path(checkout) / facts.LIMITS, importlib.import_module("yaml")
+    try:
+        found: Any = yaml.safe_load(file.read_text())
+    except (OSError, ValueError, yaml.YAMLError) as reason:
+        raise WorkerEnvironmentError(
+            f"robotwin: {file} cannot be read ({reason}); run worldrl setup robotwin"
+        ) from reason
+    if not isinstance(found, dict):
+        raise WorkerEnvironmentError(f"robotwin: {file} holds no table of tasks; give worldrl setup another checkout")
+    return found
 
 
 def make_vec(

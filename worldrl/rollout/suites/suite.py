@@ -15,6 +15,7 @@ from worldrl.core.actions import ActionSpec
 from worldrl.core.embodiment import AnyEmbodiment, JointEmbodiment
 from worldrl.core.errors import SettingError
 from worldrl.core.image_fit import Fit, ImageFit
+from worldrl.core.observation import MAIN_CAMERAS
 from worldrl.simulators.process import Launch
 
 Conventions = dict[str, str | int | float | bool]
@@ -152,6 +153,11 @@ class Suite(ABC):
         """The note on its assets for every result; empty where they are the benchmark's own."""
         return given
 
+    def fit_of(self, asked: Fit) -> Fit:
+        """How its own images become squares: as it says, else as ``asked``; ``refuse`` where it draws squares."""
+        rows, columns = self.spec.picture or (0, int(self.spec.fit is not None))
+        return Fit.refuse if rows == columns else self.spec.fit or asked
+
     @property
     def main_camera(self) -> str:
         """The camera whose image is called ``image``."""
@@ -160,13 +166,16 @@ class Suite(ABC):
     @property
     def trainable(self) -> bool:
         """Whether episodes of it can be recorded and trained on."""
-        return self.embodiment is not None and self.main_camera == "scene" and bool(self.spec.cameras)
+        return self.embodiment is not None and self.main_camera in MAIN_CAMERAS and bool(self.spec.cameras)
 
 
 def recorded_robot(suite: Suite) -> AnyEmbodiment:
     """The robot of a suite's recordings; SettingError where none can be made."""
     if suite.embodiment is None or not suite.trainable:
-        raise SettingError(f"suite: {suite.name} can be measured on, and not recorded; choose another suite")
+        without = "images" if suite.embodiment is not None else "a robot that recordings describe"
+        raise SettingError(
+            f"suite: {suite.name} is without {without}: it can be measured on, and not recorded; choose another suite"
+        )
     return suite.embodiment
 
 
@@ -179,7 +188,10 @@ def require_expert(setting: str, suite: Suite, tasks: Sequence[str]) -> None:
     """
     without = suite.without_expert()
     if without is None:
-        raise SettingError(f"{setting}: {suite.name} has no scripted expert that acts step by step; give a policy")
+        raise SettingError(
+            f"{setting}: {suite.name} has no scripted expert that acts step by step; give 0 and a policy "
+            "(policy=FOLDER, in collect with policy_episodes=N), or recordings (data=FOLDER in train-vla)"
+        )
     if missing := [name for name in without if not tasks or name in tasks]:
         others = [name for name in tasks or suite.tasks() if name not in missing]
         select = f"select others with tasks=[{','.join(others)}]" if others else "choose other tasks, or give a policy"

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 WRITTEN_FOR = "2.3.2"  # Version of the isaaclab wheel behind these facts; the adapter never ran against the real one
 VENDOR_SCALE = 0.5
 POSITION_SCALE, ROTATION_SCALE = 0.05, 0.5
+WORKSPACE_LOW, WORKSPACE_HIGH = (-0.3, -0.9, -0.1), (1.0, 0.9, 1.2)  # of the tool, in the environment's frame (m)
 TOOL_OFFSET_M = 0.107  # From the body `panda_hand` along its z axis to the tool centre point
 CAMERAS = {"scene": "table_cam", "wrist": "wrist_cam"}
 STORED_STATES = 2**20

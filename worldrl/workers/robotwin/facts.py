@@ -38,9 +38,10 @@ MOST_ATTEMPTS = 50  # Candidates per start before the search fails, as in RoboTw
 FAILED_IN_A_ROW = 5  # This many consecutive exceptions mean a broken installation
 STORED_STATES = SEED_BLOCK // MOST_ATTEMPTS
 
+LIMITS = "env_cfg/task_config/_eval_step_limit.yml"
 NEEDED = (
     "envs/_base_task.py",
-    "env_cfg/task_config/_eval_step_limit.yml",
+    LIMITS,
     "env_cfg/task_config/_embodiment_config.yml",
     "env_cfg/task_config/_camera_config.yml",
     "env_cfg/task_config/demo_clean.yml",

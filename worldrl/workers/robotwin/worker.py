@@ -87,7 +87,7 @@ class RoboTwin:
 
     def describe(self) -> dict[str, Any]:
         """Tasks, protocol and versions in JSON values."""
-        limits = read_yaml(self.root / "env_cfg" / "task_config" / "_eval_step_limit.yml")
+        limits = read_yaml(self.root / facts.LIMITS)
         tasks = [
             {"name": name, "instruction": name.replace("_", " "), "horizon": int(limits.get(name, facts.DEFAULT_STEPS))}
             for name in sorted(limits)

@@ -1,14 +1,21 @@
-"""Chunk sizes shared by both video world models, and the checks of what goes into and comes out of ``imagine``."""
+"""What both video world models share: sizes of chunks, the measured state, and the checks around ``imagine``.
+
+Shapes legend: ``B`` rows, ``F`` frames per chunk, ``L`` actions, ``A`` numbers of a command, ``S`` measured numbers,
+``n`` tokens, ``d`` width.
+"""
 
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import ActionError, NonFiniteError
-from worldrl.core.observation import STATE, ObservationSpec, images_among
+from worldrl.core.observation import STATE, ObservationSpec, further, images_among
+from worldrl.core.types import ResetRecord
+from worldrl.world_models.video.heads import StateHead
 
 
 class ChunkSizes(Protocol):
@@ -42,6 +49,12 @@ class _Config(Protocol):
     @property
     def codec(self) -> _Images: ...
 
+    @property
+    def cameras(self) -> list[str]: ...
+
+    @property
+    def state(self) -> str: ...
+
 
 ConfigT = TypeVar("ConfigT", bound=_Config)
 
@@ -51,11 +64,12 @@ class Chunked(Generic[ConfigT]):
 
     config: ConfigT
     embodiment: AnyEmbodiment
+    state_head: StateHead | None
 
     @property
     def more(self) -> tuple[str, ...]:
-        """What it imagines besides the main image, the command and success: nothing."""
-        return ()
+        """What it imagines besides the main image and the command: further images, then the measured state."""
+        return further(self.config.cameras, self.config.state)
 
     @property
     def observation(self) -> ObservationSpec:
@@ -82,6 +96,29 @@ class Chunked(Generic[ConfigT]):
     def frame_steps(self) -> tuple[int, ...]:
         """Control step (1..L) that each predicted frame shows."""
         return tuple(range(self.frame_stride, self.chunk_length + 1, self.frame_stride))
+
+    def first_state(self, records: Sequence[ResetRecord], device: torch.device) -> Tensor | None:
+        """Measured numbers ``[B, S]`` of start states, where it predicts them; ActionError: a record has none."""
+        if self.state_head is None:
+            return None
+        states = [record.state for record in records if record.state is not None]
+        if len(states) < len(records):
+            raise ActionError(
+                "start: this world model predicts the measured state, and a record has none; give its state"
+            )
+        return torch.from_numpy(np.stack(states)).to(device)
+
+    def read_state(self, features: Tensor, before: Tensor, commands: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Measured numbers and deviations ``[B, F, S]`` of a chunk, if predicted, with ``commands [B, L, A]``."""
+        if self.state_head is None:
+            return None, None
+        return self.state_head.measure(features, self.frame_commands(before, commands))
+
+    def frame_commands(self, before: Tensor, commands: Tensor) -> Tensor:
+        """Return each predicted frame's scaled command, and its change since the frame before: ``[B, F, 2A]``."""
+        every = torch.cat([before[:, None], commands[:, self.frame_stride - 1 :: self.frame_stride]], dim=1)
+        scaled = self.embodiment.scaled_command(every)
+        return torch.cat([scaled[:, 1:], scaled.diff(dim=1)], dim=-1)
 
 
 def check_chunk(action: Tensor, expected: tuple[int, int, int], generators: Sequence[torch.Generator]) -> None:

@@ -3,7 +3,11 @@
 A setting at its default counts as not given, and the weights keep their own value.
 """
 
+from collections.abc import Mapping
 from typing import Any, cast
+
+import torch
+from torch import Tensor
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import initial_weights
@@ -40,8 +44,17 @@ def extended(model: VideoWorldModel, wanted: VideoWorldModelConfig, *, seed: int
         return model
     with initial_weights(seed, "planning"):
         larger = VideoWorldModel(config, model.embodiment)
-    larger.load_state_dict(larger.state_dict() | model.state_dict())
+    larger.load_state_dict(overlaid(larger.state_dict(), model.state_dict()))
     return larger.to(model.device).train(model.training)
+
+
+def overlaid(larger: Mapping[str, Tensor], held: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a larger model with those that are held; an embedding of further views keeps its own."""
+
+    def longer(value: Tensor, first: Tensor) -> Tensor:
+        return torch.cat([first, value[len(first) :]]) if value.dim() and len(value) > len(first) else first
+
+    return {name: longer(value, held[name]) if name in held else value for name, value in larger.items()}
 
 
 def extended_config(held: VideoWorldModelConfig, wanted: VideoWorldModelConfig) -> VideoWorldModelConfig:
@@ -65,9 +78,14 @@ def extended_config(held: VideoWorldModelConfig, wanted: VideoWorldModelConfig) 
 def _fits(name: str, old: Any, value: Any, held: VideoWorldModelConfig) -> bool:
     if name.startswith(RESTORER):
         return not held.restorer.width
-    if name == "cameras":  # further views after those that the weights have
-        return value[: len(old)] == old
+    if name == "cameras":
+        return adds_views(old, value)
     return name in FREE and not (name == "outcome.ensemble_size" and value < old)
+
+
+def adds_views(old: list[str], value: list[str]) -> bool:
+    """Whether views are added after those that the weights have."""
+    return value[: len(old)] == old
 
 
 def asked_for(wanted: dict[str, Any], default: dict[str, Any], held: dict[str, Any]) -> dict[str, Any]:

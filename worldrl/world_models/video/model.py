@@ -19,7 +19,7 @@ from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.device import autocast
 from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json, integrate_commands
 from worldrl.core.errors import ActionError
-from worldrl.core.observation import MEASURED, OBSERVATION, further
+from worldrl.core.observation import MEASURED, OBSERVATION
 from worldrl.core.rng import row_noise
 from worldrl.core.storage.artefact import Shared, read_artefact, write_artefact
 from worldrl.core.storage.learned import Learned
@@ -79,11 +79,6 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], Shared, nn.Module):
         """Shape of the standard normal noise of one row's chunk."""
         return self.dynamics.noise_frames, *self.codec.latent_shape
 
-    @property
-    def more(self) -> tuple[str, ...]:
-        """What it imagines besides the main image and the command: further images, then the measured state."""
-        return further(self.config.cameras, self.config.state)
-
     def autocast(self) -> torch.autocast:
         """Compute in ``compute_dtype``; weights and states stay float32."""
         return autocast(self.device, self.compute_dtype)
@@ -100,18 +95,8 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], Shared, nn.Module):
             instruction = self.success.embed([r.instruction for r in records]).float()
         command = torch.from_numpy(np.stack([r.command for r in records])).to(self.device)
         belief = self.outcome.blank(len(records))
-        measured = self._first_state(records)
+        measured = self.first_state(records, self.device)
         return VideoState(latent[:, 0], latent[:, 1:], command, instruction, belief, frames[:, 0], measured)
-
-    def _first_state(self, records: Sequence[ResetRecord]) -> Tensor | None:
-        if self.state_head is None:
-            return None
-        states = [record.state for record in records if record.state is not None]
-        if len(states) < len(records):
-            raise ActionError(
-                "start: this world model predicts the measured state, and a record has none; give its state"
-            )
-        return torch.from_numpy(np.stack(states)).to(self.device)
 
     @torch.no_grad()
     def imagine(
@@ -137,18 +122,6 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], Shared, nn.Module):
         if measured is not None:
             after = replace(after, measured=measured[:, -1])
         return after, Imagined(latent, self.frame_steps, commands, *ensemble_success(logits), measured, spread)
-
-    def read_state(self, features: Tensor, before: Tensor, commands: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Measured numbers and deviations ``[B, F, S]`` of a chunk, if predicted, with ``commands [B, L, A]``."""
-        if self.state_head is None:
-            return None, None
-        return self.state_head.measure(features, self.frame_commands(before, commands))
-
-    def frame_commands(self, before: Tensor, commands: Tensor) -> Tensor:
-        """Return each predicted frame's scaled command, and its change since the frame before: ``[B, F, 2A]``."""
-        every = torch.cat([before[:, None], commands[:, self.frame_stride - 1 :: self.frame_stride]], dim=1)
-        scaled = self.embodiment.scaled_command(every)
-        return torch.cat([scaled[:, 1:], scaled.diff(dim=1)], dim=-1)
 
     def chunk_condition(self, state: VideoState, action: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the condition of each row's chunk, and its commands ``[B, L, A]``; see :meth:`imagine`."""

@@ -246,7 +246,7 @@ def fit_windows(
     return report
 
 
-def recorded_states(model: VideoWorldModel, store: FrameStore) -> tuple[Tensor, Tensor]:
+def recorded_states(model: Any, store: FrameStore) -> tuple[Tensor, Tensor]:
     """Return all measured numbers ``[R, S]`` and what the state head knows of their commands ``[R, 2A]``."""
     row, begin = np.arange(len(store.command)), np.repeat(store.first, store.length + 1)
     before = store.command[np.maximum(row - model.frame_stride, begin)]

@@ -1,6 +1,6 @@
 """What of a Wan world model is trained: all of the transformer, or low-rank additions to it (LoRA, through peft).
 
-In both cases the action channels, the success head and the outcome jury, which are not published, are trained in full.
+In both cases what is not published is trained in full: action channels, view embedding and all heads.
 """
 
 from typing import Any
@@ -12,7 +12,8 @@ from worldrl.world_models.wan.folder import EXTRA
 LORA_TARGETS = ("to_q", "to_k", "to_v", "to_out.0", "ffn.net.0.proj", "ffn.net.2")
 """Every linear layer of a block: both attentions' q, k, v and o, and the feed-forward layer."""
 
-_NEW = (".lora_A.", ".lora_B.", ".condition_embedder.action_")
+_NEW = (".lora_A.", ".lora_B.", ".condition_embedder.action_", ".view_embedding")
+_HEADS = ("success.", "outcome.", "state_head.")
 
 
 def add_adapter(transformer: Any, config: WanDynamicsConfig) -> None:
@@ -31,7 +32,7 @@ def is_trained(name: str, config: WanDynamicsConfig) -> bool:
     """Whether a tensor of the world model's state is learned here, rather than read from the published folder."""
     if name.startswith("codec."):
         return False
-    return config.adapter == "full" or name.startswith(("success.", "outcome.")) or _is_new(f".{name}")
+    return config.adapter == "full" or name.startswith(_HEADS) or _is_new(f".{name}")
 
 
 def is_published(name: str) -> bool:

@@ -3,7 +3,10 @@
 A latent frame depends on the frames before it, never on later ones. Encoding reference and memory alone therefore
 gives the very latents that a training clip begins with, while a future frame can only be decoded after its context.
 
-Shapes legend: ``B`` clips, ``T = 1 + 4 (f - 1)`` frames, ``f`` latent frames, ``c h w`` latent, ``Y X`` pixels.
+Each view of a sheet is encoded and decoded alone.
+
+Shapes legend: ``B`` clips, ``V`` views, ``T = 1 + 4 (f - 1)`` frames, ``f`` latent frames, ``c h w`` latent and ``Y X``
+pixels of a view.
 """
 
 from collections.abc import Callable
@@ -14,7 +17,7 @@ from torch import Tensor, nn
 
 from worldrl.core.device import autocast, resolve_dtype
 from worldrl.core.errors import SettingError
-from worldrl.world_models.video.codec import to_uint8, to_unit
+from worldrl.world_models.video.codec import as_rows, as_sheets, to_uint8, to_unit
 from worldrl.world_models.wan.config import GROUP, WanCodecConfig
 from worldrl.world_models.wan.folder import latent_shape
 
@@ -25,11 +28,12 @@ class WanCodec(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, vae: Any, config: WanCodecConfig):
+    def __init__(self, vae: Any, config: WanCodecConfig, views: int = 1):
         super().__init__()
-        self.config = config
+        self.config, self.views = config, views
         self.vae = vae.eval().requires_grad_(False)
-        self.latent_shape = latent_shape(vae.config, config.image_size)
+        channels, height, width = latent_shape(vae.config, config.image_size)
+        self.latent_shape = channels, views * height, width
         for name in ("mean", "std"):
             values = torch.tensor(vae.config[f"latents_{name}"], device="cpu")
             if len(values) != self.latent_shape[0]:
@@ -38,19 +42,21 @@ class WanCodec(nn.Module):
 
     @torch.no_grad()
     def encode(self, frames: Tensor) -> Tensor:
-        """Map uint8 ``[B, T, Y, X, 3]`` to the posterior's mode ``[B, f, c, h, w]``; SettingError: size or number."""
-        size = self.config.image_size
-        if tuple(frames.shape[2:]) != (size, size, 3) or frames.shape[1] % GROUP != 1:
+        """Map uint8 ``[B, T, V Y, X, 3]`` to the posterior's mode ``[B, f, c, V h, w]``; SettingError: size or number."""
+        size, rows = self.config.image_size, self.views * self.config.image_size
+        if tuple(frames.shape[2:]) != (rows, size, 3) or frames.shape[1] % GROUP != 1:
             raise SettingError(
-                f"frames must be [B, 1 + {GROUP}k, {size}, {size}, 3], got {list(frames.shape)}; give "
+                f"frames must be [B, 1 + {GROUP}k, {rows}, {size}, 3], got {list(frames.shape)}; give "
                 "model.codec.image_size the size of the recorded frames"
             )
-        return self._by_rows(self._encode, frames)
+        views = as_rows(frames.movedim(-1, -3), self.views).movedim(-3, -1)
+        return as_sheets(self._by_rows(self._encode, views), self.views)
 
     @torch.no_grad()
     def decode(self, latent: Tensor) -> Tensor:
-        """Map ``[B, f, c, h, w]`` to uint8 ``[B, T, Y, X, 3]``."""
-        return self._by_rows(self._decode, latent)
+        """Map ``[B, f, c, V h, w]`` to uint8 ``[B, T, V Y, X, 3]``."""
+        views = self._by_rows(self._decode, as_rows(latent, self.views))
+        return as_sheets(views.movedim(-1, -3), self.views).movedim(-3, -1)
 
     def _by_rows(self, work: Callable[[Tensor], Tensor], clips: Tensor) -> Tensor:
         # In its own number type, whatever the caller's autocast says.

@@ -5,9 +5,10 @@ from typing import Any
 
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.image_fit import Fit, ImageFit
+from worldrl.core.observation import IMAGE, NOT_OBSERVED, OBSERVATION, check_inputs
 from worldrl.core.renames import current_config
 from worldrl.core.storage.typed import from_plain
-from worldrl.world_models.video.config import SuccessHeadConfig
+from worldrl.world_models.video.config import StateHeadConfig, SuccessHeadConfig
 
 KIND = "wan-world-model"
 GROUP = 4  # frames per latent frame after the first: Wan's autoencoder takes one frame alone, then groups of four
@@ -158,11 +159,25 @@ class WanConfig:
     dynamics: WanDynamicsConfig = field(default_factory=WanDynamicsConfig)
     success: WanSuccessConfig = field(default_factory=WanSuccessConfig)
     outcome: WanOutcomeConfig = field(default_factory=WanOutcomeConfig)
+    # images that it imagines together, ``image`` (the main camera's) first, then for example ``wrist_image``.
+    cameras: list[str] = field(default_factory=lambda: [IMAGE])
+    state: str = NOT_OBSERVED  # ``measured`` also predicts the measured state; ``none`` does not.
+    state_head: StateHeadConfig = field(default_factory=StateHeadConfig)
+
+    def __post_init__(self) -> None:
+        check_inputs(self.cameras, self.state, "wan.model.")
+
+    @property
+    def sheet(self) -> tuple[int, int, int]:
+        """Shape of a frame: the views of all cameras below each other."""
+        return len(self.cameras) * self.codec.image_size, self.codec.image_size, 3
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "WanConfig":
         """Rebuild from :meth:`to_json`; younger keys take their defaults; SettingError: unknown or out of range."""
-        own = {name: part for name, part in current_config(data).items() if name not in ("embodiment", "base")}
+        own = {
+            name: part for name, part in current_config(data).items() if name not in ("embodiment", "base", OBSERVATION)
+        }
         return from_plain(cls, own, where="config")
 
     def to_json(self) -> dict[str, Any]:

@@ -5,6 +5,10 @@ their noise level (the "separated timestep" of Wan2.2-TI2V). Actions enter twice
 the text, which every block attends to, and, grouped by latent frame, as a vector that joins that frame's time
 embedding. Both channels end in a layer of zeros, so an untrained model is the published one without text.
 
+As in Ctrl-World, the tokens of all views form one sequence and attend to each other, and a learned embedding tells the
+views apart. Within a view, a token's place is the published one. Clips of several views are sheets: ``h`` is the height
+of all of them.
+
 Shapes legend: ``B`` rows, ``f`` latent frames of a clip, ``N`` actions of a clip of ``A`` numbers, ``n`` tokens of a
 latent frame, ``d`` width, ``c h w`` latent.
 """
@@ -21,7 +25,7 @@ from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.diffusion.flow import add_noise, draw_sigma, shift_sigma, sigma_grid
 from worldrl.nn.blocks import Mlp
 from worldrl.world_models.video.dynamics import ChunkLoss
-from worldrl.world_models.video.heads import SuccessHead
+from worldrl.world_models.video.heads import StateHead, SuccessHead
 from worldrl.world_models.wan.config import GROUP, WanDynamicsConfig, WanSuccessConfig
 from worldrl.world_models.wan.folder import MASK_CHANNELS, frame_tokens
 
@@ -67,6 +71,36 @@ class InputTypeNorm(nn.RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise over the last axis."""
         return nn.functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
+class ViewPatches(nn.Module):
+    """A published patch layer under its own names, whose tokens are also told apart by view."""
+
+    def __init__(self, patches: nn.Conv3d, views: int):
+        super().__init__()
+        self.weight, self.bias, self.stride = patches.weight, patches.bias, patches.stride
+        self.view_embedding = nn.Parameter(0.02 * torch.randn(views, patches.out_channels))
+        with torch.no_grad():
+            self.view_embedding[0] = 0  # weights of one view, to which others are added, see no change in it
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``[B, c, f, h, w]`` to ``[B, d, f, h', w']``."""
+        patches = nn.functional.conv3d(x, self.weight, self.bias, self.stride)
+        view = self.view_embedding.to(patches.dtype)
+        return patches + view.repeat_interleave(patches.shape[-2] // len(view), dim=0).T[:, None, :, None]
+
+
+class ViewPlaces(nn.Module):
+    """Published rotary places, those of one view for each."""
+
+    def __init__(self, rope: nn.Module, views: int):
+        super().__init__()
+        self.rope, self.views = rope, views
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return cosines and sines ``[1, f n, 1, r]`` for ``[B, c, f, h, w]``."""
+        one = self.rope(x[..., : x.shape[-2] // self.views, :])
+        return tuple(part.unflatten(1, (x.shape[2], -1)).repeat(1, 1, self.views, 1, 1).flatten(1, 2) for part in one)
 
 
 class ActionConditioning(nn.Module):
@@ -135,16 +169,20 @@ class WanDynamics(nn.Module):
         config: WanDynamicsConfig,
         shape: tuple[int, int, int],
         actions: ActionSpec = TOOL_ACTIONS,
+        views: int = 1,
     ):
         super().__init__()
         self.config, self.shape = config, shape
-        self.tokens = frame_tokens(transformer.config, shape)
+        self.tokens = views * frame_tokens(transformer.config, (shape[0], shape[1] // views, shape[2]))
         self.masked = transformer.config["in_channels"] == 2 * shape[0] + MASK_CHANNELS
         transformer.condition_embedder = ActionConditioning(transformer.condition_embedder, config, actions)
         for block in transformer.blocks:
             block.attn2.add_k_proj = block.attn2.add_v_proj = block.attn2.norm_added_k = None
             for attention in (block.attn1, block.attn2):
                 attention.norm_q, attention.norm_k = map(InputTypeNorm, (attention.norm_q, attention.norm_k))
+        if views > 1:
+            transformer.patch_embedding = ViewPatches(transformer.patch_embedding, views)
+            transformer.rope = ViewPlaces(transformer.rope, views)
         self.transformer = transformer
 
     @property
@@ -232,7 +270,7 @@ class WanSuccess(nn.Module):
 
     def __init__(self, features: int, config: WanSuccessConfig, frames: int):
         super().__init__()
-        self.narrow = nn.Sequential(nn.LayerNorm(features), nn.Linear(features, config.width))
+        self.narrow = narrowed(features, config.width)
         self.head = SuccessHead(config.width, config.heads, frames)
 
     def embed(self, instruction: Sequence[str]) -> Tensor:
@@ -246,3 +284,20 @@ class WanSuccess(nn.Module):
     def forward(self, features: Tensor, embedded: Tensor) -> Tensor:
         """Return logits ``[B, F]`` from the features of all tokens."""
         return self.head(self.narrow(features), embedded)
+
+
+class WanStateHead(StateHead):
+    """The state head on features that are narrowed first, as wide as the success head."""
+
+    def __init__(self, features: int, config: WanSuccessConfig, frames: int, command: int, numbers: int):
+        super().__init__(config.width, config.heads, frames, command, numbers)
+        self.narrow = narrowed(features, config.width)
+
+    def forward(self, features: Tensor, command: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log-variance ``[B, F, S]``, see :class:`StateHead`."""
+        return super().forward(self.narrow(features), command)
+
+
+def narrowed(features: int, width: int) -> nn.Sequential:
+    """Make the layers that narrow features of all tokens for a head."""
+    return nn.Sequential(nn.LayerNorm(features), nn.Linear(features, width))

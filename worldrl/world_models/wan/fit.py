@@ -26,7 +26,7 @@ from worldrl.core.types import Episode
 from worldrl.data.windows.windows import WindowBatch, WindowSampler
 from worldrl.world_models.video.instructions import TaskInstructions
 from worldrl.world_models.video.losses import chunk_loss, window_state
-from worldrl.world_models.video.training import WindowLoss, latent_rollouts
+from worldrl.world_models.video.training import WindowLoss, latent_rollouts, recorded_states
 from worldrl.world_models.wan.adapter import is_published
 from worldrl.world_models.wan.folder import EXTRA
 from worldrl.world_models.wan.model import WanWorldModel
@@ -38,7 +38,7 @@ class TrainedParts(nn.Module):
 
     def __init__(self, model: WanWorldModel):
         super().__init__()
-        self.dynamics, self.success = model.dynamics, model.success
+        self.dynamics, self.success, self.state_head = model.dynamics, model.success, model.state_head
         self._no_split_modules = list(model.dynamics._no_split_modules)
         self._model = (model,)  # a tuple hides it from nn.Module
 
@@ -75,6 +75,7 @@ def fit_wan(
     process, passes = accelerator.process_index, config.accumulate
     model.codec.to(accelerator.device)
     sampler = clip_sampler(model, episodes, config, process=process, processes=accelerator.num_processes)
+    scale_state(model, sampler)
     rollouts = latent_rollouts(model, sampler, config)
     wrapped, optimizer = prepare(model, config, accelerator, rollouts is not None)
     draws = ClipDraws(passes, process)
@@ -133,7 +134,19 @@ def clip_sampler(
         first_chunk_share=config.first_chunk_share,
         static_share=config.static_share,
         event_share=config.event_share,
+        images=model.config.cameras,
     )
+
+
+def scale_state(model: WanWorldModel, sampler: WindowSampler) -> None:
+    """Fit the state head's linear map to the episodes of the first process, in all of them."""
+    if model.state_head is None:
+        return
+    from accelerate.utils import broadcast
+
+    model.state_head.to(model.device).scale_to(*recorded_states(model, sampler.store))
+    for value in model.state_head.buffers():
+        value.copy_(broadcast(value.clone()))
 
 
 def start_accelerator(config: WanTraining, device: torch.device, base_dtype: str) -> Any:

@@ -4,7 +4,7 @@ Reference and memory are kept as pictures and encoded before each chunk, as a tr
 autoencoder makes latents that depend on what came before. The actions behind the memory are kept too: an arm still
 follows them. An outcome jury's probability counts; without one the joint success head's.
 
-Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions per chunk, ``M`` actions behind
+Shapes legend: ``B`` rows, ``V`` views, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions per chunk, ``M`` actions behind
 the memory, ``A`` numbers of an action and of a command, ``f`` latent frames of a clip, ``c h w`` latent, ``Y X``
 pixels.
 """
@@ -21,17 +21,19 @@ from torch import Tensor, nn
 from worldrl.core.device import autocast
 from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json, integrate_commands
 from worldrl.core.errors import ActionError, ArtefactError, SettingError
+from worldrl.core.observation import MEASURED, OBSERVATION
 from worldrl.core.rng import initial_weights, row_noise
 from worldrl.core.storage.artefact import Shared, read_artefact, write_artefact
 from worldrl.core.storage.learned import Learned
 from worldrl.core.types import Imagined, ResetRecord
 from worldrl.data.windows.batch import WindowBatch
 from worldrl.world_models.video.chunks import Chunked, check_chunk, check_imagined
+from worldrl.world_models.video.extension import overlaid
 from worldrl.world_models.video.heads import OutcomeEnsemble, ensemble_success
 from worldrl.world_models.wan.adapter import add_adapter, is_trained
 from worldrl.world_models.wan.codec import WanCodec
 from worldrl.world_models.wan.config import KIND, WanConfig
-from worldrl.world_models.wan.dynamics import WanDynamics, WanSuccess
+from worldrl.world_models.wan.dynamics import WanDynamics, WanStateHead, WanSuccess
 from worldrl.world_models.wan.folder import WanBase, download_command, load_transformer, load_vae, open_base
 from worldrl.world_models.wan.state import WanState, clip_action, context_frames, start_arrays
 
@@ -41,19 +43,23 @@ class WanWorldModel(Chunked[WanConfig], Shared, nn.Module):
 
     compute_dtype = torch.float32  # number type of imagination; the autoencoder has its own
     backbone = "wan"
-    gripper = state_head = None  # no head reads the gripper's opening or the measured state
+    gripper = None  # no head reads the gripper's opening
 
     def __init__(self, config: WanConfig, embodiment: AnyEmbodiment, base: WanBase, transformer: Any, vae: Any):
         super().__init__()
         self.config, self.embodiment, self.base = config, embodiment, base
-        self.codec = WanCodec(vae, config.codec)
-        self.dynamics = WanDynamics(transformer, config.dynamics, self.codec.latent_shape, embodiment.actions)
+        views = len(config.cameras)
+        self.codec = WanCodec(vae, config.codec, views)
+        self.dynamics = WanDynamics(transformer, config.dynamics, self.codec.latent_shape, embodiment.actions, views)
         self.success = WanSuccess(self.dynamics.width, config.success, config.dynamics.chunk_frames)
         add_adapter(self.dynamics.transformer, config.dynamics)
         head = config.outcome
         self.outcome = (
             OutcomeEnsemble(config.success.width, head.width, head.ensemble_size) if head.ensemble_size else None
         )
+        sizes = config.dynamics.chunk_frames, 2 * embodiment.actions.size, len(embodiment.state_names)
+        measured = config.state == MEASURED
+        self.state_head = WanStateHead(self.dynamics.width, config.success, *sizes) if measured else None
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(is_trained(name, config.dynamics))
         self.eval()
@@ -73,9 +79,14 @@ class WanWorldModel(Chunked[WanConfig], Shared, nn.Module):
         with initial_weights(seed, "wan-world-model"):
             return cls(config, embodiment, base, transformer, vae)
 
-    def configure(self, config: WanConfig) -> None:
-        """Take over a configuration of the same layout, in every part."""
-        self.config, self.codec.config, self.dynamics.config = config, config.codec, config.dynamics
+    def extended(self, config: WanConfig, *, seed: int) -> "WanWorldModel":
+        """Return the model under a configuration that fits it, with the views and the state head it adds, untrained."""
+        if (config.cameras, config.state) == (self.config.cameras, self.config.state):
+            self.config, self.codec.config, self.dynamics.config = config, config.codec, config.dynamics
+            return self
+        larger = WanWorldModel.from_base(self.base.folder, config, self.embodiment, seed=seed).to(self.device)
+        larger.load_trained(overlaid(larger.trained(), self.trained()))
+        return larger
 
     @cached_property
     def base_hash(self) -> str:
@@ -108,7 +119,8 @@ class WanWorldModel(Chunked[WanConfig], Shared, nn.Module):
             instruction = self.embed([record.instruction for record in records]).float()
         kept = {name: torch.from_numpy(array).to(self.device) for name, array in arrays.items()}
         belief = instruction.new_zeros(len(records), 0) if self.outcome is None else self.outcome.blank(len(records))
-        return WanState(**kept, instruction=instruction, belief=belief)
+        measured = self.first_state(records, self.device)
+        return WanState(**kept, instruction=instruction, belief=belief, measured=measured)
 
     @torch.no_grad()
     def imagine(
@@ -125,9 +137,11 @@ class WanWorldModel(Chunked[WanConfig], Shared, nn.Module):
         with self.autocast():
             clip, features = self._clip(state, action, noise)
             probability, uncertainty, belief = self._judge(features, state)
+            measured, spread = self.read_state(features, state.command, commands)
         check_imagined(clip)
-        after = replace(self._remember(state, clip, action, commands), belief=belief)
-        return after, Imagined(clip, self.frame_steps, commands, probability, uncertainty)
+        newest = None if measured is None else measured[:, -1]
+        after = replace(self._remember(state, clip, action, commands), belief=belief, measured=newest)
+        return after, Imagined(clip, self.frame_steps, commands, probability, uncertainty, measured, spread)
 
     def _clip(self, state: WanState, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         context = self.codec.encode(context_frames(state.reference, state.memory, self.config.dynamics))
@@ -156,22 +170,20 @@ class WanWorldModel(Chunked[WanConfig], Shared, nn.Module):
 
     @torch.no_grad()
     def decode_newest(self, state: WanState, count: int) -> Tensor:
-        """Return the newest ``count`` frames of each row: uint8 ``[B, count, Y, X, 3]``."""
+        """Return the newest ``count`` frames of each row: uint8 ``[B, count, V Y, X, 3]``."""
         return state.memory[:, -count:]
 
     @torch.no_grad()
     def decode(self, latent: Tensor, first: Tensor) -> Tensor:
-        """Decode the future frames of whole clips ``[B, f, c, h, w]``, each with its first frame: uint8 ``[B, F, Y, X, 3]``."""
+        """Decode the future frames of whole clips ``[B, f, c, V h, w]``: uint8 ``[B, F, V Y, X, 3]``."""
         del first  # a clip begins with it
         return self.codec.decode(latent)[:, -self.config.dynamics.chunk_frames :]
 
     def restore(self, data: dict[str, Tensor]) -> WanState:
         """Rebuild a state from :meth:`WanState.state_dict`; ActionError when it is not one of this model."""
-        size = self.config.codec.image_size
-        if tuple(data["memory"].shape[1:]) != (self.memory_frames, size, size, 3):
-            raise ActionError(
-                f"memory must be [B, {self.memory_frames}, {size}, {size}, 3], got {tuple(data['memory'].shape)}"
-            )
+        wanted = self.memory_frames, *self.config.sheet
+        if tuple(data["memory"].shape[1:]) != wanted:
+            raise ActionError(f"memory must be [B, {', '.join(map(str, wanted))}], got {tuple(data['memory'].shape)}")
         return WanState(**data)
 
     # -- recorded windows ------------------------------------------------------------------------------------
@@ -236,7 +248,8 @@ class WanWorldModel(Chunked[WanConfig], Shared, nn.Module):
         """Write what was trained, and the identity of the published folder; ``learned``: from which data."""
         path = str(self.base.folder.resolve())
         base = {"path": path, "hash": self.base_hash}
-        config = {**self.config.to_json(), "embodiment": self.embodiment.to_json(), "base": base}
+        robot = {"embodiment": self.embodiment.to_json(), OBSERVATION: self.observation.to_json()}
+        config = {**self.config.to_json(), **robot, "base": base}
         lineage = [*parents, base]
         write_artefact(
             folder,
@@ -270,6 +283,7 @@ class WanWorldModel(Chunked[WanConfig], Shared, nn.Module):
                 f"{folder}: was trained on other weights than those in {where} (hash {stored['hash'][:12]}, found "
                 f"{model.base_hash[:12]}); give the folder it was trained on"
             )
+        model.observation.require_stored(artefact.config, folder)
         model.load_trained(artefact.tensors)
         return model.to(device).eval()
 

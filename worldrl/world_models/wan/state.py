@@ -21,14 +21,15 @@ from worldrl.world_models.wan.config import WanConfig, WanDynamicsConfig
 
 @dataclass(frozen=True)
 class WanState(RowState):
-    """Rows of a Wan world model; ``reference`` uint8 ``[B, Y, X, 3]`` is each row's first frame."""
+    """Rows of a Wan world model; ``reference`` uint8 ``[B, V Y, X, 3]`` is each row's first frame."""
 
-    memory: Tensor  # uint8 ``[B, K, Y, X, 3]``, the newest frames.
+    memory: Tensor  # uint8 ``[B, K, V Y, X, 3]``, the newest frames.
     null_action: Tensor  # float32 ``[B, A]``, the null action at the reference.
     memory_action: Tensor  # float32 ``[B, M, A]``, the actions that led to the memory.
     command: Tensor  # what the robot was last told ``[B, A]``.
     instruction: Tensor  # embedded instructions ``[B, d]``.
     belief: Tensor  # of the outcome jury ``[B, J b]``, nothing where there is none.
+    measured: Tensor | None = None  # newest measured numbers ``[B, S]``; None where the model does not predict them.
 
 
 def clip_action(null_action: Tensor, memory_action: Tensor, action: Tensor) -> Tensor:
@@ -37,7 +38,7 @@ def clip_action(null_action: Tensor, memory_action: Tensor, action: Tensor) -> T
 
 
 def context_frames(reference: Tensor, memory: Tensor, config: WanDynamicsConfig) -> Tensor:
-    """Lay out a clip's given pictures ``[B, 1 + K, Y, X, 3]``: the reference, then the memory.
+    """Lay out a clip's given pictures ``[B, 1 + K, V Y, X, 3]``: the reference, then the memory.
 
     Without the reference the oldest frame of the memory begins the clip: the autoencoder wants one frame alone.
     """
@@ -56,11 +57,11 @@ def start_arrays(records: Sequence[ResetRecord], config: WanConfig, actions: Act
 
 
 def _memory(record: ResetRecord, config: WanConfig) -> NDArray[np.uint8]:
-    size, frames = config.codec.image_size, config.dynamics.memory_frames
-    if record.memory.shape != (frames, size, size, 3) or record.reference.shape != (size, size, 3):
+    sheet, frames = config.sheet, config.dynamics.memory_frames
+    if record.memory.shape != (frames, *sheet) or record.reference.shape != sheet:
         raise SettingError(
-            f"{record.source}: needs a reference and {frames} memory images of {size} by {size}, got "
-            f"{list(record.reference.shape)} and {list(record.memory.shape)}; record them at the model's image_size"
+            f"{record.source}: needs a reference and {frames} memory images of {sheet[0]} by {sheet[1]}, got "
+            f"{list(record.reference.shape)} and {list(record.memory.shape)}; record them at the model's image_size, of its cameras"
         )
     return record.memory
 

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import ArtefactError
-from worldrl.core.image_fit import ImageFit
+from worldrl.core.image_fit import Fit, ImageFit, keeps_aspect
 from worldrl.core.storage.log import console
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.external.bounds import within_bounds
@@ -46,7 +46,7 @@ from worldrl.data.lerobot.external.folder import (
 )
 from worldrl.data.lerobot.external.gripper import in_robots_numbers
 from worldrl.data.lerobot.external.images import film_images, fitted, read_film, stored_images
-from worldrl.data.lerobot.external.meaning import BEFORE, Meaning, read_meaning
+from worldrl.data.lerobot.external.meaning import BEFORE, Meaning, header_copy, read_meaning
 from worldrl.data.lerobot.external.rows import number_faults, read_rows, require_rows
 from worldrl.data.lerobot.external.stated import numbers, scalars
 from worldrl.data.lerobot.external.success import is_feature, succeeded
@@ -98,7 +98,8 @@ class ExternalDataset:
     def _identity(self) -> str:
         """Metadata, file sizes, meaning, as an open JSON list. The files carry no digest and are not read for it."""
         meaning = {**self.meaning.told(self.folder), "folder": ""}
-        return json.dumps([self.folder.identity, self.header.to_json(), meaning, repr(self.meaning)])[:-1]
+        header = replace(self.header, fit=Fit.refuse).to_json()  # the meaning states it
+        return json.dumps([self.folder.identity, header, meaning, repr(self.meaning)])[:-1]
 
 
 def open_external(path: Path, wanted: ImageFit | None = None) -> ExternalDataset:
@@ -116,9 +117,19 @@ def open_external(path: Path, wanted: ImageFit | None = None) -> ExternalDataset
     films = {clip.file for episode in folder.episodes for clip in episode.clips.values()}
     if bare := sum(not has_digest(path, film) for film in films):
         meaning = replace(meaning, assumed=(*meaning.assumed, UNSEEN.format(bare=bare, films=len(films))))
-    header = DatasetHeader(round(robot.control_hz), tuple(meaning.cameras), meaning.image_size, robot)
+    rate, fit = round(robot.control_hz), _header_fit(folder, meaning)
+    header = DatasetHeader(rate, tuple(meaning.cameras), meaning.image_size, robot, fit=fit)
     _tell(path.resolve(), meaning.assumed)
     return ExternalDataset(folder, meaning, header)
+
+
+def _header_fit(folder: ExternalFolder, meaning: Meaning) -> Fit:
+    """How images of another aspect get their size, here or before lerobot's tools edited the recording."""
+    sizes = [folder.features[name].image_size for name in meaning.cameras.values()]
+    if not all(keeps_aspect(size, meaning.image_size) for size in sizes):
+        return meaning.fit
+    header = header_copy(folder)
+    return Fit.refuse if header is None else header.fit
 
 
 @cache

@@ -129,15 +129,22 @@ def read_meaning(folder: ExternalFolder) -> Meaning:
     return meaning
 
 
-def stated_by_header(folder: ExternalFolder) -> dict[str, Any]:
-    """What the header copy in a recording that lerobot's tools edited says; ArtefactError where it is damaged."""
+def header_copy(folder: ExternalFolder) -> DatasetHeader | None:
+    """The header copy in a recording that lerobot's tools edited; ArtefactError where it is damaged."""
     entry = read_json(folder.info, error=ArtefactError)["features"].get("action", {})
     if HEADER_COPY not in entry:
-        return {}
+        return None
     try:
-        header = DatasetHeader.from_json(entry[HEADER_COPY])
+        return DatasetHeader.from_json(entry[HEADER_COPY])
     except (KeyError, TypeError, ValueError) as reason:
         raise ArtefactError(f"{folder.info}: features.action.{HEADER_COPY} is damaged ({reason})") from reason
+
+
+def stated_by_header(folder: ExternalFolder) -> dict[str, Any]:
+    """What :func:`header_copy` says of a folder, if there is one."""
+    header = header_copy(folder)
+    if header is None:
+        return {}
     cameras = {name: IMAGE_PREFIX + name for name in header.cameras if IMAGE_PREFIX + name in folder.features}
     columns = {"command": COMMAND, "success": SUCCESS}
     kept = {key: name for key, name in columns.items() if name in folder.features}
