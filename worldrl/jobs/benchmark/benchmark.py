@@ -175,9 +175,8 @@ def produce(settings: BenchmarkSettings, run: RunDirectory, device: str, planner
     run.write_result(metrics, **provenance)  # before anything is drawn, which needs more than the measurement did
     films = film_failures(settings, result, device)
     found = Measured(suite, result, others, score, films, account, extra)
-    workers = max(1, settings.workers)
-    page = report_page(found, run.path, wall_s=run.wall_s, seed=settings.seed, device=device, workers=workers)
-    publish(run, page)
+    drawn = {"wall_s": run.wall_s, "seed": settings.seed, "device": device, "workers": max(1, settings.workers)}
+    publish(run, report_page(found, run.path, **drawn))
     run.write_result({**metrics, IMAGES_NOTE: films.note}, **provenance)
 
 
