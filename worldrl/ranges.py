@@ -128,7 +128,7 @@ RANGES: dict[str, Range] = {name: range_ for range_, names in _NAMES for name in
 """Last word of a setting's name, or its last words with dots, to its range."""
 RANGES |= {"lora.alpha": POSITIVE, "agent.alpha": NON_NEGATIVE, "recurrent.updates_per_step": POSITIVE}
 _NARROWER: tuple[tuple[Range, str], ...] = (
-    (COUNT, "extend.steps|check-suite.steps|imagine.episodes|demo.episodes|evaluate.episodes|evaluate-world-model.episodes|"
+    (COUNT, "extend.steps|check-suite.steps|imagine.episodes|demo.episodes|serve-world-model.rows|evaluate.episodes|evaluate-world-model.episodes|"
             "benchmark.episodes|check-protocol.episodes|check-protocol.workers|train-vla.workers|train-vla.demonstrations|"
             "align-world-model.videos|sampler.steps|probe.episodes|policies.imagined_rollouts|execution.steps|"
             "alignment.prompts|alignment.epochs|denoising.steps|train-policy.training.steps|fine_tuning.steps|cloning.steps|"
