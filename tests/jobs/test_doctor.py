@@ -110,7 +110,8 @@ def test_missing_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch
     assert caught.value.detail == f"not installed: {', '.join(dict.fromkeys(doctor.EXTRAS.values()))}"
     assert set(doctor.EXTRAS.values()) == extras
     assert (
-        caught.value.fix == "pip install -c constraints.txt -e '.[sb3,offline,robotwin,play,warp,timm,wandb,rerun,wan]'"
+        caught.value.fix
+        == "pip install -c constraints.txt -e '.[sb3,offline,serve,play,warp,timm,hub,wandb,rerun,wan]'"
     )
 
 

@@ -32,7 +32,7 @@ def poison(folder: Path, kind: str, value: float) -> None:
     [
         "evaluate preset=tiny policy={policy} episodes=1 workers=0",
         "benchmark policy={policy} tasks=[PickRedCube] episodes=1 workers=0",
-        "collect preset=tiny policy={policy} policy_episodes=1 expert_episodes=0 noisy_episodes=0",
+        "collect preset=tiny image_size=16 policy={policy} policy_episodes=1 expert_episodes=0 noisy_episodes=0",
         "imagine preset=tiny world_model={model} data={data} episodes=1",
         "evaluate-world-model preset=tiny world_model={model} data=[{data}]",
     ],

@@ -45,6 +45,7 @@ EXTRAS = {
     "uvicorn": "play",
     "mujoco_warp": "warp",
     "timm": "timm",
+    "huggingface_hub": "hub",
     "wandb": "wandb",
     "rerun": "rerun",
     "diffusers": "wan",

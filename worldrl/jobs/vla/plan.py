@@ -199,8 +199,8 @@ def _suite(settings: TrainVlaSettings, device: torch.device) -> TrainingSuite:
     from worldrl.rollout.suites.registry import find_suite
 
     suite = find_suite(settings.suite, settings.python)
-    fit = fit_of_loop(suite, settings.supervised, settings.data)
-    return ExternalTrainingSuite(suite, external_tasks(settings, suite), replace(options, fit=fit), device)
+    tasks, fit = external_tasks(settings, suite), fit_of_loop(suite, settings.supervised, settings.data)
+    return ExternalTrainingSuite(suite, tasks, replace(options, fit=fit), device)
 
 
 def external_tasks(settings: TrainVlaSettings, suite: Suite) -> tuple[str, ...]:

@@ -65,7 +65,8 @@ def run_loop(loop: Loop) -> dict[str, Any]:
         "world_model": str(world.folder.relative_to(run.path)),
     }
     run.write_result(metrics, seed=plan.seed, device=str(plan.device), protocol_hash=before.protocol.hash)
-    if (policy.folder / "manifest.json").is_file():  # lerobot's layout has a card of its own
+    # lerobot's layout has a card of its own; a finished run that is started again changes nothing.
+    if (policy.folder / "manifest.json").is_file() and not (policy.folder / "README.md").is_file():
         write_card(policy.folder, [run.path / "result.json"])
     shown = report_page(loop, metrics)
     page = publish(run, shown)
