@@ -90,6 +90,19 @@ def test_the_guide_names_the_commands_of_the_preset_for_libero() -> None:
     assert set(re.findall(r"`([\w-]+)`", sentence)) == {name for name in COMMANDS if "libero" in presets_of(name)}
 
 
+@pytest.mark.parametrize("command", ["train-vla", "collect", "evaluate"])
+def test_the_tasks_of_a_preset_are_of_its_own_suite(command: str) -> None:
+    schema = COMMANDS[command].load()[1]
+
+    def tasks(*given: str) -> list[str]:
+        return compose_plain(command, schema, parse_overrides(["preset=tiny", *given]))["tasks"]
+
+    assert "PickRedCube" in tasks()
+    assert tasks("suite=embedded") == tasks()
+    assert tasks("suite=fetch") == []
+    assert tasks("suite=fetch", "tasks=[push]") == ["push"]
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(config_dir())))
 def test_yaml_holds_data_only(path: Path) -> None:
     text = path.read_text()

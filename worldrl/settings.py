@@ -163,8 +163,11 @@ def compose_plain(command: str, schema: type[Any], given: Mapping[str, str]) -> 
         plain = cast("dict[str, Any]", OmegaConf.to_container(node, resolve=True))
     except (HydraException, OmegaConfBaseException) as error:
         raise SettingError(f"configs/{command}: {_first_lines(error)}") from error
+    own_suite = plain.get("suite")
     for key, text in literal.items():
         set_value(plain, key, text)
+    if "tasks" in plain and "tasks" not in given and plain.get("suite") != own_suite:
+        plain["tasks"] = []  # a preset names tasks of its own suite
     if "preset" in plain:
         plain["preset"] = Preset(preset) if bare_hint(get_type_hints(schema)["preset"]) is Preset else preset
     return plain
