@@ -73,7 +73,7 @@ _NAMES: tuple[tuple[Range, str], ...] = (
     (COUNT, "accumulate|ahead|attempts|backbone_stride|batch|batch_size|block|capacity|checkpoint_epochs|checkpoint_every|"
             "checkpoint_steps|children|chunk_length|chunks|clip_frames|clusters|codec_batch|context|cycles|debounce|"
             "distill_sampling_steps|distill_teacher_steps|envs|envs_per_worker|evaluate_every|every|explore_steps|explored|"
-            "frame_stride|gate_episodes|generations|group_size|groups|horizon|horizons|iterations|keyframe_margin|length|log_every|max_epochs|"
+            "frame_stride|gate_episodes|generations|group_size|groups|horizon|horizons|imagined_candidates|iterations|keyframe_margin|length|log_every|max_epochs|"
             "max_episode_steps|members|minibatch|near_goal_weight|outcome_batch|patch|patience|proposals|prune_interval|"
             "recycle_after|reference_episodes|refit_every|refresh_every|replan|restorer_batch|rollouts|rounds|segments|"
             "snapshot_steps|speed_chunks|speed_rows|stage_chunks|stages|starts_per_task|truncate_after|unroll|"

@@ -18,6 +18,7 @@ from worldrl.rollout.imagined.policy_rollouts import (
     imagine_policy,
     imagine_policy_rows,
     join_rollouts,
+    most_probable,
 )
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec, spec_of
@@ -156,6 +157,48 @@ def test_beyond_a_tasks_horizon_a_dream_is_over(scripted_world):
     assert (policy_rollouts.action[:2, 6:, 6] == policy_rollouts.action[:2, 5:6, 6]).all()
     assert (policy_rollouts.action[2:, :, 0] == 0.5).all()
     assert policy_rollouts.probability.tolist() == [[0.5, 0.5, 0.5, 0.0]] * 2 + [[0.5] * 4] * 2
+
+
+def test_of_several_rollouts_the_most_probable_success_within_the_time_limit_is_kept():
+    def rollouts(*probability: list[float]):
+        return np.full((len(probability), 4, 7), probability[0][0], np.float32), np.array(probability, np.float32)
+
+    tried = [
+        rollouts([0.1, 0.2, 0.2, 0.0], [0.5, 0.5, 0.0, 0.0]),
+        rollouts([0.1, 0.9, 0.1, 0.1], [0.4, 0.4, 0.4, 0.4]),  # one frame of 0.9 is none of two
+        rollouts([0.2, 0.2, 0.9, 0.9], [0.5, 0.5, 0.5, 0.5]),  # after three frames the time is over
+    ]
+    action, probability = most_probable(tried, 3, debounce=2)
+    assert action[:, 0, 0].tolist() == [np.float32(0.1), np.float32(0.1)]  # equal to the third, and before it
+    np.testing.assert_array_equal(probability, [tried[0][1][0], tried[0][1][1]])
+    assert most_probable(tried, 4, debounce=2)[0][0, 0, 0] == np.float32(0.2)
+    np.testing.assert_array_equal(most_probable(tried, 3, debounce=1)[1][0], tried[1][1][0])
+
+
+def test_one_candidate_is_the_rollout_itself_and_of_more_the_best_is_kept(scripted_world):
+    class Chance(Drift):
+        """Convinces the scripted world as far as its draw says."""
+
+        def act(self, obs, **given):
+            chunk = super().act(obs, **given)
+            chunk.action[:, :, 0] = chunk.action[:, :, 6]
+            return chunk
+
+    def imagined(policy, **more):
+        asked = {"seed": 1, "horizon": {TASK: 8}, "image_size": 16, "exploration": Exploration()}
+        return imagine_policy(scripted_world, policy, [TASK], 3, **asked, **more)
+
+    plain, one, policy = imagined(Chance()), imagined(Chance(), candidates=1), Chance()
+    np.testing.assert_array_equal(plain.action, one.action)
+    best = imagined(policy, candidates=4)
+    assert len(policy.shown) == 4 * 2  # chunks
+    assert best.index.tolist() == [0, 1, 2]
+    gain = best.probability.max(axis=1) - plain.probability.max(axis=1)
+    assert (gain >= 0).all()
+    assert (gain > 0).any()
+    np.testing.assert_allclose(
+        best.action[:, ::2, 0], best.probability, rtol=1e-6
+    )  # actions and outcome of one rollout
 
 
 def test_a_recorded_episode_is_dreamt_on_from_one_of_its_frames(scripted_world, expert_episodes):

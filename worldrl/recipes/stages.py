@@ -170,8 +170,12 @@ def imagined_plan(
     image_size: int,
     exploration: Exploration,
     simulator_backend: SimulatorBackend = EMBEDDED_BACKEND,
+    candidates: int = 1,
 ) -> CollectPlan[AnyActor]:
-    """Let the policy act in imagination, ``count`` times per task, into ``file``, and plan to execute the rollouts."""
+    """Let the policy act in imagination, ``count`` times per task, into ``file``, and plan to execute the rollouts.
+
+    Each is the most probable success of ``candidates`` from its start.
+    """
     if not file.exists():
         imagine_policy(
             model,
@@ -183,6 +187,8 @@ def imagined_plan(
             image_size=image_size,
             exploration=exploration,
             simulator_backend=simulator_backend,
+            candidates=candidates,
+            debounce=model.config.outcome.debounce,
         ).save(file)
     return CollectPlan(
         ImaginedPlanActor(str(file)),

@@ -83,6 +83,9 @@ class CollectSettings:
     imagined_episodes: int = setting(
         0, "per task, actions of the policy in imagined rollouts of world_model, executed in the simulator"
     )
+    imagined_candidates: int = setting(
+        1, "imagined rollouts from each start of imagined_episodes; the one most likely to succeed is executed"
+    )
     policy: str | None = setting(
         None, "folder or address (ws://HOST:PORT) of the policy of policy_episodes and imagined_episodes"
     )
@@ -108,7 +111,7 @@ class CollectSettings:
             non_negative(name, getattr(self, name))
         for name in ("noise", "goal_offset", "hold_steps"):
             non_negative(name, getattr(self, name))
-        for name in ("envs_per_worker", "timeout_s", "image_size"):
+        for name in ("envs_per_worker", "timeout_s", "image_size", "imagined_candidates"):
             positive(name, getattr(self, name))
         if self.temperature is not None:
             positive("temperature", self.temperature)
@@ -118,6 +121,10 @@ class CollectSettings:
             raise SettingError("policy goes with policy_episodes or imagined_episodes: give both, or neither")
         if (self.imagined_episodes > 0) != (self.world_model is not None):
             raise SettingError("world_model and imagined_episodes go together: give both, or neither")
+        if self.imagined_candidates != 1 and not self.imagined_episodes:
+            raise SettingError(
+                f"imagined_candidates={self.imagined_candidates} has no effect without imagined_episodes; give both, or neither"
+            )
         if self.planner != NONE and not self.policy_episodes:
             raise SettingError(
                 "planner: plans for policy_episodes; give policy_episodes=N with policy, or planner=none"
@@ -241,6 +248,7 @@ def imagined_plans(
         seed=stream_seed(settings.seed, "collect", "dream") % 2**31,
         image_size=settings.image_size,
         exploration=Exploration(settings.temperature or 1.0, settings.noise_correlation),
+        candidates=settings.imagined_candidates,
     )
     return [plan]
 

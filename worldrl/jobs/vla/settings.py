@@ -36,6 +36,7 @@ class CollectionSettings:
             a failure: near misses, and successes whose actions do not show the outcome. An external suite's has noise only.
         imagined_episodes: per task, actions of the round's policy in imagined rollouts of the newest world model, executed in the
             simulator. None in round 1 of ``start=scratch``.
+        imagined_candidates: imagined rollouts from each start of those, of which the one most likely to succeed is executed.
         noise: action noise of that expert, as a fraction of the action range.
         goal_offset: error of its goals, standard deviation (m); of the embedded suite.
         hold_steps: steps recorded after the first success.
@@ -47,6 +48,7 @@ class CollectionSettings:
     policy_episodes: int = 60
     expert_episodes: int = 40
     imagined_episodes: int = 60
+    imagined_candidates: int = 1
     noise: float = 0.15
     goal_offset: float = 0.015
     hold_steps: int = 8
@@ -63,6 +65,7 @@ class CollectionSettings:
             )
         for name in ("policy_episodes", "expert_episodes", "imagined_episodes", "noise", "goal_offset", "hold_steps"):
             non_negative(f"collection.{name}", getattr(self, name))
+        positive("collection.imagined_candidates", self.imagined_candidates)
 
 
 @dataclass

@@ -192,6 +192,7 @@ def practice(loop: Loop, number: int, policy: SavedPolicy, world: SavedWorld | N
                 image_size=loop.plan.policy.image_size,
                 exploration=exploration,
                 simulator_backend=loop.plan.simulator.simulator_backend,
+                candidates=counts.imagined_candidates,
             )
             plans.append(plan)
         loop.finish(stage, {"success": current_results(loop.collect(stage.folder / DATASET, plans))})

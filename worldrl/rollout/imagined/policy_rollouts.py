@@ -26,11 +26,11 @@ from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.errors import ArtefactError
 from worldrl.core.interfaces import Policy, WorldModel
 from worldrl.core.observation import require_consecutive, require_named
-from worldrl.core.rng import stream
+from worldrl.core.rng import stream, stream_seed
 from worldrl.core.storage.atomic import write_file
 from worldrl.core.types import Episode, ResetRecord
 from worldrl.policies.exploration import Exploration
-from worldrl.rewards.success import SuccessRule, success_step
+from worldrl.rewards.success import SuccessRule, debounced_score, success_step
 from worldrl.rollout.imagined.recent import after_chunk, policy_obs, recorded
 from worldrl.rollout.imagined.reset_store import record_at
 from worldrl.rollout.imagined.starts import EMBEDDED_BACKEND, SimulatorBackend
@@ -114,18 +114,23 @@ def imagine_policy(
     image_size: int,
     exploration: Exploration,
     simulator_backend: SimulatorBackend = EMBEDDED_BACKEND,
+    candidates: int = 1,
+    debounce: int = 1,
 ) -> PolicyRollouts:
     """Imagine ``count`` rollouts of each task from initial states 0..count-1 of ``seed``, to the horizon.
 
     The rollouts do not stop at a success. ``seed`` is also that of the policy's and the model's draws; ``horizon``
-    gives control steps per task.
+    gives control steps per task. Of ``candidates`` rollouts from each state, the most probable success is kept
+    (:func:`most_probable`).
     """
     steps = max(-(-horizon[task] // model.chunk_length) for task in tasks) * model.chunk_length
     parts = []
     for task in tasks:
         layout = {"memory_frames": model.memory_frames, "image_size": image_size, "more": model.more}
         starts = simulator_backend.starts([task], count, seed=seed, **layout)
-        action, probability = imagine_policy_rows(model, policy, starts, steps, seed=seed, exploration=exploration)
+        seeds = [seed, *(stream_seed(seed, "candidate", number) for number in range(1, candidates))]
+        tried = [imagine_policy_rows(model, policy, starts, steps, seed=one, exploration=exploration) for one in seeds]
+        action, probability = most_probable(tried, horizon[task] // model.frame_stride, debounce)
         action[:, horizon[task] :] = policy.actions.hold(action[:, horizon[task] - 1])[:, None]
         probability[:, horizon[task] // model.frame_stride :] = 0
         parts.append((action, probability))
@@ -133,6 +138,21 @@ def imagine_policy(
     names = tuple(task for task in tasks for _ in range(count))
     index, seeds = np.tile(np.arange(count), len(tasks)), np.full(len(names), seed, np.int64)
     return PolicyRollouts(names, index, seeds, action, probability, model.frame_stride, policy.actions)
+
+
+Rows = tuple[NDArray[np.float32], NDArray[np.float32]]
+"""Actions ``[E, T, A]`` and success probabilities ``[E, N]``."""
+
+
+def most_probable(tried: Sequence[Rows], frames: int, debounce: int) -> Rows:
+    """Keep, of several rollouts from each start, that of the largest debounced probability in its first ``frames``.
+
+    The first of equal ones (V-GPS, 2410.13816, over whole rollouts).
+    """
+    scores = np.stack([debounced_score(probability[:, :frames], debounce) for _, probability in tried])
+    best, row = scores.argmax(axis=0), np.arange(scores.shape[1])
+    action, probability = (np.stack(part)[best, row] for part in zip(*tried, strict=True))
+    return action, probability
 
 
 def imagine_from_keyframes(
@@ -209,7 +229,7 @@ def _padded_actions(action: NDArray[np.float32], steps: int, actions: ActionSpec
 @torch.no_grad()
 def imagine_policy_rows(
     model: WorldModel, policy: Policy, starts: Sequence[ResetRecord], steps: int, *, seed: int, exploration: Exploration
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+) -> Rows:
     """Imagine one rollout per start; return its actions ``[E, T, A]`` and success probabilities ``[E, N]``.
 
     Raises SettingError (the policy observes what the model does not imagine, or more control steps than it keeps).
