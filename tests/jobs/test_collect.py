@@ -158,6 +158,8 @@ def test_dreams_of_a_policy_in_a_world_model_are_executed_and_imagined_only_once
         ({"noise": -0.1}, "noise"),
         ({"policy": "p"}, "policy goes with policy_episodes or imagined_episodes"),
         ({"policy": "p", "imagined_episodes": 1}, "world_model and imagined_episodes go together"),
+        ({"imagined_candidates": 2}, "imagined_candidates=2 has no effect without imagined_episodes"),
+        ({"imagined_candidates": 0}, "imagined_candidates must be positive"),
         (
             {"policy": "p", "policy_episodes": 1, "world_model": "bundled"},
             "world_model and imagined_episodes go together",

@@ -117,14 +117,7 @@ class CollectSettings:
             positive("temperature", self.temperature)
         fraction("noise_correlation", self.noise_correlation)
         one_of("instruction_mode", self.instruction_mode, ("canonical", "paraphrase", "held_out"))
-        if (self.policy_episodes + self.imagined_episodes > 0) != (self.policy is not None):
-            raise SettingError("policy goes with policy_episodes or imagined_episodes: give both, or neither")
-        if (self.imagined_episodes > 0) != (self.world_model is not None):
-            raise SettingError("world_model and imagined_episodes go together: give both, or neither")
-        if self.imagined_candidates != 1 and not self.imagined_episodes:
-            raise SettingError(
-                f"imagined_candidates={self.imagined_candidates} has no effect without imagined_episodes; give both, or neither"
-            )
+        self._check_imagined()
         if self.planner != NONE and not self.policy_episodes:
             raise SettingError(
                 "planner: plans for policy_episodes; give policy_episodes=N with policy, or planner=none"
@@ -142,6 +135,17 @@ class CollectSettings:
         if self.suite == EMBEDDED and not low <= self.image_size <= high:
             raise SettingError(
                 f"image_size: must be in {low}..{high} pixels, got {self.image_size}; give image_size=64"
+            )
+
+    def _check_imagined(self) -> None:
+        """Refuse halves of what goes together."""
+        if (self.policy_episodes + self.imagined_episodes > 0) != (self.policy is not None):
+            raise SettingError("policy goes with policy_episodes or imagined_episodes: give both, or neither")
+        if (self.imagined_episodes > 0) != (self.world_model is not None):
+            raise SettingError("world_model and imagined_episodes go together: give both, or neither")
+        if self.imagined_candidates != 1 and not self.imagined_episodes:
+            raise SettingError(
+                f"imagined_candidates={self.imagined_candidates} has no effect without imagined_episodes; give both, or neither"
             )
 
 
