@@ -309,12 +309,25 @@ def test_check_suite_passes_and_names_what_fails(changed, tmp_path, capsys):
             "actions move the robot",
         ),
         'return {"scene": image}': ('return {"scene": image * 0}', "images"),
+        "image = np.full((self.side, self.side, 3), 255, np.uint8)": (
+            "Reach.drawn = getattr(Reach, 'drawn', set()) | {self.colour}\n"
+            "        image = np.full((self.side, self.side, 3), 250 + len(Reach.drawn), np.uint8)",
+            "images beside others",
+        ),
     }
     for number, (old, (new, name)) in enumerate(faults.items()):
         run = tmp_path / f"run-{number}"
         assert main(["check-suite", changed(old, new), "episodes=0", f"run_dir={run}"]) == GATE_FAILED
         checks = json.loads((run / "result.json").read_text())["metrics"]["checks"]
         assert name in {check["name"] for check in checks if check["passed"] is False}
+
+
+def test_gymnasiums_renderers_of_one_process_draw_their_own_scenes(tmp_path):
+    """Each drew with the textures of the environment that was made last."""
+    suite, run = f"suite={Path(__file__).parents[1] / 'workers' / 'viewer_adapter.py'}:Viewer", tmp_path / "run"
+    assert main(["check-suite", suite, "episodes=0", f"run_dir={run}"]) == 0
+    checks = json.loads((run / "result.json").read_text())["metrics"]["checks"]
+    assert [check["passed"] for check in checks if check["name"] == "images beside others"] == [True, True]
 
 
 def test_a_success_that_is_no_flag_is_refused_and_one_that_never_ends_is_a_failed_check(tmp_path, capsys, changed):

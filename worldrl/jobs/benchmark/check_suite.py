@@ -37,6 +37,8 @@ IMAGE_STRIDE = 10
 """Steps of the expert from one image to the next."""
 TWINS = (0, 1)
 """Slots in two processes."""
+NEIGHBOUR = 2
+"""A slot in the process of the first twin."""
 
 
 @dataclass
@@ -92,11 +94,11 @@ def main(settings: CheckSuiteSettings) -> dict[str, Any]:
     """
     suite = find_suite(settings.suite, settings.python)
     with open_run("check-suite", settings) as run:
-        asked = Workers(suite.spec.cameras, settings.image_size, workers=2, slots=2, shadows=settings.shadows)
+        asked = Workers(suite.spec.cameras, settings.image_size, workers=2, slots=3, shadows=settings.shadows)
         with open_suite(suite, asked, timeout_s=settings.timeout_s) as opened:
             names = [task["name"] for task in opened.pool.suite["tasks"]]
             tasks = choose_suite_tasks(settings.tasks, names)
-            checks = [check for task in tasks for check in check_task(suite, opened.pool, task, settings)]
+            checks = [check for task in tasks for check in check_task(suite, opened.pool, task, settings, names)]
             speed = steps_per_second(opened.pool, tasks[0], settings)
         metrics = {"suite": suite.name, "checks": [asdict(check) for check in checks], "steps_per_s": speed}
         run.write_result(metrics, seed=settings.seed, device="cpu")
@@ -107,8 +109,10 @@ def main(settings: CheckSuiteSettings) -> dict[str, Any]:
     return metrics
 
 
-def check_task(suite: Suite, pool: SimulatorPool, task: str, settings: CheckSuiteSettings) -> list[Check]:
-    """Every check of one task, in the order of a reader's questions."""
+def check_task(
+    suite: Suite, pool: SimulatorPool, task: str, settings: CheckSuiteSettings, names: Sequence[str]
+) -> list[Check]:
+    """Every check of one task, in the order of a reader's questions; ``names`` are all tasks of the suite."""
     start = Start(task, 0, settings.seed)
     other = pool.reset({0: Start(task, 1, settings.seed)}, render=True)[0]
     again = pool.reset({0: start}, render=True)[0]
@@ -122,6 +126,7 @@ def check_task(suite: Suite, pool: SimulatorPool, task: str, settings: CheckSuit
         check_beginning(task, [trial.rows[0] for trial in (*twins, *known)]),
         check_expert(task, known, suite),
         check_images(task, [*twins, *known]),
+        check_neighbour(task, twins[1], beside_another(pool, start, twins[1], names)),
         check_motion(task, [*twins, *known], suite),
     ]
 
@@ -142,6 +147,15 @@ def play_twins(pool: SimulatorPool, start: Start, settings: CheckSuiteSettings) 
             rows[slot] += stepped[slot]
         taken += 1
     return Trial(rows[0], actions[:taken]), Trial(rows[1], actions[:taken])
+
+
+def beside_another(pool: SimulatorPool, start: Start, alone: Trial, names: Sequence[str]) -> Row | None:
+    """The first step of ``alone`` again, in the other process, after another environment there was drawn; None without."""
+    if not len(alone.actions):
+        return None
+    pool.reset({0: start}, render=True)
+    pool.reset({NEIGHBOUR: Start(next((name for name in names if name != start.task), start.task), 1, start.seed)})
+    return pool.steps({0: alone.actions[:1]}, render={0})[0][-1]
 
 
 def random_actions(
@@ -239,6 +253,17 @@ def check_images(task: str, trials: Sequence[Trial]) -> Check:
             faults.append(f"{name} never changes")
     found = "; ".join(faults) or "they show motion"
     return Check(task, "images", not faults, found, "draw the present scene in images(), at each call")
+
+
+def check_neighbour(task: str, alone: Trial, beside: Row | None) -> Check:
+    """What a camera shows does not depend on other environments of the process."""
+    name = "images beside others"
+    if beside is None:
+        return Check(task, name, None, "no step was taken", "")
+    differing = [view for view in beside if is_image(view) and not _same(alone.rows[1], beside, view)]
+    found = f"{', '.join(differing)} differ beside another environment" if differing else "equal beside another one"
+    mend = "make the environment's own GL context current before images() draws, or give envs_per_worker=1"
+    return Check(task, name, not differing, found, mend)
 
 
 def check_motion(task: str, trials: Sequence[Trial], suite: Suite) -> Check:

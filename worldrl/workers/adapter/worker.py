@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.workers.adapter.description import MAIN_CAMERA, Description, describe, where
+from worldrl.workers.adapter.rendering import draw_in_own_context
 from worldrl.workers.link.server import IMAGE, Refusal, find_suite
 from worldrl.workers.link.wire import Arrays
 
@@ -94,6 +95,7 @@ class Simulation:
         self.suite, self.task, self._known = suite, task, suite.description
         arguments = {"task": task, "cameras": suite.cameras, "image_size": suite.image_size}
         self._env = self._guarded("__init__", lambda: self._known.kind(**arguments))
+        draw_in_own_context()  # the adapter may load its renderer as late as this
         self._command = np.zeros(0, np.float32)
         self._gripper = np.float32(-1)
 
