@@ -29,7 +29,7 @@ from worldrl.jobs.vla.plan import check_policy_fits, planned, resolve
 from worldrl.jobs.vla.settings import CollectionSettings, TrainVlaSettings
 from worldrl.jobs.vla.stages import supervised_policy
 from worldrl.methods.rl.advantages import mean_only
-from worldrl.methods.rl.config import GrpoConfig, PartNames, Parts
+from worldrl.methods.rl.config import FilteredCloning, GrpoConfig, PartNames, Parts
 from worldrl.methods.rl.improve import Improvement
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
@@ -357,6 +357,25 @@ def test_a_policy_of_other_sizes_is_refused(policy_folder, tmp_path):
 def test_what_became_of_imagined_successes_is_said_in_words():
     assert confirmed_line(wilson(3, 4)) == "imagined success confirmed by the simulator: 3 of 4 (30–95 %)"
     assert confirmed_line(None).endswith(": not measurable, nothing was imagined to succeed")
+
+
+@pytest.mark.parametrize(
+    ("expert", "cloned"), [(False, ["policy", "dream"]), (True, ["policy", "blind_expert", "dream"])]
+)
+def test_the_experts_collected_successes_are_cloned_only_where_asked(monkeypatch, expert, cloned):
+    monkeypatch.setattr(
+        vla_stages, "make_samples", lambda episodes, *_: [episode.meta["source"] for episode in episodes]
+    )
+    told = [("policy", True), ("policy", False), ("blind_expert", True), ("dream", True), ("dream", False)]
+    practice = SimpleNamespace(
+        episodes=[SimpleNamespace(meta={"source": source}, success=success) for source, success in told]
+    )
+    config = Improvement(
+        self_training=FilteredCloning(imagined_share=0.5, collected_share=0.3, collected_expert=expert)
+    )
+    policy = SimpleNamespace(chunk_length=8, more=())
+    assert vla_stages.collected_successes(config, policy, [practice]) == cloned
+    assert vla_stages.collected_successes(Improvement(), policy, [practice]) is None
 
 
 def test_improvement_is_made_of_the_parts_that_settings_name(monkeypatch, tmp_path):

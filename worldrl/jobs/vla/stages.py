@@ -294,11 +294,17 @@ def improved_policy(
     return loop.policy(stage.folder / POLICY)
 
 
+OWN = ("policy", "dream")
+"""Sources of collected episodes in which the policy acted, in the simulator or in an imagined rollout."""
+
+
 def collected_successes(config: Improvement, policy: Policy, practices: Sequence[Recording]) -> Samples | None:
     """Samples of the real successes of all rounds so far; None where the settings use none, or there are none."""
-    if config.algorithm != "self_training" or not config.self_training.collected_share:
+    cloned = config.self_training
+    if config.algorithm != "self_training" or not cloned.collected_share:
         return None
-    won = [episode for recording in practices for episode in recording.episodes if episode.success]
+    recorded = [episode for recording in practices for episode in recording.episodes]
+    won = [e for e in recorded if e.success and (cloned.collected_expert or e.meta["source"] in OWN)]
     return make_samples(won, policy.chunk_length, policy.more) if won else None
 
 

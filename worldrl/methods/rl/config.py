@@ -83,8 +83,10 @@ class FilteredCloning:
     rows: int = 128  # of those at once.
     group_size: int = 1  # rollouts from each start.
     imagined_share: float = 0.7  # share of each gradient step's samples that is imagined; 0 takes none.
-    # share of them that is real: successes of the collection, of all rounds and sources. The rest are demonstrations.
+    # share of them that is real: successes of the collection of all rounds, by the policy and of executed imagined
+    # rollouts. The rest are demonstrations.
     collected_share: float = 0.0
+    collected_expert: bool = False  # whether the collecting expert's successes are among those: more demonstrations.
     # the improve step.
     cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(steps=1500, batch_size=96))
 
