@@ -10,6 +10,7 @@ import torch
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.core.storage.log import MetricLog, TrackerName
+from worldrl.methods.rl.budgets import root_variance, uniform
 from worldrl.methods.rl.config import GrpoConfig, PartNames
 from worldrl.methods.rl.control import EffectiveShare, KlStop
 from worldrl.methods.rl.grpo import train_grpo
@@ -20,7 +21,7 @@ from worldrl.methods.rl.losses import clipped, gaussian_trust, nft, preference
 from worldrl.methods.rl.method import fitted
 from worldrl.methods.rl.records import FORGETTING, StartRecords
 from worldrl.methods.rl.selection import extremes, largest_variance
-from worldrl.methods.rl.starts import balanced, mopps, permuted, root_variance, uniform
+from worldrl.methods.rl.starts import balanced, mopps, permuted
 from worldrl.policies.exploration import Exploration
 from worldrl.recipes.rl_parts import open_parts
 from worldrl.rewards.success import SuccessRule

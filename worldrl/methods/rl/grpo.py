@@ -25,6 +25,7 @@ from worldrl.core.interfaces import TrainablePolicy
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.types import Likelihood
 from worldrl.methods.rl.advantages import as_given, group_advantage, group_std
+from worldrl.methods.rl.budgets import uniform
 from worldrl.methods.rl.config import GrpoConfig, Parts
 from worldrl.methods.rl.control import Unchecked
 from worldrl.methods.rl.filtering import RolloutFilter
@@ -34,7 +35,7 @@ from worldrl.methods.rl.loop import Learner, train
 from worldrl.methods.rl.losses import clipped
 from worldrl.methods.rl.method import Method, fitted
 from worldrl.methods.rl.selection import informative
-from worldrl.methods.rl.starts import balanced, uniform
+from worldrl.methods.rl.starts import balanced
 from worldrl.policies.exploration import Exploration
 from worldrl.rewards.mixing import mean_of_terms
 from worldrl.rollout.imagined.env import WorldModelVecEnv

@@ -66,6 +66,13 @@ def imagine_batch(
     return imagine_rollouts(env, policy, starts, group_size=group_size, seed=seed, exploration=exploration)
 
 
+def held(value: Tensor, valid: Tensor) -> Tensor:
+    """Hold ``value`` ``[T, B]`` at each rollout's last valid decision from there on."""
+    last = valid.sum(dim=0).clamp_min(1) - 1
+    time = torch.arange(len(value))[:, None].minimum(last[None])
+    return value.gather(0, time)
+
+
 @dataclass(frozen=True)
 class PolicyChunks:
     """Kept chunks of a batch of rollouts."""
@@ -147,10 +154,21 @@ class PolicyImagination:
         wins = group_sum(rollouts.success.double(), rollouts.group)
         self.records.learn(starts, wins, rollouts.group.bincount().double())
 
-    def trace(self, iteration: int, collected: Collected[FilterResult]) -> Trace:
-        """Return groups, chunks up to the first success, and which rollouts have a reward for success."""
+    def trace(self, request: Request, collected: Collected[FilterResult]) -> Trace:
+        """Return groups, chunks up to the first success, which rollouts have a reward for success, and what is known of each chunk."""
         rollouts = collected.experience.rollouts
-        return Trace(iteration, rollouts.group, rollouts.valid, wins=collected.terms[:, 0] > 0)
+        alpha, beta = self.records.posterior(request.starts[rollouts.group])
+        end, shown = rollouts.end, rollouts.probability
+        return Trace(
+            request.iteration,
+            rollouts.group,
+            rollouts.valid,
+            wins=collected.terms[:, 0] > 0,
+            probability=None if shown is None else held(shown[..., -1], rollouts.valid),
+            surprise=-rollouts.logp.mean(dim=(2, 3)),
+            foretold=(alpha / (alpha + beta)).float(),
+            images=None if end is None else torch.cat([rollouts.image, end.image[None]]),
+        )
 
     def decisions(self, experience: FilterResult, advantage: Tensor, weight: Tensor, logs: Logs) -> PolicyChunks:
         """Collect the chunks that count."""

@@ -111,7 +111,7 @@ def improve(
     """Improve ``policy`` in place; a killed improvement goes on bit for bit. Returns imagined success rates by batch.
 
     ``env`` has ``config.rows`` rows; demonstrations, real successes that were ``collected`` and paraphrases serve
-    self-training, ``parts`` replace GRPO's own.
+    self-training, ``parts`` replace the algorithm's own.
     """
     common = {
         "exploration": config.exploration,
@@ -121,10 +121,11 @@ def improve(
         "log": log,
         "series": series,
         "judge": judge,
+        "parts": parts,
     }
     train = named(ALGORITHMS[config.algorithm])
     if config.algorithm == "grpo":
-        return train(policy, env, config.grpo, parts=parts, **common)
+        return train(policy, env, config.grpo, **common)
     if not isinstance(policy, TokenPolicy):
         raise SettingError(
             f"improvement.algorithm: self_training imitates tokens, which {type(policy).__name__} has none of; use grpo"

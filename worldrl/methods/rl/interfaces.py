@@ -87,6 +87,14 @@ class Trace:
     tree: Sequence[Node] | None = None
     # values ``[W]`` and groups ``[W]`` of more rollouts that statistics are taken from; None: from these.
     explored: tuple[Tensor, Tensor] | None = None
+    # success probability after each decision, float32 ``[T, B]``, that of the last one from there on; None: not known.
+    probability: Tensor | None = None
+    # mean -log π of each decision's tokens when it was drawn, float32 ``[T, B]``; None: not known.
+    surprise: Tensor | None = None
+    # rate of success ``[B]`` that the record of each rollout's start foretold; None where there is none.
+    foretold: Tensor | None = None
+    # images before each decision and after the last one, uint8 ``[T + 1, B, Y, X, 3]``; None: not kept.
+    images: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +118,9 @@ class Evaluated:
     # computes the KL divergence to the starting weights, with gradient; None where it has no weight.
     away: Callable[[], Tensor] | None = None
     target: Tensor | None = None  # what predictions are compared with ``[M, ...]``; None for log-probabilities.
+    proximal: Tensor | None = (
+        None  # log-probabilities under the proximal policy, without gradient; None: there is none.
+    )
 
 
 class Decisions(Protocol):
@@ -236,7 +247,7 @@ class Imagination(RewardTransform[E], Protocol[E]):
         """Keep what the rows from starts ``[N]`` tell of them."""
         ...
 
-    def trace(self, iteration: int, collected: Collected[E], /) -> Trace:
+    def trace(self, request: Request, collected: Collected[E], /) -> Trace:
         """Return what estimators and selectors see; its ``explored`` is filled in once the terms are mixed."""
         ...
 
