@@ -163,10 +163,13 @@ LOG_PROBS.register_all(
 )
 LOSSES.register_all(
     "methods.rl", clipped="losses:clipped", gaussian_trust="losses:gaussian_trust", nft="losses:nft",
-    preference="losses:preference",
+    preference="losses:preference", prefix_minimum="ratios:prefix_minimum", balanced_clip="ratios:balanced_clip",
+    leftover="ratios:leftover", kept_gradient="ratios:kept_gradient", decoupled="ratios:decoupled",
+    mismatch_mask="ratios:mismatch_mask",
 )
 CONTROLS.register_all(
     "methods.rl", unchecked="control:Unchecked", kl_stop="control:KlStop", effective_share="control:EffectiveShare",
+    verified="control:Verified",
 )
 ALIGNMENTS.register_all(
     "methods.alignment", flow_grpo="flow_grpo:flow_grpo", dance_grpo="dance_grpo:dance_grpo",

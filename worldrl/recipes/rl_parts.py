@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from worldrl.core.errors import SettingError
 from worldrl.methods.rl.config import FilteredCloning, GrpoConfig, PartNames, Parts
 from worldrl.methods.rl.needs import (
+    AVERAGE,
+    BEGINNING,
     IMAGES,
     MATES,
     POLICY,
     PROBABILITY,
-    PROXIMAL,
     SUCCESS,
     SURPRISE,
     TREE,
@@ -40,7 +41,7 @@ REGISTRIES = {
 }
 """Field of :class:`PartNames` → where its names are looked up."""
 NO_TREE = "rollouts of a policy share no beginnings; leave it out"
-NO_OUTCOME = "videos have rewards, and do not succeed or fail; leave it out"
+NO_OUTCOME = "videos have rewards alone; leave it out"
 
 
 def open_parts(
@@ -91,13 +92,12 @@ def _lacks_of_grpo(config: GrpoConfig) -> dict[str, str]:
 def _lacks_of_cloning(config: FilteredCloning) -> dict[str, str]:
     key = "improvement.self_training.group_size"
     alone = {MATES: f"{key}=1 gives one; give {key}=2 or more"}
-    cloned = "self_training imitates; give improvement.algorithm=grpo"
-    return {TREE: NO_TREE, POLICY: cloned, PROXIMAL: cloned} | (alone if config.group_size == 1 else {})
+    return {TREE: NO_TREE} | (alone if config.group_size == 1 else {})
 
 
 def lacks_of_alignment(method: str) -> dict[str, str]:
     """Say what a video model's rollouts lack under an alignment method."""
-    lacks = dict.fromkeys((SUCCESS, PROBABILITY, SURPRISE, IMAGES, PROXIMAL, POLICY), NO_OUTCOME)
+    lacks = dict.fromkeys((SUCCESS, PROBABILITY, SURPRISE, IMAGES, AVERAGE, BEGINNING, POLICY), NO_OUTCOME)
     return lacks if method == "branch_grpo" else {**lacks, TREE: "give method=branch_grpo"}
 
 

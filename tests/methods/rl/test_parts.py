@@ -184,14 +184,19 @@ def test_a_part_gets_those_of_a_methods_settings_that_it_has():
 
 # -- GRPO of other parts --------------------------------------------------------------------------------------------
 
-OTHERS = PartNames("leave_one_out", "largest_variance", "mopps", "root_variance", "gaussian_trust", "effective_share")
+OTHERS = (
+    PartNames("leave_one_out", "largest_variance", "mopps", "root_variance", "gaussian_trust", "effective_share"),
+    PartNames("process_advantage", "two_levels", "difficulty_bins", "knapsack", "decoupled", "verified"),
+    PartNames("anchored", "everything", "hardest", "shrinking_interval", "mismatch_mask", "kl_stop"),
+)
 
 
+@pytest.mark.parametrize("parts", OTHERS, ids=lambda parts: parts.advantage)
 def test_grpo_of_other_parts_learns_and_goes_on_to_the_same_bits(
-    scripted_world, make_record, tiny_policy, tmp_path, same_tree
+    scripted_world, make_record, tiny_policy, tmp_path, same_tree, parts
 ):
     store = ResetStore([make_record(grey) for grey in (20, 120, 220, 60, 160)])
-    config = GrpoConfig(groups=4, group_size=8, learning_rate=1e-2, epochs=2, checkpoint_every=1, parts=OTHERS)
+    config = GrpoConfig(groups=4, group_size=8, learning_rate=1e-2, epochs=2, checkpoint_every=1, parts=parts)
 
     def run(folder, *iterations):
         for count in iterations:
@@ -208,7 +213,7 @@ def test_grpo_of_other_parts_learns_and_goes_on_to_the_same_bits(
                     folder=folder / "checkpoints",
                     log=log,
                     series="grpo",
-                    parts=open_parts(OTHERS, "parts"),
+                    parts=open_parts(parts, "parts"),
                 )
         return dict(policy.state_dict()), history
 

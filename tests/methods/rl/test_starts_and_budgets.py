@@ -60,9 +60,7 @@ def test_the_next_rollout_goes_where_the_interval_shrinks_most():
     assert sizes[0] == sizes[2] > sizes[1] == sizes[3] == 2  # nothing is known of two of them
 
 
-@pytest.mark.parametrize(
-    "allocate", [root_variance, knapsack, shrinking_interval, equal_treatment, hardness_weighted]
-)
+@pytest.mark.parametrize("allocate", [root_variance, knapsack, shrinking_interval, equal_treatment, hardness_weighted])
 def test_every_start_gets_two_and_nothing_is_lost(allocate):
     sizes = allocate(EIGHTS, ALL, 37)
     assert sizes.sum() == 37

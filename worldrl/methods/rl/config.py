@@ -61,6 +61,8 @@ class GrpoConfig:
     keep_high: float = 0.9  # groups with a higher one, likewise.
     kl: float = 0.0  # β, weight of the KL to the starting policy; 0 switches it off.
     length_normalise: bool = True  # weigh each rollout, not each chunk, equally.
+    # tell the rollouts of a group different sentences for the task, in turn; the group stays one (PS-GRPO).
+    paraphrased: bool = False
     parts: PartNames = field(default_factory=PartNames)  # other parts than GRPO's own, by name.
 
     def __post_init__(self) -> None:

@@ -90,7 +90,7 @@ def anchors(trace: Trace) -> Tensor:
 
     Two images look alike where the mean brightness of each cell of a 4 by 4 grid is on the same of 8 levels.
     """
-    images = given(trace.images, IMAGES, "credit by shared states")
+    images = given(trace.images, IMAGES, "credit by shared states")()
     rows = list[Tensor]()
     for image in images:
         coarse = F.adaptive_avg_pool2d(image.movedim(-1, 1).float(), CELLS)

@@ -12,8 +12,8 @@ Shapes legend: ``B`` rollouts, ``T`` chunks, ``M`` kept chunks, ``L`` control st
 """
 
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -30,10 +30,12 @@ from worldrl.methods.rl.config import GrpoConfig, Parts
 from worldrl.methods.rl.control import Unchecked
 from worldrl.methods.rl.filtering import RolloutFilter
 from worldrl.methods.rl.imagination import PolicyChunks, PolicyImagination
-from worldrl.methods.rl.interfaces import Evaluated
+from worldrl.methods.rl.interfaces import Evaluated, Request
 from worldrl.methods.rl.loop import Learner, train
 from worldrl.methods.rl.losses import clipped
 from worldrl.methods.rl.method import Method, fitted
+from worldrl.methods.rl.needs import AVERAGE, BEGINNING, SUCCESS, needs_of
+from worldrl.methods.rl.proximal import EWMA_DECAY, Follower
 from worldrl.methods.rl.selection import informative
 from worldrl.methods.rl.starts import balanced
 from worldrl.policies.exploration import Exploration
@@ -71,6 +73,7 @@ class TokenLogProb:
     policy: TrainablePolicy  # with gradient.
     temperature: float  # at which the rollouts were sampled.
     reference: TrainablePolicy | None = None  # the policy of the KL term; None: there is none.
+    proximal: Follower | None = None  # for losses that need one; None: the loss needs none.
 
     def __call__(self, decisions: PolicyChunks, generator: torch.Generator) -> Evaluated:
         """Show chunks to the policy again, and to the reference."""
@@ -78,6 +81,7 @@ class TokenLogProb:
         token, logp, advantage, weight = (
             value.to(device) for value in (decisions.token, decisions.logp, decisions.advantage, decisions.weight)
         )
+        near = self.proximal and self.proximal.likelihood(decisions.obs, token, temperature=self.temperature).logp
         own = self.policy.likelihood(decisions.obs, token, temperature=self.temperature)
 
         def away(reference: TrainablePolicy) -> Tensor:
@@ -86,7 +90,7 @@ class TokenLogProb:
             return reference_kl(own, target).mean()
 
         asked = None if self.reference is None else partial(away, self.reference)
-        return Evaluated(own.logp, logp, advantage, weight, asked)
+        return Evaluated(own.logp, logp, advantage, weight, asked, proximal=near)
 
 
 def summed_advantages(terms: Tensor, group: Tensor, *, weights: Sequence[float]) -> Tensor:
@@ -106,6 +110,14 @@ def grpo(
     """Make GRPO of its parts."""
     parts, options = parts or Parts(), vars(config)
     term = 0.0 if source.judge is None else source.judge.term_weight
+    proximal = follower(policy, parts)
+    control = fitted(
+        parts.control or Unchecked,
+        policy=policy,
+        paired=partial(paired_successes, source, config.groups, config.group_size),
+        follow=proximal and proximal.renew,
+    )()
+    kept = {"starts": source.records if keeps_records(parts) else None, "proximal": proximal, "control": control}
     return Method(
         source=source,
         prompts=config.groups,
@@ -115,15 +127,35 @@ def grpo(
         selection=fitted(parts.selection or informative, **options),
         starts=parts.starts or balanced,
         budget=parts.budget or uniform,
-        log_prob=TokenLogProb(policy, source.exploration.temperature, reference if config.kl > 0 else None),
+        log_prob=TokenLogProb(policy, source.exploration.temperature, reference if config.kl > 0 else None, proximal),
         loss=fitted(parts.loss or clipped, **options),
-        control=(parts.control or Unchecked)(),
+        control=control,
         prefix="grpo",
         kl=config.kl,
         epochs=config.epochs,
         minibatch=config.minibatch,
-        modules={"starts": source.records} if parts.starts or parts.budget else {},
+        modules={name: part for name, part in kept.items() if hasattr(part, "state_dict")},
     )
+
+
+def keeps_records(parts: Parts) -> bool:
+    """Whether a checkpoint must hold what became known of the starts."""
+    return bool(parts.starts or parts.budget or SUCCESS in needs_of(parts.advantage))
+
+
+def follower(policy: TrainablePolicy, parts: Parts) -> Follower | None:
+    """Make the proximal policy that the loss needs; None where it needs none."""
+    wanted = needs_of(parts.loss)
+    if AVERAGE not in wanted and BEGINNING not in wanted:
+        return None
+    return Follower(policy, EWMA_DECAY if AVERAGE in wanted else None)
+
+
+def paired_successes(source: PolicyImagination, groups: int, group_size: int) -> Tensor:
+    """Which of the paired rollouts succeed, ``[B]``: the same starts and noise at every call."""
+    test = replace(source, imagining="verify", judge=None)
+    starts = balanced(test.records, groups, test.stream(0, "starts"))
+    return test.imagine(Request.make(0, starts, torch.full((groups,), group_size))).rollouts.success
 
 
 def train_grpo(
@@ -139,15 +171,19 @@ def train_grpo(
     series: str,
     judge: RolloutFilter | None = None,
     parts: Parts | None = None,
+    paraphrases: Mapping[str, Sequence[str]] | None = None,
 ) -> Sequence[float]:
     """Improve ``policy`` in place: GRPO on imagined groups.
 
     Equation: J = mean_i 1/T_i Σ_t mean_k min(ρ A, clip(ρ, 1 - ε_low, 1 + ε_high) A) - β KL
-    Paper: GRPO (2402.03300), DAPO (2503.14476), WoVR
+    Paper: GRPO (2402.03300), DAPO (2503.14476), WoVR; PS-GRPO's groups over paraphrases where ``paraphrased``
 
     ``env`` has ``groups × group_size`` rows; ``judge=None`` believes every rollout.
     """
-    source = PolicyImagination(env, policy, exploration, p_keyframe, seed, judge, config.length_normalise)
+    sentences = (paraphrases or {}) if config.paraphrased else {}
+    source = PolicyImagination(
+        env, policy, exploration, p_keyframe, seed, judge, config.length_normalise, sentences=sentences
+    )
     reference = copy.deepcopy(policy).eval() if config.kl > 0 else None
     policy.eval()
     learner = policy_learner(policy, config)

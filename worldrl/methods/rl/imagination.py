@@ -3,7 +3,8 @@
 Shapes legend: ``B`` rollouts, ``N`` groups, ``T`` chunks, ``M`` kept chunks, ``L`` control steps per chunk, ``A`` numbers of an action.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from worldrl.core.interfaces import Logs, Policy
 from worldrl.core.rng import stream, stream_seed
-from worldrl.core.types import PolicyObs
+from worldrl.core.types import PolicyObs, ResetRecord
 from worldrl.methods.rl.groups import group_sum
 from worldrl.methods.rl.interfaces import Collected, Request, Trace
 from worldrl.methods.rl.records import StartRecords
@@ -106,6 +107,8 @@ class PolicyImagination:
     length_normalise: bool = True  # weigh each rollout, not each chunk, equally.
     imagining: str = "improve"  # name of the random streams of starts and rollouts.
     judging: str = "judge"  # name of the judge's.
+    # task to sentences that the rollouts of a group are told in turn; a task without any keeps its own.
+    sentences: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
     @cached_property
     def records(self) -> StartRecords:
@@ -119,18 +122,28 @@ class PolicyImagination:
 
     def imagine(self, request: Request) -> FilterResult:
         """Let the policy act from every start, and judge the rollouts."""
-        k, store = request.iteration, self.env.store
+        k = request.iteration
         rollouts = imagine_rollouts(
             self.env,
             self.policy,
-            [store.records[number] for number in request.starts.tolist()],
-            group_size=request.group.bincount(minlength=len(request.starts)).tolist(),
+            self._told(request),
+            group_size=1,
             seed=stream_seed(self.seed, self.imagining, k),
             exploration=self.exploration,
         )
+        rollouts = replace(rollouts, group=request.group)
         if self.judge is None:
             return FilterResult(rollouts)
         return self.judge.judge(self.env, rollouts, seed=stream_seed(self.seed, self.judging, k))
+
+    def _told(self, request: Request) -> list[ResetRecord]:
+        """Start record of each row, with the sentence that the row is told."""
+        records = [self.env.store.records[number] for number in request.starts[request.group].tolist()]
+        if not self.sentences:
+            return records
+        choices = [self.sentences.get(record.task) or [record.instruction] for record in records]
+        told = [own[mate % len(own)] for own, mate in zip(choices, request.mate.tolist(), strict=True)]
+        return [replace(record, instruction=sentence) for record, sentence in zip(records, told, strict=True)]
 
     def score(self, experience: FilterResult) -> Tensor:
         """Return success times trust, and the agreement beside it where it is a reward: ``[B, 1]`` or ``[B, 2]``."""
@@ -167,7 +180,7 @@ class PolicyImagination:
             probability=None if shown is None else held(shown[..., -1], rollouts.valid),
             surprise=-rollouts.logp.mean(dim=(2, 3)),
             foretold=(alpha / (alpha + beta)).float(),
-            images=None if end is None else torch.cat([rollouts.image, end.image[None]]),
+            images=None if end is None else lambda: torch.cat([rollouts.image, end.image[None]]),
         )
 
     def decisions(self, experience: FilterResult, advantage: Tensor, weight: Tensor, logs: Logs) -> PolicyChunks:

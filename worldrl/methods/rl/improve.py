@@ -110,8 +110,8 @@ def improve(
 ) -> Sequence[float]:
     """Improve ``policy`` in place; a killed improvement goes on bit for bit. Returns imagined success rates by batch.
 
-    ``env`` has ``config.rows`` rows; demonstrations, real successes that were ``collected`` and paraphrases serve
-    self-training, ``parts`` replace the algorithm's own.
+    ``env`` has ``config.rows`` rows; demonstrations and real successes that were ``collected`` serve self-training,
+    ``parts`` replace the algorithm's own.
     """
     common = {
         "exploration": config.exploration,
@@ -122,6 +122,7 @@ def improve(
         "series": series,
         "judge": judge,
         "parts": parts,
+        "paraphrases": paraphrases,
     }
     train = named(ALGORITHMS[config.algorithm])
     if config.algorithm == "grpo":
@@ -130,4 +131,4 @@ def improve(
         raise SettingError(
             f"improvement.algorithm: self_training imitates tokens, which {type(policy).__name__} has none of; use grpo"
         )
-    return train(policy, env, demonstrations, collected, config.self_training, paraphrases=paraphrases, **common)
+    return train(policy, env, demonstrations, collected, config.self_training, **common)

@@ -93,8 +93,8 @@ class Trace:
     surprise: Tensor | None = None
     # rate of success ``[B]`` that the record of each rollout's start foretold; None where there is none.
     foretold: Tensor | None = None
-    # images before each decision and after the last one, uint8 ``[T + 1, B, Y, X, 3]``; None: not kept.
-    images: Tensor | None = None
+    # gives the images before each decision and after the last one, uint8 ``[T + 1, B, Y, X, 3]``; None: not kept.
+    images: Callable[[], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -217,8 +217,8 @@ class UpdateController(Protocol):
         """Return the factor on the learning rate of the step whose numbers ``logs`` holds by plain names; 0 leaves it out."""
         ...
 
-    def after(self, iteration: int) -> None:
-        """Follow once an iteration's steps are taken."""
+    def after(self, iteration: int) -> Logs:
+        """Follow once an iteration's steps are taken; return numbers for the log by plain names."""
         ...
 
 

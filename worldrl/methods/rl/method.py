@@ -82,7 +82,7 @@ class Method:
         decisions = self.decided(request, collected, logs)  # first: what is foretold of a start knows no outcome yet
         self.source.learned(request.starts, collected)
         yield from self.descend(decisions, iteration, logs)
-        self.control.after(iteration)
+        logs.update({f"{self.prefix}/{name}": value for name, value in self.control.after(iteration).items()})
 
     def request(self, iteration: int) -> Request:
         """Draw the iteration's starts and share its rows out among them."""

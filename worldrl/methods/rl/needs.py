@@ -7,19 +7,19 @@ says what it lacks, and how to mend that: ``{MATES: "group_size=1 gives none; gi
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from torch import Tensor
-
 from worldrl.core.errors import SettingError
 
 P = TypeVar("P", bound=Callable[..., Any])
-MATES, SUCCESS, PROBABILITY, SURPRISE, IMAGES, TREE, PROXIMAL, POLICY = (
+T = TypeVar("T")
+MATES, SUCCESS, PROBABILITY, SURPRISE, IMAGES, TREE, AVERAGE, BEGINNING, POLICY = (
     "several rollouts of one start",
     "rollouts that succeed or fail",
     "the success probability after each decision",
     "the log-probability of each decision",
     "the images before and after each decision",
     "rollouts that share their beginnings",
-    "a proximal policy",
+    "an average of the policy's weights",
+    "the policy's weights of the iteration's beginning",
     "a policy that acts in imagination",
 )
 
@@ -44,7 +44,7 @@ def lacking(part: Any, lacks: Mapping[str, str]) -> list[str]:
     return [need for need in needs_of(part) if need in lacks]
 
 
-def given(value: Tensor | None, need: str, part: str) -> Tensor:
+def given(value: T | None, need: str, part: str) -> T:
     """Return what a trace holds; SettingError where it does not."""
     if value is None:
         raise SettingError(f"parts: {part} needs {need}, and these rollouts have none; leave it out")
