@@ -11,6 +11,7 @@ from worldrl.methods.rl.config import FilteredCloning, GrpoConfig, PartNames, Pa
 from worldrl.methods.rl.needs import (
     AVERAGE,
     BEGINNING,
+    DEMONSTRATIONS,
     IMAGES,
     MATES,
     POLICY,
@@ -97,7 +98,8 @@ def _lacks_of_cloning(config: FilteredCloning) -> dict[str, str]:
 
 def lacks_of_alignment(method: str) -> dict[str, str]:
     """Say what a video model's rollouts lack under an alignment method."""
-    lacks = dict.fromkeys((SUCCESS, PROBABILITY, SURPRISE, IMAGES, AVERAGE, BEGINNING, POLICY), NO_OUTCOME)
+    outcome = (SUCCESS, PROBABILITY, SURPRISE, IMAGES, AVERAGE, BEGINNING, POLICY, DEMONSTRATIONS)
+    lacks: dict[str, str] = {need: NO_OUTCOME for need in outcome}
     return lacks if method == "branch_grpo" else {**lacks, TREE: "give method=branch_grpo"}
 
 

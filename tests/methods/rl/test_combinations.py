@@ -95,13 +95,16 @@ def test_rollouts_of_a_group_may_be_told_different_sentences(scripted_world, mak
     )
     said = {"PickRedCube": ["take the cube", "grasp it"]}
     source = PolicyImagination(env, tiny_policy(), Exploration(), 0.0, 0, sentences=said)
-    request = Request.make(0, torch.tensor([0, 1]), torch.tensor([3, 2]))
+    red, green = (
+        [record.task for record in store.records].index(task) for task in ("PickRedCube", "PickGreenCylinder")
+    )
+    request = Request.make(0, torch.tensor([red, green]), torch.tensor([3, 2]))
     rollouts = source.imagine(request).rollouts
-    own = store.records[1].instruction
+    own = store.records[green].instruction
     assert rollouts.instruction == ("take the cube", "grasp it", "take the cube", own, own)
     assert rollouts.group.tolist() == [0, 0, 0, 1, 1]
     plain = replace(source, sentences={}).imagine(request).rollouts
-    assert set(plain.instruction[:3]) == {store.records[0].instruction}
+    assert set(plain.instruction[:3]) == {store.records[red].instruction}
 
 
 # -- filtered cloning ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from worldrl.core.errors import SettingError
 
 P = TypeVar("P", bound=Callable[..., Any])
 T = TypeVar("T")
-MATES, SUCCESS, PROBABILITY, SURPRISE, IMAGES, TREE, AVERAGE, BEGINNING, POLICY = (
+MATES, SUCCESS, PROBABILITY, SURPRISE, IMAGES, TREE, AVERAGE, BEGINNING, POLICY, DEMONSTRATIONS = (
     "several rollouts of one start",
     "rollouts that succeed or fail",
     "the success probability after each decision",
@@ -21,6 +21,7 @@ MATES, SUCCESS, PROBABILITY, SURPRISE, IMAGES, TREE, AVERAGE, BEGINNING, POLICY 
     "an average of the policy's weights",
     "the policy's weights of the iteration's beginning",
     "a policy that acts in imagination",
+    "demonstrations in each gradient step",
 )
 
 
