@@ -165,7 +165,7 @@ LOSSES.register_all(
     "methods.rl", clipped="losses:clipped", gaussian_trust="losses:gaussian_trust", nft="losses:nft",
     preference="losses:preference", prefix_minimum="ratios:prefix_minimum", balanced_clip="ratios:balanced_clip",
     leftover="ratios:leftover", kept_gradient="ratios:kept_gradient", decoupled="ratios:decoupled",
-    mismatch_mask="ratios:mismatch_mask",
+    mismatch_mask="ratios:mismatch_mask", with_demonstrations="ratios:with_demonstrations",
 )
 CONTROLS.register_all(
     "methods.rl", unchecked="control:Unchecked", kl_stop="control:KlStop", effective_share="control:EffectiveShare",

@@ -188,12 +188,13 @@ OTHERS = (
     PartNames("leave_one_out", "largest_variance", "mopps", "root_variance", "gaussian_trust", "effective_share"),
     PartNames("process_advantage", "two_levels", "difficulty_bins", "knapsack", "decoupled", "verified"),
     PartNames("anchored", "everything", "hardest", "shrinking_interval", "mismatch_mask", "kl_stop"),
+    PartNames("batch_std", loss="with_demonstrations"),
 )
 
 
 @pytest.mark.parametrize("parts", OTHERS, ids=lambda parts: parts.advantage)
 def test_grpo_of_other_parts_learns_and_goes_on_to_the_same_bits(
-    scripted_world, make_record, tiny_policy, tmp_path, same_tree, parts
+    scripted_world, make_record, tiny_policy, tmp_path, same_tree, no_demonstrations, parts
 ):
     store = ResetStore([make_record(grey) for grey in (20, 120, 220, 60, 160)])
     config = GrpoConfig(groups=4, group_size=8, learning_rate=1e-2, epochs=2, checkpoint_every=1, parts=parts)
@@ -214,6 +215,7 @@ def test_grpo_of_other_parts_learns_and_goes_on_to_the_same_bits(
                     log=log,
                     series="grpo",
                     parts=open_parts(parts, "parts"),
+                    demonstrations=no_demonstrations,
                 )
         return dict(policy.state_dict()), history
 

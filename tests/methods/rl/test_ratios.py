@@ -17,6 +17,7 @@ from worldrl.methods.rl.ratios import (
     leftover,
     mismatch_mask,
     prefix_minimum,
+    with_demonstrations,
 )
 
 
@@ -99,6 +100,21 @@ def test_icepop_masks_what_training_and_rollout_disagree_on():
     assert float(logs["masked"]) == 0.5
     assert float(logs["mismatch"]) == pytest.approx((log(2) + log(6) - log(0.4)) / 4)
     close(gradient(mismatch_mask, found).flatten(), [-1 / 4, -2 / 4, 0, 0])
+
+
+def test_rl_plus_learns_most_from_demonstrations_that_it_would_hardly_show():
+    """Own: ratio 1.1, A = 2. Shown: π 0.25 and 0.81, at the beginning 0.25 and 0.5: 2 π / (π_p + (π_p + 1) / 2)."""
+    now = torch.tensor([[0.55], [0.25], [0.81]], dtype=torch.float64).log()[:, :, None].requires_grad_()
+    old = torch.tensor([[0.5], [0.25], [0.5]], dtype=torch.float64).log()[:, :, None]
+    one, external = torch.ones(3, dtype=torch.float64), torch.tensor([False, True, True])
+    found = Evaluated(now, old, torch.tensor([2.0, 1, 1]).double(), one, proximal=old, external=external)
+    shown = [0.5 / 0.875 * 0.75**0.5, 1.62 / 1.25 * 0.19**0.5]
+    loss, logs = with_demonstrations(found)
+    assert loss.item() == pytest.approx(-(2.2 + sum(shown)) / 3)
+    close(gradient(with_demonstrations, found).flatten(), [-2.2 / 3, -shown[0] / 3, -shown[1] / 3])
+    assert float(logs["demonstrated"]) == pytest.approx(0.53)
+    with pytest.raises(SettingError, match="needs demonstrations in each gradient step"):
+        with_demonstrations(evaluated([[1.0]], [1.0]))
 
 
 # -- copies of the weights -------------------------------------------------------------------------------------------------

@@ -21,9 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import TrainablePolicy
 from worldrl.core.storage.log import MetricLog
-from worldrl.core.types import Likelihood
+from worldrl.core.types import Likelihood, PolicyObs
 from worldrl.methods.rl.advantages import as_given, group_advantage, group_std
 from worldrl.methods.rl.budgets import uniform
 from worldrl.methods.rl.config import GrpoConfig, Parts
@@ -34,11 +35,14 @@ from worldrl.methods.rl.interfaces import Evaluated, Request
 from worldrl.methods.rl.loop import Learner, train
 from worldrl.methods.rl.losses import clipped
 from worldrl.methods.rl.method import Method, fitted
-from worldrl.methods.rl.needs import AVERAGE, BEGINNING, SUCCESS, needs_of
+from worldrl.methods.rl.needs import AVERAGE, BEGINNING, DEMONSTRATIONS, SUCCESS, needs_of
 from worldrl.methods.rl.proximal import EWMA_DECAY, Follower
 from worldrl.methods.rl.selection import informative
 from worldrl.methods.rl.starts import balanced
 from worldrl.policies.exploration import Exploration
+from worldrl.policies.samples import Samples
+from worldrl.policies.token.policy import TokenPolicy
+from worldrl.policies.token.tokens import encode
 from worldrl.rewards.mixing import mean_of_terms
 from worldrl.rollout.imagined.env import WorldModelVecEnv
 
@@ -74,6 +78,7 @@ class TokenLogProb:
     temperature: float  # at which the rollouts were sampled.
     reference: TrainablePolicy | None = None  # the policy of the KL term; None: there is none.
     proximal: Follower | None = None  # for losses that need one; None: the loss needs none.
+    shown: Samples | None = None  # demonstrations beside the decisions, for losses that need them; None: none.
 
     def __call__(self, decisions: PolicyChunks, generator: torch.Generator) -> Evaluated:
         """Show chunks to the policy again, and to the reference."""
@@ -83,14 +88,38 @@ class TokenLogProb:
         )
         near = self.proximal and self.proximal.likelihood(decisions.obs, token, temperature=self.temperature).logp
         own = self.policy.likelihood(decisions.obs, token, temperature=self.temperature)
+        found = Evaluated(own.logp, logp, advantage, weight, proximal=near)
+        if self.shown is not None:
+            found = self._beside(found, self.shown, generator)
 
         def away(reference: TrainablePolicy) -> Tensor:
             with torch.no_grad():
                 target = reference.likelihood(decisions.obs, token, temperature=self.temperature)
             return reference_kl(own, target).mean()
 
-        asked = None if self.reference is None else partial(away, self.reference)
-        return Evaluated(own.logp, logp, advantage, weight, asked, proximal=near)
+        return replace(found, away=None if self.reference is None else partial(away, self.reference))
+
+    def _beside(self, found: Evaluated, samples: Samples, generator: torch.Generator) -> Evaluated:
+        """Append demonstrations, a quarter as many as there are decisions, of advantage 1."""
+        assert isinstance(self.policy, TokenPolicy)
+        assert self.proximal is not None
+        assert found.proximal is not None
+        count = max(1, len(found.weight) // 4)
+        drawn = samples.select(torch.randint(len(samples), (count,), generator=generator))
+        obs = PolicyObs(drawn.image, drawn.command, drawn.instruction, drawn.more)
+        low, high = self.policy.action_low, self.policy.action_high
+        token = encode(drawn.chunk.to(low.device), low, high, self.policy.config.bins)
+        near = self.proximal.likelihood(obs, token, temperature=self.temperature).logp
+        now = self.policy.likelihood(obs, token, temperature=self.temperature).logp
+        one = torch.ones(count).to(found.weight)
+        return Evaluated(
+            torch.cat([found.now, now]),
+            torch.cat([found.before, near]),
+            torch.cat([found.advantage, one]),
+            torch.cat([found.weight, one]),
+            external=torch.arange(len(found.weight) + count, device=one.device) >= len(found.weight),
+            proximal=torch.cat([found.proximal, near]),
+        )
 
 
 def summed_advantages(terms: Tensor, group: Tensor, *, weights: Sequence[float]) -> Tensor:
@@ -106,9 +135,15 @@ def grpo(
     *,
     reference: TrainablePolicy | None = None,
     parts: Parts | None = None,
+    demonstrations: Samples | None = None,
 ) -> Method:
-    """Make GRPO of its parts."""
+    """Make GRPO of its parts; SettingError where the loss needs demonstrations, and there are none for this policy."""
     parts, options = parts or Parts(), vars(config)
+    shown = demonstrations if DEMONSTRATIONS in needs_of(parts.loss) else None
+    if DEMONSTRATIONS in needs_of(parts.loss) and (not shown or not isinstance(policy, TokenPolicy)):
+        raise SettingError(
+            f"improvement.grpo.parts.loss needs {DEMONSTRATIONS}, which a token policy has alone; leave it out or give a token policy"
+        )
     term = 0.0 if source.judge is None else source.judge.term_weight
     proximal = follower(policy, parts)
     control = fitted(
@@ -127,7 +162,9 @@ def grpo(
         selection=fitted(parts.selection or informative, **options),
         starts=parts.starts or balanced,
         budget=parts.budget or uniform,
-        log_prob=TokenLogProb(policy, source.exploration.temperature, reference if config.kl > 0 else None, proximal),
+        log_prob=TokenLogProb(
+            policy, source.exploration.temperature, reference if config.kl > 0 else None, proximal, shown
+        ),
         loss=fitted(parts.loss or clipped, **options),
         control=control,
         prefix="grpo",
@@ -172,6 +209,7 @@ def train_grpo(
     judge: RolloutFilter | None = None,
     parts: Parts | None = None,
     paraphrases: Mapping[str, Sequence[str]] | None = None,
+    demonstrations: Samples | None = None,
 ) -> Sequence[float]:
     """Improve ``policy`` in place: GRPO on imagined groups.
 
@@ -187,7 +225,7 @@ def train_grpo(
     reference = copy.deepcopy(policy).eval() if config.kl > 0 else None
     policy.eval()
     learner = policy_learner(policy, config)
-    method = grpo(source, policy, config, reference=reference, parts=parts)
+    method = grpo(source, policy, config, reference=reference, parts=parts, demonstrations=demonstrations)
     return train(learner, method, folder=folder, log=log, series=series)
 
 

@@ -118,9 +118,10 @@ class Evaluated:
     # computes the KL divergence to the starting weights, with gradient; None where it has no weight.
     away: Callable[[], Tensor] | None = None
     target: Tensor | None = None  # what predictions are compared with ``[M, ...]``; None for log-probabilities.
-    proximal: Tensor | None = (
-        None  # log-probabilities under the proximal policy, without gradient; None: there is none.
-    )
+    # bool ``[M]``, which decisions are demonstrations, of advantage 1; None: there are none.
+    external: Tensor | None = None
+    # log-probabilities under the proximal policy, without gradient; None: there is none.
+    proximal: Tensor | None = None
 
 
 class Decisions(Protocol):

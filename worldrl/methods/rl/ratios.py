@@ -6,13 +6,15 @@ iteration's beginning (``methods.rl.proximal``).
 Shapes legend: ``M`` kept decisions; a policy's have a log-probability for each of their tokens ``[M, L, A]``.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from worldrl.core.interfaces import Logs
 from worldrl.methods.rl.interfaces import Evaluated
 from worldrl.methods.rl.losses import clipped_objective, over_tokens, per_token, ratio_logs
-from worldrl.methods.rl.needs import AVERAGE, BEGINNING, given, needs
+from worldrl.methods.rl.needs import AVERAGE, BEGINNING, DEMONSTRATIONS, given, needs
 
 NO_BOUND = 1e6
 
@@ -152,3 +154,28 @@ def mismatch_mask(
     )
     logs = ratio_logs(found) | {"mismatch": gap.abs().mean(), "masked": 1 - inside.float().mean()}
     return -(found.weight * over_tokens(factor * inside * objective)).mean(), logs
+
+
+@needs(BEGINNING, DEMONSTRATIONS)
+def with_demonstrations(
+    found: Evaluated, *, clip_low: float = 0.2, clip_high: float = 0.28, curiosity: float = 0.5
+) -> tuple[Tensor, Logs]:
+    """Learn from demonstrations beside the policy's own decisions, and most from what it would hardly do.
+
+    Equation: L as clipped for own decisions; of demonstrations -mean_k 2 π_θ / (π_p + ω) (1 - sg(π_θ))^γ, ω = (π_p + 1) / 2, γ = 1/2
+    Paper: RL-PLUS (2508.00222); demonstrations have advantage 1 (ours), π_p is the policy of the iteration's beginning
+
+    A quarter as many demonstrations as own decisions are in each gradient step.
+    """
+    external = given(found.external, DEMONSTRATIONS, "with_demonstrations")
+    proximal = given(found.proximal, BEGINNING, "with_demonstrations").exp()
+    advantage = per_token(found.advantage, found.now)
+    objective = clipped_objective(
+        found.now, found.before, advantage, clip_low=clip_low, clip_high=clip_high, dual_clip=NO_BOUND
+    )
+    likely = found.now.exp()
+    shown = 2 * likely / (proximal + (proximal + 1) / 2) * (1 - likely.detach()).clamp_min(0) ** curiosity * advantage
+    mixed = torch.where(per_token(external, found.now), shown, objective)
+    logs = {"demonstrated": likely.detach()[external].mean()}
+    own = replace(found, now=found.now[~external], before=found.before[~external])
+    return -(found.weight * over_tokens(mixed)).mean(), ratio_logs(own) | logs
