@@ -346,8 +346,9 @@ def test_groups_of_any_sizes_are_trained_together(make_task):
         task, FlowGrpoConfig(SDE, kl=0.0), Parts(budget=lambda records, starts, rows: given.append(rows) or sizes)
     )
     logs = {}
-    collected = method.schedule(method.source, method.request(0), method.mix, logs)
-    steps = method.decided(method.request(0), collected, logs)
+    request = method.request(0)
+    collected = method.schedule(method.source, request, method.mix, logs)
+    steps = method.decided(request, collected, logs)
     assert given == [12]
     assert collected.experience.group.bincount().tolist() == [1, 4, 7]
     advantage = steps.advantage[:12]  # of the first noisy step
