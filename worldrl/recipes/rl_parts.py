@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from worldrl.core.errors import SettingError
 from worldrl.methods.rl.config import FilteredCloning, GrpoConfig, PartNames, Parts
-from worldrl.methods.rl.needs import (
+from worldrl.methods.rl.interfaces import (
     AVERAGE,
     BEGINNING,
     DEMONSTRATIONS,

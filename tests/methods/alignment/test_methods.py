@@ -385,8 +385,8 @@ def test_parts_that_settings_name_replace_a_methods_own(make_task):
         first["cost/trained_steps"] == 2 * 2 * 2 * 2
     )  # half of four videos of two prompts, two noisy steps of two chunks
     videos = make_task(parts=PartNames(starts="mopps"))
-    with pytest.raises(SettingError, match="needs to know which rollouts succeed"):
-        align(videos, make_method("flow_grpo", videos, CONFIGS), folder=None, log=None)
+    with pytest.raises(SettingError, match=r"alignment.parts.starts=mopps needs rollouts that succeed or fail: videos"):
+        make_method("flow_grpo", videos, CONFIGS)
 
 
 def test_unknown_methods_and_impossible_settings_are_refused(make_task):

@@ -34,9 +34,8 @@ from worldrl.methods.alignment.task import AlignmentTask
 from worldrl.methods.rl.advantages import group_std
 from worldrl.methods.rl.config import Parts
 from worldrl.methods.rl.groups import group_mean
-from worldrl.methods.rl.interfaces import AdvantageEstimator, Node, Trace
+from worldrl.methods.rl.interfaces import MATES, TREE, AdvantageEstimator, Node, Trace, needs
 from worldrl.methods.rl.method import Method, fitted
-from worldrl.methods.rl.needs import TREE, needs
 from worldrl.methods.rl.selection import everything, extremes
 
 WIDTHS = ("none", "parent_best", "extremes")
@@ -95,6 +94,7 @@ def _scatter_logsumexp(value: Tensor, index: Tensor, size: int) -> Tensor:
     return most + total.log()
 
 
+@needs(MATES)
 def by_depth(value: Tensor, trace: Trace, *, fusion: float = 0.0, scale: AdvantageEstimator = group_std) -> Tensor:
     """Judge each decision by all that followed from it, normalised over the nodes of its depth in each prompt.
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from worldrl.methods.rl.groups import group_mean, group_sum, mates_mean
-from worldrl.methods.rl.interfaces import Trace
-from worldrl.methods.rl.needs import MATES, SUCCESS, SURPRISE, given, needs
+from worldrl.methods.rl.interfaces import MATES, SUCCESS, SURPRISE, Trace, given, needs
 
 EPS = 1e-6
 BATCH_EPS = 1e-4  # added to the deviation of a whole batch, as Flow-GRPO and GDPO do

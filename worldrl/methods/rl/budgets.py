@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from worldrl.core.errors import SettingError
-from worldrl.methods.rl.needs import MATES, SUCCESS, needs
+from worldrl.methods.rl.interfaces import MATES, SUCCESS, needs
 from worldrl.methods.rl.records import StartRecords
 
 LEAST = 2  # rollouts of each start

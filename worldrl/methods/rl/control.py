@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from worldrl.core.interfaces import Logs, Stateful
-from worldrl.methods.rl.needs import POLICY, needs
+from worldrl.methods.rl.interfaces import POLICY, needs
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from worldrl.methods.rl.advantages import BATCH_EPS, group_std, mean_only
 from worldrl.methods.rl.groups import group_mean
-from worldrl.methods.rl.interfaces import Trace
-from worldrl.methods.rl.needs import IMAGES, MATES, PROBABILITY, given, needs
+from worldrl.methods.rl.interfaces import IMAGES, MATES, PROBABILITY, Trace, given, needs
 
 CELLS, LEVELS = 4, 8
 """Side of the grid and number of brightness levels by which two images are told apart."""

@@ -31,11 +31,10 @@ from worldrl.methods.rl.config import GrpoConfig, Parts
 from worldrl.methods.rl.control import Unchecked
 from worldrl.methods.rl.filtering import RolloutFilter
 from worldrl.methods.rl.imagination import PolicyChunks, PolicyImagination
-from worldrl.methods.rl.interfaces import Evaluated, Request
+from worldrl.methods.rl.interfaces import AVERAGE, BEGINNING, DEMONSTRATIONS, SUCCESS, Evaluated, Request, needs_of
 from worldrl.methods.rl.loop import Learner, train
 from worldrl.methods.rl.losses import clipped
 from worldrl.methods.rl.method import Method, fitted
-from worldrl.methods.rl.needs import AVERAGE, BEGINNING, DEMONSTRATIONS, SUCCESS, needs_of
 from worldrl.methods.rl.proximal import EWMA_DECAY, Follower
 from worldrl.methods.rl.selection import informative
 from worldrl.methods.rl.starts import balanced

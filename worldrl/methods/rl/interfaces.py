@@ -7,7 +7,8 @@ One iteration of :class:`~worldrl.methods.rl.method.Method`::
     kept decisions ─ LogProb ─► Evaluated ─ PolicyLoss ─► gradient step, scaled by the UpdateController
 
 Implementations are chosen by name (``worldrl.registry``); other packages add theirs by entry points
-(``worldrl.<kind>``).
+(``worldrl.<kind>``). A part says what it needs by a decorator, ``@needs(MATES)``; parts that say nothing fit everywhere. A
+command that lacks it refuses the part before it starts (``worldrl.recipes.rl_parts``).
 
 Shapes legend: ``B`` rollouts or videos, ``N`` groups (one start each, of any size), ``T`` decisions of a rollout in
 time (a policy's chunks, a video's denoising steps), ``K`` reward terms, ``M`` kept decisions, ``S`` start records.
@@ -20,10 +21,13 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
+from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs
 from worldrl.methods.rl.records import StartRecords
 
 E = TypeVar("E")
+P = TypeVar("P", bound=Callable[..., Any])
+T = TypeVar("T")
 E_contra = TypeVar("E_contra", contravariant=True)
 D_contra = TypeVar("D_contra", contravariant=True)
 
@@ -255,3 +259,46 @@ class Imagination(RewardTransform[E], Protocol[E]):
     def decisions(self, experience: E, advantage: Tensor, weight: Tensor, logs: Logs, /) -> Any:
         """Collect the decisions whose weight ``[T, B]`` is above 0; None or an empty one where there is none."""
         ...
+
+
+# --- what a part needs of the method that it is put into ---------------------------------------------------------------
+
+MATES, SUCCESS, PROBABILITY, SURPRISE, IMAGES, TREE, AVERAGE, BEGINNING, POLICY, DEMONSTRATIONS = (
+    "several rollouts of one start",
+    "rollouts that succeed or fail",
+    "the success probability after each decision",
+    "the log-probability of each decision",
+    "the images before and after each decision",
+    "rollouts that share their beginnings",
+    "an average of the policy's weights",
+    "the policy's weights of the iteration's beginning",
+    "a policy that acts in imagination",
+    "demonstrations in each gradient step",
+)
+
+
+def needs(*what: str) -> Callable[[P], P]:
+    """Note what a part needs."""
+
+    def note(part: P) -> P:
+        part.needs = what  # type: ignore[attr-defined]
+        return part
+
+    return note
+
+
+def needs_of(part: Any) -> tuple[str, ...]:
+    """Return what a part needs; nothing where it does not say."""
+    return getattr(part, "needs", ())
+
+
+def lacking(part: Any, lacks: Mapping[str, str]) -> list[str]:
+    """Return those of a part's needs that a method lacks."""
+    return [need for need in needs_of(part) if need in lacks]
+
+
+def given(value: T | None, need: str, part: str) -> T:
+    """Return what a trace holds; SettingError where it does not."""
+    if value is None:
+        raise SettingError(f"parts: {part} needs {need}, and these rollouts have none; leave it out")
+    return value

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from worldrl.core.interfaces import Logs
-from worldrl.methods.rl.interfaces import Evaluated
+from worldrl.methods.rl.interfaces import AVERAGE, BEGINNING, DEMONSTRATIONS, Evaluated, given, needs
 from worldrl.methods.rl.losses import clipped_objective, over_tokens, per_token, ratio_logs
-from worldrl.methods.rl.needs import AVERAGE, BEGINNING, DEMONSTRATIONS, given, needs
 
 NO_BOUND = 1e6
 

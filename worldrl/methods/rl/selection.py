@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from worldrl.methods.rl.groups import group_mean, group_range, group_sum
-from worldrl.methods.rl.interfaces import Trace
-from worldrl.methods.rl.needs import PROBABILITY, SURPRISE, given, needs
+from worldrl.methods.rl.interfaces import PROBABILITY, SURPRISE, Trace, given, needs
 
 LEAST = 1e-6  # advantages that lie closer together are equal
 

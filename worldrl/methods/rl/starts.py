@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from worldrl.core.rng import numpy_stream
-from worldrl.methods.rl.needs import SUCCESS, needs
+from worldrl.methods.rl.interfaces import SUCCESS, needs
 from worldrl.methods.rl.records import StartRecords
 from worldrl.rollout.imagined.reset_store import balanced_starts
 
