@@ -61,7 +61,7 @@ class GrpoConfig:
     keep_high: float = 0.9  # groups with a higher one, likewise.
     kl: float = 0.0  # β, weight of the KL to the starting policy; 0 switches it off.
     length_normalise: bool = True  # weigh each rollout, not each chunk, equally.
-    # tell the rollouts of a group different sentences for the task, in turn; the group stays one (PS-GRPO).
+    # give the rollouts of a group different instructions of the task, in turn; the group stays one (PS-GRPO).
     paraphrased: bool = False
     parts: PartNames = field(default_factory=PartNames)  # other parts than GRPO's own, by name.
 
