@@ -706,7 +706,7 @@ def kept_chunks(grpo_on) -> Callable[..., Any]:
     def keep(rollouts, config, **over):
         method, logs = grpo_on(None, rollouts, config, **over), {}
         collected = method.schedule(method.source, method.request(0), method.mix, logs)
-        return method.decided(0, collected, logs), logs
+        return method.decided(method.request(0), collected, logs), logs
 
     return keep
 

@@ -138,7 +138,7 @@ _NARROWER: tuple[tuple[Range, str], ...] = (
             "rank.episodes|make-dataset.training.steps|make-dataset.training.evaluation_episodes|agent.critics|"
             "planner.candidates|online.warmup"),
     (AT_LEAST_TWO, "policies.resampled_rollouts|execution.members|alignment.group_size|branch_grpo.children|sol_rl.explored|"
-                   "step_aware_preference.candidates|near_goal_weight|grpo.group_size|trust.resampled_rollouts|"
+                   "step_aware_preference.candidates|near_goal_weight|trust.resampled_rollouts|"
                    "make-dataset.rows|planning.candidates"),
     (SIZE, "train-policy.model.keypoints|train-idm.model.keypoints|grasp.keypoints|policy.keypoints|"
            "trust.idm.model.keypoints|trust.grasp.model.keypoints"),

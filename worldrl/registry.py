@@ -131,16 +131,31 @@ REWARD_MIXES.register_all("rewards", gdpo="mixing:mix", mean="mixing:mean_of_ter
 ADVANTAGES.register_all(
     "methods.rl", group_std="advantages:group_std", batch_std="advantages:batch_std", mean_only="advantages:mean_only",
     leave_one_out="advantages:leave_one_out", median="advantages:median", as_given="advantages:as_given",
+    mixed_certainty="advantages:mixed_certainty", against_one="advantages:against_one", shrunk="advantages:shrunk",
+    against_record="advantages:against_record", single_rollout="advantages:single_rollout",
+    entropy_aware="advantages:entropy_aware", novelty="advantages:novelty",
+    process_advantage="credit:process_advantage", verified_steps="credit:verified_steps",
+    redistributed="credit:redistributed", anchored="credit:anchored", shared_steps="credit:shared_steps",
 )
-ADVANTAGES.register_all("methods.alignment", by_depth="branch_grpo:by_depth")
+ADVANTAGES.register_all(
+    "methods.alignment", by_depth="branch_grpo:by_depth", fork_relative="branch_grpo:fork_relative",
+)
 SELECTORS.register_all(
     "methods.rl", everything="selection:everything", informative="selection:informative",
     random_steps="selection:random_steps", extremes="selection:extremes",
     largest_variance="selection:largest_variance", successes="selection:successes",
+    two_levels="selection:two_levels", advancing="selection:advancing",
 )
 SELECTORS.register_all("methods.alignment", parent_best="branch_grpo:parent_best")
-START_SAMPLERS.register_all("methods.rl", balanced="starts:balanced", permuted="starts:permuted", mopps="starts:mopps")
-BUDGETS.register_all("methods.rl", uniform="starts:uniform", root_variance="starts:root_variance")
+START_SAMPLERS.register_all(
+    "methods.rl", balanced="starts:balanced", permuted="starts:permuted", mopps="starts:mopps",
+    hardest="starts:hardest", difficulty_bins="starts:difficulty_bins",
+)
+BUDGETS.register_all(
+    "methods.rl", uniform="budgets:uniform", root_variance="budgets:root_variance", knapsack="budgets:knapsack",
+    shrinking_interval="budgets:shrinking_interval", equal_treatment="budgets:equal_treatment",
+    hardness_weighted="budgets:hardness_weighted",
+)
 SCHEDULES.register_all("methods", at_once="rl.method:at_once", two_stages="alignment.sol_rl:TwoStages")
 LOG_PROBS.register_all(
     "methods", tokens="rl.grpo:TokenLogProb", denoising="alignment.ratio:DenoisingLogProb",
@@ -148,10 +163,13 @@ LOG_PROBS.register_all(
 )
 LOSSES.register_all(
     "methods.rl", clipped="losses:clipped", gaussian_trust="losses:gaussian_trust", nft="losses:nft",
-    preference="losses:preference",
+    preference="losses:preference", prefix_minimum="ratios:prefix_minimum", balanced_clip="ratios:balanced_clip",
+    leftover="ratios:leftover", kept_gradient="ratios:kept_gradient", decoupled="ratios:decoupled",
+    mismatch_mask="ratios:mismatch_mask", with_demonstrations="ratios:with_demonstrations",
 )
 CONTROLS.register_all(
     "methods.rl", unchecked="control:Unchecked", kl_stop="control:KlStop", effective_share="control:EffectiveShare",
+    verified="control:Verified",
 )
 ALIGNMENTS.register_all(
     "methods.alignment", flow_grpo="flow_grpo:flow_grpo", dance_grpo="dance_grpo:dance_grpo",

@@ -11,6 +11,7 @@ from worldrl.methods.alignment.branch_grpo import (
     BranchGrpoConfig,
     branch_grpo,
     by_depth,
+    fork_relative,
     fused_values,
     parent_best,
     pruned,
@@ -64,6 +65,17 @@ def seen(tree, iteration=0):
 def weights(tree, value, config, iteration=0):
     """How often each leaf's steps count ``[T, B]``."""
     return pruned(torch.zeros(0), value, seen(tree, iteration), torch.Generator(), config=config)
+
+
+def test_a_fork_compares_its_own_children(hand_made):
+    """V of c, d = 4, 2 around 3 and e alone; then 2, 6 around 4 and 1, 2, 3 around 2, and 5, 7 around 6."""
+    tree, leaves = hand_made
+    found = fork_relative(leaves, seen(tree)) - group_std(leaves, seen(tree))
+    wanted = [[0] * 7, [1, 1, -1, -1, -1, 0, 0], [-2, 2, -1, 0, 1, -1, 1]]
+    torch.testing.assert_close(found, torch.tensor(wanted, dtype=torch.float32), atol=1e-5, rtol=0)
+    alone = Trace(0, tree.group, torch.ones(3, 7, dtype=torch.bool))
+    with pytest.raises(SettingError, match="rollouts that share their beginnings"):
+        fork_relative(leaves, alone)
 
 
 def test_values_are_means_of_descendants_and_advantages_are_by_depth(hand_made):

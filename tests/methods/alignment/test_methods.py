@@ -10,11 +10,11 @@ import torch
 from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.rng import stream
 from worldrl.core.storage.log import MetricLog, TrackerName, read_metrics
-from worldrl.diffusion.sde import Denoising, RatioRule
+from worldrl.diffusion.sde import Denoising, RatioRule, make_schedule
 from worldrl.methods.alignment.align import MethodConfigs, align
 from worldrl.methods.alignment.branch_grpo import BranchGrpoConfig, by_depth
 from worldrl.methods.alignment.dance_grpo import DanceGrpoConfig
-from worldrl.methods.alignment.diffusion_nft import DiffusionNftConfig, old_weight_decay
+from worldrl.methods.alignment.diffusion_nft import DiffusionNftConfig, noised, old_weight_decay
 from worldrl.methods.alignment.flow_grpo import FlowGrpoConfig, flow_grpo
 from worldrl.methods.alignment.imagination import task_scale
 from worldrl.methods.alignment.sol_rl import SolRlConfig, rank_agreement, sol_rl
@@ -39,7 +39,7 @@ CONFIGS = MethodConfigs(
     DanceGrpoConfig(SDE, RatioRule("mean", 1e-2)),
     BranchGrpoConfig(SDE, RatioRule("mean", 1e-2), splits=[0, 1]),
     DiffusionNftConfig(ODE),
-    SolRlConfig(8, 1, "float32", nft=DiffusionNftConfig(ODE)),
+    SolRlConfig(8, 1, "float32", nft=DiffusionNftConfig(ODE, coupled=True)),
     StepAwarePreferenceConfig(SDE, candidates=3, gap=0.0),
 )
 
@@ -97,6 +97,19 @@ def test_nft_loss_is_its_formula(predictions):
             sides.append((error**2).mean() / error.abs().mean())
         expected += 5 * (weight[row] * sides[0] + (1 - weight[row]) * sides[1]) / beta / 4
     torch.testing.assert_close(nft_loss(clean, old, target, advantage, beta=beta, advantage_max=5.0), expected)
+
+
+def test_coupled_noisings_cancel_their_noise_and_cover_both_ends():
+    schedule, latent = make_schedule(ODE, 1.0), torch.randn(3, 1, 2, 2, 2, generator=stream(0, "latent"))
+    x, sigma = noised(latent, schedule, stream(0, "noise"), coupled=True)
+    alone = noised(latent, schedule, stream(0, "noise"))
+    torch.testing.assert_close((x[:3], sigma[:3]), alone)
+    levels = schedule.level(torch.arange(schedule.steps))
+    for k in range(3):
+        at = int((levels == sigma[k]).nonzero())
+        assert sigma[3 + k] == levels[schedule.steps - 1 - at]
+        noise = [(x[i] - (1 - sigma[i]) * latent[k]) / sigma[i] for i in (k, 3 + k)]
+        torch.testing.assert_close(noise[0], -noise[1], atol=1e-4, rtol=1e-4)
 
 
 def test_nft_keeps_the_old_weights_as_published():
@@ -196,7 +209,7 @@ def test_the_whole_pool_in_full_is_what_sol_rl_is_held_against(make_task):
     for again in (True, False):
         method, logs = sol_rl(make_task(), SolRlConfig(8, 3, "float32", again, nft=nft)), {}
         collected = method.schedule(method.source, method.request(0), method.mix, logs)
-        seen.append(method.decided(0, collected, logs))
+        seen.append(method.decided(method.request(0), collected, logs))
         costs.append((int(logs["cost/explore_evaluations"]), int(logs.get("cost/evaluations", 0))))
     assert costs == [(16 * 2 * 3, 8 * 2 * 3), (16 * 2 * 3, 0)]
     for name in ("latent", "advantage"):
@@ -333,8 +346,9 @@ def test_groups_of_any_sizes_are_trained_together(make_task):
         task, FlowGrpoConfig(SDE, kl=0.0), Parts(budget=lambda records, starts, rows: given.append(rows) or sizes)
     )
     logs = {}
-    collected = method.schedule(method.source, method.request(0), method.mix, logs)
-    steps = method.decided(0, collected, logs)
+    request = method.request(0)
+    collected = method.schedule(method.source, request, method.mix, logs)
+    steps = method.decided(request, collected, logs)
     assert given == [12]
     assert collected.experience.group.bincount().tolist() == [1, 4, 7]
     advantage = steps.advantage[:12]  # of the first noisy step
@@ -371,8 +385,8 @@ def test_parts_that_settings_name_replace_a_methods_own(make_task):
         first["cost/trained_steps"] == 2 * 2 * 2 * 2
     )  # half of four videos of two prompts, two noisy steps of two chunks
     videos = make_task(parts=PartNames(starts="mopps"))
-    with pytest.raises(SettingError, match="needs to know which rollouts succeed"):
-        align(videos, make_method("flow_grpo", videos, CONFIGS), folder=None, log=None)
+    with pytest.raises(SettingError, match=r"alignment.parts.starts=mopps needs rollouts that succeed or fail: videos"):
+        make_method("flow_grpo", videos, CONFIGS)
 
 
 def test_unknown_methods_and_impossible_settings_are_refused(make_task):

@@ -34,7 +34,7 @@ def test_the_loss_of_a_tree_is_that_of_its_videos_step_by_step(make_task, width)
     found = gradient(task.dynamics, loss)
 
     tree = method.source.imagine(method.request(0))
-    trace = method.source.trace(0, Collected(tree, method.source.score(tree)))
+    trace = method.source.trace(method.request(0), Collected(tree, method.source.score(tree)))
     value = method.source.score(tree)[:, 0]
     advantage = by_depth(value, trace)
     leaves = pruned(advantage, value, trace, torch.Generator(), config=config)[0].nonzero()[:, 0]
@@ -60,7 +60,7 @@ def test_every_layer_of_a_tree_counts_alike(make_task):
     method = branch_grpo(task, config)
     tree = method.source.imagine(method.request(0))
     value = torch.randn(len(tree.group), generator=stream(0, "value"))
-    trace = method.source.trace(0, Collected(tree, value[:, None]))
+    trace = method.source.trace(method.request(0), Collected(tree, value[:, None]))
     for width, leaves in (("none", 16), ("extremes", 8)):
         weight = pruned(torch.zeros(0), value, trace, torch.Generator(), config=replace(config, prune_width=width))
         assert weight.sum(dim=1).tolist() == [leaves] * 6

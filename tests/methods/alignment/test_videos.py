@@ -149,7 +149,7 @@ def test_advantages_are_clipped_by_group(make_task):
     keys, group = group_keys(0, 2, 4)
     tree = grow(task, method.source.schedule, START, keys, group)
     terms = torch.tensor([[0.0], [1.0], [0.0], [1.0], [5.0], [5.0], [5.0], [1e6]])
-    steps = method.decided(0, Collected(tree, terms), {})
+    steps = method.decided(method.request(0), Collected(tree, terms), {})
     high = 3**0.5 / 2
     assert steps.advantage.tolist() == pytest.approx([-high, high, -high, high, -0.5, -0.5, -0.5, 1.0], abs=1e-3)
 

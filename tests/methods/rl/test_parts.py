@@ -10,6 +10,7 @@ import torch
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.core.storage.log import MetricLog, TrackerName
+from worldrl.methods.rl.budgets import root_variance, uniform
 from worldrl.methods.rl.config import GrpoConfig, PartNames
 from worldrl.methods.rl.control import EffectiveShare, KlStop
 from worldrl.methods.rl.grpo import train_grpo
@@ -20,7 +21,7 @@ from worldrl.methods.rl.losses import clipped, gaussian_trust, nft, preference
 from worldrl.methods.rl.method import fitted
 from worldrl.methods.rl.records import FORGETTING, StartRecords
 from worldrl.methods.rl.selection import extremes, largest_variance
-from worldrl.methods.rl.starts import balanced, mopps, permuted, root_variance, uniform
+from worldrl.methods.rl.starts import balanced, mopps, permuted
 from worldrl.policies.exploration import Exploration
 from worldrl.recipes.rl_parts import open_parts
 from worldrl.rewards.success import SuccessRule
@@ -183,14 +184,20 @@ def test_a_part_gets_those_of_a_methods_settings_that_it_has():
 
 # -- GRPO of other parts --------------------------------------------------------------------------------------------
 
-OTHERS = PartNames("leave_one_out", "largest_variance", "mopps", "root_variance", "gaussian_trust", "effective_share")
+OTHERS = (
+    PartNames("leave_one_out", "largest_variance", "mopps", "root_variance", "gaussian_trust", "effective_share"),
+    PartNames("process_advantage", "two_levels", "difficulty_bins", "knapsack", "decoupled", "verified"),
+    PartNames("anchored", "everything", "hardest", "shrinking_interval", "mismatch_mask", "kl_stop"),
+    PartNames("batch_std", loss="with_demonstrations"),
+)
 
 
+@pytest.mark.parametrize("parts", OTHERS, ids=lambda parts: parts.advantage)
 def test_grpo_of_other_parts_learns_and_goes_on_to_the_same_bits(
-    scripted_world, make_record, tiny_policy, tmp_path, same_tree
+    scripted_world, make_record, tiny_policy, tmp_path, same_tree, no_demonstrations, parts
 ):
     store = ResetStore([make_record(grey) for grey in (20, 120, 220, 60, 160)])
-    config = GrpoConfig(groups=4, group_size=8, learning_rate=1e-2, epochs=2, checkpoint_every=1, parts=OTHERS)
+    config = GrpoConfig(groups=4, group_size=8, learning_rate=1e-2, epochs=2, checkpoint_every=1, parts=parts)
 
     def run(folder, *iterations):
         for count in iterations:
@@ -207,7 +214,8 @@ def test_grpo_of_other_parts_learns_and_goes_on_to_the_same_bits(
                     folder=folder / "checkpoints",
                     log=log,
                     series="grpo",
-                    parts=open_parts(OTHERS, "parts"),
+                    parts=open_parts(parts, "parts"),
+                    demonstrations=no_demonstrations,
                 )
         return dict(policy.state_dict()), history
 

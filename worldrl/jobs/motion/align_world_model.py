@@ -33,7 +33,7 @@ from worldrl.nn.low_rank import LowRankConfig, add_low_rank, merge_low_rank, tra
 from worldrl.recipes.motion.plan_critic import WORTH, learn_critic
 from worldrl.recipes.motion.planned_execution import Planning, collect_plans, only_domain, plan_states
 from worldrl.recipes.motion.video_rewards import RewardChoice, open_reward, open_rewards
-from worldrl.recipes.rl_parts import ALIGNMENT, make_method, open_parts
+from worldrl.recipes.rl_parts import ALIGNMENT, lacks_of_alignment, make_method, open_parts
 from worldrl.recipes.run import open_run
 from worldrl.recipes.tracking import Tracked
 from worldrl.recipes.training_data import open_datasets, require_image_size, require_instructions
@@ -117,7 +117,7 @@ class AlignWorldModelSettings(Tracked):
         one_of("conditioning", self.conditioning, CONDITIONINGS)
         one_of("mixing", self.mixing, REWARD_MIXES.names())
         one_of("method", self.method, ALIGNMENTS.names())
-        open_parts(self.alignment.parts, ALIGNMENT)
+        open_parts(self.alignment.parts, ALIGNMENT, lacks_of_alignment(self.method))
         named = chosen_terms(self.rewards, self.weights)
         for name in self.folders:
             one_of("folders", name, tuple(named))

@@ -12,7 +12,7 @@ from worldrl.evaluation.world_model.gates import GateThresholds
 from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.rl.improve import Improvement
 from worldrl.policies.token.policy import TokenPolicyConfig
-from worldrl.recipes.rl_parts import IMPROVEMENT, open_parts
+from worldrl.recipes.rl_parts import improvement_parts
 from worldrl.recipes.tracking import Tracked
 from worldrl.recipes.world_model.start import SCRATCH, require_trained_codec
 from worldrl.recipes.world_model.wan_settings import WanSettings
@@ -215,7 +215,7 @@ class TrainVlaSettings(Tracked):
         one_of("gates", self.gates, ("stop", "warn"))
         one_of("improve_from", self.improve_from, ("latest", "supervised"))
         one_of("backbone", self.backbone, BACKBONES)
-        open_parts(self.improvement.grpo.parts, IMPROVEMENT)
+        improvement_parts(self.improvement)
         fraction("held_out", self.held_out)
         fraction("confirmed", self.confirmed)
         fraction("target_precision", self.target_precision)

@@ -41,7 +41,7 @@ from worldrl.methods.rl.improve import Improvement, improve, keyframe_probabilit
 from worldrl.policies.samples import Samples, make_samples
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 from worldrl.recipes.language import training_instructions_or_known
-from worldrl.recipes.rl_parts import IMPROVEMENT, open_parts
+from worldrl.recipes.rl_parts import improvement_parts
 from worldrl.recipes.stages import POLICY, calibrate, imagined_plan, learn_policy
 from worldrl.recipes.training_data import (
     note_events,
@@ -281,7 +281,7 @@ def improved_policy(
             log=loop.log,
             series=f"improve-{number}",
             judge=judge,
-            parts=open_parts(config.grpo.parts, IMPROVEMENT),
+            parts=improvement_parts(config),
         )
         end = imagined_success(loop, learner, env, seed=loop.plan.seed_of("imagined-after", number))
         if isinstance(learner, TokenPolicy):  # what it practised on counts as seen, too

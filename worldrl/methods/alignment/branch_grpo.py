@@ -33,7 +33,8 @@ from worldrl.methods.alignment.ratio import NoisyVideos, ratio_method
 from worldrl.methods.alignment.task import AlignmentTask
 from worldrl.methods.rl.advantages import group_std
 from worldrl.methods.rl.config import Parts
-from worldrl.methods.rl.interfaces import AdvantageEstimator, Node, Trace
+from worldrl.methods.rl.groups import group_mean
+from worldrl.methods.rl.interfaces import MATES, TREE, AdvantageEstimator, Node, Trace, needs
 from worldrl.methods.rl.method import Method, fitted
 from worldrl.methods.rl.selection import everything, extremes
 
@@ -93,6 +94,7 @@ def _scatter_logsumexp(value: Tensor, index: Tensor, size: int) -> Tensor:
     return most + total.log()
 
 
+@needs(MATES)
 def by_depth(value: Tensor, trace: Trace, *, fusion: float = 0.0, scale: AdvantageEstimator = group_std) -> Tensor:
     """Judge each decision by all that followed from it, normalised over the nodes of its depth in each prompt.
 
@@ -110,6 +112,24 @@ def by_depth(value: Tensor, trace: Trace, *, fusion: float = 0.0, scale: Advanta
     return torch.stack(advantage)
 
 
+@needs(TREE)
+def fork_relative(value: Tensor, trace: Trace, *, fork_weight: float = 1.0) -> Tensor:
+    """Compare each decision with those that left the same fork, beside the comparison of whole rollouts.
+
+    Equation: A_t = A^E + ω (V(node_t) - mean of V over its parent's children), A^E as group_std, V = mean R of its leaves
+    Paper: PORTool (2510.26020), without its rewards for formats and calls, ω = 1 (ours)
+    """
+    if trace.tree is None:
+        raise SettingError(
+            "parts.advantage=fork_relative needs rollouts that share their beginnings; give method=branch_grpo"
+        )
+    apart = list[Tensor]()
+    for node, path, fused in zip(trace.tree, paths(trace.tree), fused_values(trace.tree, value, 0.0), strict=True):
+        apart.append((fused - group_mean(fused, node.parent)[node.parent])[path])
+    return group_std(value, trace) + fork_weight * torch.stack(apart)
+
+
+@needs(TREE)
 def parent_best(advantage: Tensor, value: Tensor, trace: Trace, generator: torch.Generator) -> Tensor:
     """Keep the best child of each last split.
 

@@ -53,6 +53,7 @@ class DiffusionNftConfig:
     # ``rising`` (min(0.001 k, 0.5) in iteration k) or ``late`` (0 until 75, then 0.0075 (k - 75) up to 0.999).
     old_decay: str = "rising"
     levels: int = 2  # fresh noisings of each chunk.
+    coupled: bool = False  # show each of them twice, the second time with the opposite noise at the opposite level.
 
     def __post_init__(self) -> None:
         if self.old_decay not in DECAYS:
@@ -115,18 +116,21 @@ class ForwardProcess:
     """Predictions of the clean chunk from fresh noisings, in place of log-probabilities.
 
     Equation: ẑ = x - σ v
-    Paper: DiffusionNFT (2509.16117)
+    Paper: DiffusionNFT (2509.16117); coupled-GRPO's complementary draws where ``coupled`` (DiffuCoder, 2506.20639)
     """
 
     dynamics: FlowTransformer  # with gradient.
     old: FlowTransformer  # what predicted before.
     schedule: Schedule  # its levels are those of the noisings.
     reference: FlowTransformer | None = None  # the network of the KL term; None: there is none.
+    coupled: bool = False  # whether every noising has a second one, of the opposite noise and level.
 
     def __call__(self, decisions: FinishedChunks, generator: torch.Generator) -> Evaluated:
         """Noise finished chunks afresh and let all networks predict them."""
-        around, latent = decisions.around, decisions.latent
-        x, sigma = noised(latent, self.schedule, on_device(generator, latent.device))
+        around, latent, advantage = decisions.around, decisions.latent, decisions.advantage
+        x, sigma = noised(latent, self.schedule, on_device(generator, latent.device), self.coupled)
+        if self.coupled:
+            around, latent, advantage = Surroundings.join([around] * 2), latent.tile(2, 1, 1, 1, 1), advantage.repeat(2)
         clean = around.predict(self.dynamics, x, sigma)
         with torch.no_grad():
             old = around.predict(self.old, x, sigma)
@@ -137,7 +141,7 @@ class ForwardProcess:
             return ((clean - anchor).flatten(1) / sigma[:, None]).square().mean()
 
         asked = None if self.reference is None else partial(away, self.reference)
-        return Evaluated(clean, old, decisions.advantage, torch.ones_like(decisions.advantage), asked, latent)
+        return Evaluated(clean, old, advantage, torch.ones_like(advantage), asked, latent)
 
 
 def diffusion_nft(
@@ -163,7 +167,7 @@ def diffusion_nft(
 
     return video_method(
         FinishedVideos(task, steps, dynamics=old, levels=config.levels),
-        ForwardProcess(task.dynamics, old, steps, reference),
+        ForwardProcess(task.dynamics, old, steps, reference, config.coupled),
         fitted(parts.loss or nft, beta=config.beta, advantage_max=config.advantage_max),
         parts,
         kl=config.kl,
@@ -173,11 +177,21 @@ def diffusion_nft(
     )
 
 
-def noised(latent: Tensor, schedule: Schedule, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Noise chunks ``[M, ...]`` at levels that the sampler visits; return them and the levels ``[M]``."""
+def noised(
+    latent: Tensor, schedule: Schedule, generator: torch.Generator, coupled: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Noise chunks ``[M, ...]`` at levels that the sampler visits; return them and the levels ``[M]``.
+
+    ``coupled`` returns ``2 M``: the second half has the noise of the first with the other sign, at the level as far from the end
+    as the first one's is from the beginning.
+    """
     step = torch.randint(schedule.steps, (len(latent),), generator=generator, device=generator.device)
+    noise = torch.randn(latent.shape, generator=generator, device=latent.device)
+    if coupled:
+        latent, noise = torch.cat([latent, latent]), torch.cat([noise, -noise])
+        step = torch.cat([step, schedule.steps - 1 - step])
     sigma = schedule.level(step.to(latent.device))
-    return add_noise(latent, torch.randn(latent.shape, generator=generator, device=latent.device), sigma), sigma
+    return add_noise(latent, noise, sigma), sigma
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ from worldrl.diffusion.sde import Schedule
 from worldrl.methods.alignment.task import AlignmentTask, judge, reward_logs
 from worldrl.methods.alignment.videos import Layer, VideoTree, grow
 from worldrl.methods.rl.advantages import batch_std, group_std
+from worldrl.methods.rl.budgets import uniform
 from worldrl.methods.rl.config import Parts
 from worldrl.methods.rl.control import Unchecked
 from worldrl.methods.rl.interfaces import (
@@ -33,7 +34,7 @@ from worldrl.methods.rl.interfaces import (
 from worldrl.methods.rl.method import Method
 from worldrl.methods.rl.records import StartRecords
 from worldrl.methods.rl.selection import everything
-from worldrl.methods.rl.starts import permuted, uniform
+from worldrl.methods.rl.starts import permuted
 from worldrl.world_models.video.flow_transformer import FlowTransformer
 
 
@@ -98,11 +99,11 @@ class VideoImagination:
         """Whether a denoising step is a decision that is learned from."""
         return layer.step in self.schedule.noisy
 
-    def trace(self, iteration: int, collected: Collected[Any]) -> Trace:
+    def trace(self, request: Request, collected: Collected[Any]) -> Trace:
         """Return prompts, learnable steps and the tree."""
         tree = collected.experience
         valid = torch.tensor([self.learnable(layer) for layer in tree.layers])
-        return Trace(iteration, tree.group, valid[:, None].expand(-1, len(tree.group)), tree=tree.layers)
+        return Trace(request.iteration, tree.group, valid[:, None].expand(-1, len(tree.group)), tree=tree.layers)
 
 
 def task_scale(task: AlignmentTask) -> AdvantageEstimator:

@@ -134,10 +134,10 @@ class CandidateVideos(VideoImagination):
             drawing.latent = torch.cat([drawing.latent, finished], dim=1)
         return drawing
 
-    def trace(self, iteration: int, collected: Collected[Drawing]) -> Trace:
+    def trace(self, request: Request, collected: Collected[Drawing]) -> Trace:
         """Return the prompts; pairs are chosen while the videos are drawn."""
         group = collected.experience.group
-        return Trace(iteration, group, torch.ones(1, len(group), dtype=torch.bool))
+        return Trace(request.iteration, group, torch.ones(1, len(group), dtype=torch.bool))
 
     def decisions(self, experience: Drawing, advantage: Tensor, weight: Tensor, logs: Logs) -> Pairs | None:
         """Collect the pairs; how whole videos compare has no part in them."""

@@ -46,7 +46,8 @@ class GrpoConfig:
     iterations: int = 60  # batches of imagined groups.
     checkpoint_every: int = 5  # iterations between checkpoints.
     groups: int = 16  # start states ``N`` per iteration.
-    group_size: int = 8  # rollouts ``G`` per start state.
+    # rollouts ``G`` per start state; 1 with an advantage that compares with the start's record.
+    group_size: int = 8
     learning_rate: float = 1e-4  # AdamW.
     weight_decay: float = 0.0  # AdamW.
     epochs: int = 1  # passes over each batch.
@@ -60,13 +61,16 @@ class GrpoConfig:
     keep_high: float = 0.9  # groups with a higher one, likewise.
     kl: float = 0.0  # β, weight of the KL to the starting policy; 0 switches it off.
     length_normalise: bool = True  # weigh each rollout, not each chunk, equally.
+    # give the rollouts of a group different instructions of the task, in turn; the group stays one (PS-GRPO).
+    paraphrased: bool = False
     parts: PartNames = field(default_factory=PartNames)  # other parts than GRPO's own, by name.
 
     def __post_init__(self) -> None:
         require_at_least_one(self, ("iterations", "checkpoint_every", "groups"), of="improvement.grpo")
-        if self.group_size < 2:
+        if self.group_size < 1 or (self.group_size == 1 and not self.parts.advantage):
             raise SettingError(
-                f"improvement.grpo.group_size must be at least 2, got {self.group_size}: a group of one has no signal"
+                f"improvement.grpo.group_size must be at least 2, got {self.group_size}: a group of one has no signal; or give 1 and "
+                "improvement.grpo.parts.advantage=against_record"
             )
         if not 0 <= self.keep_low < self.keep_high <= 1:
             raise SettingError(
@@ -87,11 +91,18 @@ class FilteredCloning:
     # rollouts. The rest are demonstrations.
     collected_share: float = 0.0
     collected_expert: bool = False  # whether the collecting expert's successes are among those: more demonstrations.
+    parts: PartNames = field(default_factory=PartNames)  # other parts than its own, by name; no loss and no control.
     # the improve step.
     cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(steps=1500, batch_size=96))
 
     def __post_init__(self) -> None:
         require_at_least_one(self, ("cycles", "rollouts", "rows", "group_size"), of="self_training")
+        for kind in ("loss", "control"):
+            if name := getattr(self.parts, kind):
+                raise SettingError(
+                    f"self_training.parts.{kind}={name}: self_training imitates, and its loss is the cross-entropy; leave it out or give "
+                    "improvement.algorithm=grpo"
+                )
         if self.rows % self.group_size:
             raise SettingError(f"self_training.group_size must divide rows {self.rows}, got {self.group_size}")
         if not 0 <= self.imagined_share + self.collected_share <= 1:

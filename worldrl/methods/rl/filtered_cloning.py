@@ -8,13 +8,13 @@
 Imitating one's own successes is a policy gradient taken to convergence: each rollout serves hundreds of gradient steps,
 which is what a small machine needs. The baseline is the mates' rate of success (leave one out, as in RLOO), so that
 what always succeeds anyway is not learned again. A success that is not trusted (``methods.rl.filtering``) counts less.
-Failures teach nothing; exploration (``policies.exploration``) sees to it that there are successes worth imitating.
+Other parts may choose starts, group sizes, advantages and weights; in any case failures teach nothing. Exploration (``policies.exploration``) sees to it that there are successes worth imitating.
 
 Shapes legend: ``B`` rollouts, ``M`` kept chunks, ``L`` control steps per chunk.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -25,12 +25,14 @@ from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.storage.log import MetricLog, Progress
 from worldrl.methods.imitation.behaviour_cloning import Source, clone
 from worldrl.methods.rl.advantages import leave_one_out
-from worldrl.methods.rl.config import FilteredCloning
+from worldrl.methods.rl.budgets import uniform
+from worldrl.methods.rl.config import FilteredCloning, Parts
 from worldrl.methods.rl.filtering import RolloutFilter
+from worldrl.methods.rl.groups import group_sum
 from worldrl.methods.rl.imagination import PolicyImagination
-from worldrl.methods.rl.interfaces import Request, Trace
+from worldrl.methods.rl.interfaces import Collected, Request, Trace
 from worldrl.methods.rl.selection import successes
-from worldrl.methods.rl.starts import balanced, uniform
+from worldrl.methods.rl.starts import balanced
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.samples import Samples
 from worldrl.policies.token.policy import TokenPolicy
@@ -48,10 +50,14 @@ class SelectedSamples:
     samples: Samples  # ``M`` chunks of imagined successes.
     weight: Tensor  # float32 ``[M]``, how much each counts.
     rate: float  # of imagined success.
+    # what became known of the starts: numbers of their records, successes and rollouts there; None: nothing was noted.
+    outcome: tuple[list[int], list[float], list[float]] | None = None
 
 
-def selected_samples(rollouts: ImaginedRollouts, policy: TokenPolicy, trust: Tensor | None = None) -> SelectedSamples:
-    """Keep successful chunks, weighed by 1 - their mates' rate of success and by ``trust [B]`` (None: all)."""
+def selected_samples(
+    rollouts: ImaginedRollouts, policy: TokenPolicy, trust: Tensor | None = None, weight: Tensor | None = None
+) -> SelectedSamples:
+    """Keep successful chunks, weighed by ``weight [T, B]`` (None: 1 - their mates' rate of success) and ``trust [B]``."""
     chunk, row = (rollouts.valid & rollouts.success).nonzero(as_tuple=True)
     rows = row.tolist()
     samples = Samples(
@@ -62,10 +68,19 @@ def selected_samples(rollouts: ImaginedRollouts, policy: TokenPolicy, trust: Ten
         task=tuple(rollouts.task[r] for r in rows),
         more={name: value[chunk, row] for name, value in rollouts.more.items()},
     )
-    success, trace = rollouts.success.float(), Trace(0, rollouts.group, rollouts.valid, rollouts.success)
-    weight = successes(leave_one_out(success, trace), success, trace, torch.Generator())
+    if weight is None:
+        trace = Trace(0, rollouts.group, rollouts.valid, rollouts.success)
+        weight = weight_of(trace, Parts(), torch.Generator())
     weight = weight * (1 if trust is None else trust)
-    return SelectedSamples(samples, weight[chunk, row], float(success.mean()))
+    return SelectedSamples(samples, weight[chunk, row], float(rollouts.success.float().mean()))
+
+
+def weight_of(trace: Trace, parts: Parts, generator: torch.Generator) -> Tensor:
+    """Say how much each chunk counts, ``[T, B]``, by the success of its rollout and of its mates."""
+    assert trace.wins is not None
+    success = trace.wins.float()
+    advantage = (parts.advantage or leave_one_out)(success, trace)
+    return (parts.selection or successes)(advantage, success, trace, generator)
 
 
 def self_train(
@@ -83,6 +98,7 @@ def self_train(
     log: MetricLog,
     series: str,
     judge: RolloutFilter | None = None,
+    parts: Parts | None = None,
 ) -> list[float]:
     """Improve ``policy`` in place by cloning its imagined successes; a killed training goes on bit for bit.
 
@@ -101,8 +117,9 @@ def self_train(
         with Progress(f"{series}: imagining", config.batches, unit="batches") as progress:
             for k in range(cycle * config.batches, (cycle + 1) * config.batches):
                 if not batches[k].exists():
-                    _log_and_save(_grow(source, policy, config, k), batches[k], log, series, k)
+                    _log_and_save(_grow(source, policy, config, parts or Parts(), k), batches[k], log, series, k)
                 select_successes.append(load_selected(batches[k]))
+                _learn(source, select_successes[-1])
                 progress.advance(note=f"imagined success {select_successes[-1].rate:.2f}")
         clone(
             policy,
@@ -117,11 +134,26 @@ def self_train(
     return [batch.rate for batch in select_successes]
 
 
-def _grow(source: PolicyImagination, policy: TokenPolicy, config: FilteredCloning, number: int) -> SelectedSamples:
-    starts = balanced(source.records, config.rows // config.group_size, source.stream(number, "starts"))
-    request = Request.make(number, starts, uniform(source.records, starts, config.rows))
+def _grow(
+    source: PolicyImagination, policy: TokenPolicy, config: FilteredCloning, parts: Parts, number: int
+) -> SelectedSamples:
+    draw, count = parts.starts or balanced, config.rows // config.group_size
+    starts = draw(source.records, count, source.stream(number, "starts"))
+    request = Request.make(number, starts, (parts.budget or uniform)(source.records, starts, config.rows))
     judged = source.imagine(request)
-    return selected_samples(judged.rollouts, policy, judged.trust)
+    rollouts = judged.rollouts
+    trace = replace(source.trace(request, Collected(judged, source.score(judged))), wins=rollouts.success)
+    weight = weight_of(trace, parts, source.stream(number, "trained"))
+    wins = group_sum(rollouts.success.double(), rollouts.group)
+    outcome = (starts.tolist(), wins.tolist(), rollouts.group.bincount().double().tolist())
+    return replace(selected_samples(rollouts, policy, judged.trust, weight), outcome=outcome)
+
+
+def _learn(source: PolicyImagination, batch: SelectedSamples) -> None:
+    """Count a batch's successes and failures by start; read from its folder, so that a killed training knows as much."""
+    if batch.outcome is not None:
+        starts, wins, count = batch.outcome
+        source.records.learn(torch.tensor(starts), torch.tensor(wins), torch.tensor(count))
 
 
 def _log_and_save(batch: SelectedSamples, folder: Path, log: MetricLog, series: str, number: int) -> None:
@@ -156,6 +188,7 @@ def save_selected(folder: Path, batch: SelectedSamples) -> None:
     own = {"image": samples.image, "command": samples.command, "chunk": samples.chunk, "weight": batch.weight}
     tensors = {**own, **{MORE + name: value for name, value in samples.more.items()}}
     config = {"instruction": list(samples.instruction), "task": list(samples.task), "imagined_success": batch.rate}
+    config |= {} if batch.outcome is None else {"outcome": batch.outcome}
     write_artefact(folder, kind=KIND, config=config, tensors={k: v.contiguous() for k, v in tensors.items()})
 
 
@@ -166,4 +199,5 @@ def load_selected(folder: Path) -> SelectedSamples:
     weight = tensors.pop("weight")
     more = {name.removeprefix(MORE): tensors.pop(name) for name in list(tensors) if name.startswith(MORE)}
     samples = Samples(**tensors, more=more, instruction=tuple(config["instruction"]), task=tuple(config["task"]))
-    return SelectedSamples(samples, weight, float(config["imagined_success"]))
+    outcome = tuple(config["outcome"]) if "outcome" in config else None
+    return SelectedSamples(samples, weight, float(config["imagined_success"]), outcome)

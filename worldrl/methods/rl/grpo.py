@@ -12,8 +12,8 @@ Shapes legend: ``B`` rollouts, ``T`` chunks, ``M`` kept chunks, ``L`` control st
 """
 
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,21 +21,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import TrainablePolicy
 from worldrl.core.storage.log import MetricLog
-from worldrl.core.types import Likelihood
+from worldrl.core.types import Likelihood, PolicyObs
 from worldrl.methods.rl.advantages import as_given, group_advantage, group_std
+from worldrl.methods.rl.budgets import uniform
 from worldrl.methods.rl.config import GrpoConfig, Parts
 from worldrl.methods.rl.control import Unchecked
 from worldrl.methods.rl.filtering import RolloutFilter
 from worldrl.methods.rl.imagination import PolicyChunks, PolicyImagination
-from worldrl.methods.rl.interfaces import Evaluated
+from worldrl.methods.rl.interfaces import AVERAGE, BEGINNING, DEMONSTRATIONS, SUCCESS, Evaluated, Request, needs_of
 from worldrl.methods.rl.loop import Learner, train
 from worldrl.methods.rl.losses import clipped
 from worldrl.methods.rl.method import Method, fitted
+from worldrl.methods.rl.proximal import EWMA_DECAY, Follower
 from worldrl.methods.rl.selection import informative
-from worldrl.methods.rl.starts import balanced, uniform
+from worldrl.methods.rl.starts import balanced
 from worldrl.policies.exploration import Exploration
+from worldrl.policies.samples import Samples
+from worldrl.policies.token.policy import TokenPolicy
+from worldrl.policies.token.tokens import encode
 from worldrl.rewards.mixing import mean_of_terms
 from worldrl.rollout.imagined.env import WorldModelVecEnv
 
@@ -70,6 +76,8 @@ class TokenLogProb:
     policy: TrainablePolicy  # with gradient.
     temperature: float  # at which the rollouts were sampled.
     reference: TrainablePolicy | None = None  # the policy of the KL term; None: there is none.
+    proximal: Follower | None = None  # for losses that need one; None: the loss needs none.
+    shown: Samples | None = None  # demonstrations beside the decisions, for losses that need them; None: none.
 
     def __call__(self, decisions: PolicyChunks, generator: torch.Generator) -> Evaluated:
         """Show chunks to the policy again, and to the reference."""
@@ -77,15 +85,40 @@ class TokenLogProb:
         token, logp, advantage, weight = (
             value.to(device) for value in (decisions.token, decisions.logp, decisions.advantage, decisions.weight)
         )
+        near = self.proximal and self.proximal.likelihood(decisions.obs, token, temperature=self.temperature).logp
         own = self.policy.likelihood(decisions.obs, token, temperature=self.temperature)
+        found = Evaluated(own.logp, logp, advantage, weight, proximal=near)
+        if self.shown is not None:
+            found = self._beside(found, self.shown, generator)
 
         def away(reference: TrainablePolicy) -> Tensor:
             with torch.no_grad():
                 target = reference.likelihood(decisions.obs, token, temperature=self.temperature)
             return reference_kl(own, target).mean()
 
-        asked = None if self.reference is None else partial(away, self.reference)
-        return Evaluated(own.logp, logp, advantage, weight, asked)
+        return replace(found, away=None if self.reference is None else partial(away, self.reference))
+
+    def _beside(self, found: Evaluated, samples: Samples, generator: torch.Generator) -> Evaluated:
+        """Append demonstrations, a quarter as many as there are decisions, of advantage 1."""
+        assert isinstance(self.policy, TokenPolicy)
+        assert self.proximal is not None
+        assert found.proximal is not None
+        count = max(1, len(found.weight) // 4)
+        drawn = samples.select(torch.randint(len(samples), (count,), generator=generator))
+        obs = PolicyObs(drawn.image, drawn.command, drawn.instruction, drawn.more)
+        low, high = self.policy.action_low, self.policy.action_high
+        token = encode(drawn.chunk.to(low.device), low, high, self.policy.config.bins)
+        near = self.proximal.likelihood(obs, token, temperature=self.temperature).logp
+        now = self.policy.likelihood(obs, token, temperature=self.temperature).logp
+        one = torch.ones(count).to(found.weight)
+        return Evaluated(
+            torch.cat([found.now, now]),
+            torch.cat([found.before, near]),
+            torch.cat([found.advantage, one]),
+            torch.cat([found.weight, one]),
+            external=torch.arange(len(found.weight) + count, device=one.device) >= len(found.weight),
+            proximal=torch.cat([found.proximal, near]),
+        )
 
 
 def summed_advantages(terms: Tensor, group: Tensor, *, weights: Sequence[float]) -> Tensor:
@@ -101,10 +134,24 @@ def grpo(
     *,
     reference: TrainablePolicy | None = None,
     parts: Parts | None = None,
+    demonstrations: Samples | None = None,
 ) -> Method:
-    """Make GRPO of its parts."""
+    """Make GRPO of its parts; SettingError where the loss needs demonstrations, and there are none for this policy."""
     parts, options = parts or Parts(), vars(config)
+    shown = demonstrations if DEMONSTRATIONS in needs_of(parts.loss) else None
+    if DEMONSTRATIONS in needs_of(parts.loss) and (not shown or not isinstance(policy, TokenPolicy)):
+        raise SettingError(
+            f"improvement.grpo.parts.loss needs {DEMONSTRATIONS}, which a token policy has alone; leave it out or give a token policy"
+        )
     term = 0.0 if source.judge is None else source.judge.term_weight
+    proximal = follower(policy, parts)
+    control = fitted(
+        parts.control or Unchecked,
+        policy=policy,
+        paired=partial(paired_successes, source, config.groups, config.group_size),
+        follow=proximal and proximal.renew,
+    )()
+    kept = {"starts": source.records if keeps_records(parts) else None, "proximal": proximal, "control": control}
     return Method(
         source=source,
         prompts=config.groups,
@@ -114,15 +161,37 @@ def grpo(
         selection=fitted(parts.selection or informative, **options),
         starts=parts.starts or balanced,
         budget=parts.budget or uniform,
-        log_prob=TokenLogProb(policy, source.exploration.temperature, reference if config.kl > 0 else None),
+        log_prob=TokenLogProb(
+            policy, source.exploration.temperature, reference if config.kl > 0 else None, proximal, shown
+        ),
         loss=fitted(parts.loss or clipped, **options),
-        control=(parts.control or Unchecked)(),
+        control=control,
         prefix="grpo",
         kl=config.kl,
         epochs=config.epochs,
         minibatch=config.minibatch,
-        modules={"starts": source.records} if parts.starts or parts.budget else {},
+        modules={name: part for name, part in kept.items() if hasattr(part, "state_dict")},
     )
+
+
+def keeps_records(parts: Parts) -> bool:
+    """Whether a checkpoint must hold what became known of the starts."""
+    return bool(parts.starts or parts.budget or SUCCESS in needs_of(parts.advantage))
+
+
+def follower(policy: TrainablePolicy, parts: Parts) -> Follower | None:
+    """Make the proximal policy that the loss needs; None where it needs none."""
+    wanted = needs_of(parts.loss)
+    if AVERAGE not in wanted and BEGINNING not in wanted:
+        return None
+    return Follower(policy, EWMA_DECAY if AVERAGE in wanted else None)
+
+
+def paired_successes(source: PolicyImagination, groups: int, group_size: int) -> Tensor:
+    """Which of the paired rollouts succeed, ``[B]``: the same starts and noise at every call."""
+    test = replace(source, imagining="verify", judge=None)
+    starts = balanced(test.records, groups, test.stream(0, "starts"))
+    return test.imagine(Request.make(0, starts, torch.full((groups,), group_size))).rollouts.success
 
 
 def train_grpo(
@@ -138,19 +207,24 @@ def train_grpo(
     series: str,
     judge: RolloutFilter | None = None,
     parts: Parts | None = None,
+    paraphrases: Mapping[str, Sequence[str]] | None = None,
+    demonstrations: Samples | None = None,
 ) -> Sequence[float]:
     """Improve ``policy`` in place: GRPO on imagined groups.
 
     Equation: J = mean_i 1/T_i Σ_t mean_k min(ρ A, clip(ρ, 1 - ε_low, 1 + ε_high) A) - β KL
-    Paper: GRPO (2402.03300), DAPO (2503.14476), WoVR
+    Paper: GRPO (2402.03300), DAPO (2503.14476), WoVR; PS-GRPO's groups over paraphrases where ``paraphrased``
 
     ``env`` has ``groups × group_size`` rows; ``judge=None`` believes every rollout.
     """
-    source = PolicyImagination(env, policy, exploration, p_keyframe, seed, judge, config.length_normalise)
+    sentences = (paraphrases or {}) if config.paraphrased else {}
+    source = PolicyImagination(
+        env, policy, exploration, p_keyframe, seed, judge, config.length_normalise, sentences=sentences
+    )
     reference = copy.deepcopy(policy).eval() if config.kl > 0 else None
     policy.eval()
     learner = policy_learner(policy, config)
-    method = grpo(source, policy, config, reference=reference, parts=parts)
+    method = grpo(source, policy, config, reference=reference, parts=parts, demonstrations=demonstrations)
     return train(learner, method, folder=folder, log=log, series=series)
 
 

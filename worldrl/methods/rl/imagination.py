@@ -3,7 +3,8 @@
 Shapes legend: ``B`` rollouts, ``N`` groups, ``T`` chunks, ``M`` kept chunks, ``L`` control steps per chunk, ``A`` numbers of an action.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from worldrl.core.interfaces import Logs, Policy
 from worldrl.core.rng import stream, stream_seed
-from worldrl.core.types import PolicyObs
+from worldrl.core.types import PolicyObs, ResetRecord
 from worldrl.methods.rl.groups import group_sum
 from worldrl.methods.rl.interfaces import Collected, Request, Trace
 from worldrl.methods.rl.records import StartRecords
@@ -66,6 +67,13 @@ def imagine_batch(
     return imagine_rollouts(env, policy, starts, group_size=group_size, seed=seed, exploration=exploration)
 
 
+def held(value: Tensor, valid: Tensor) -> Tensor:
+    """Hold ``value`` ``[T, B]`` at each rollout's last valid decision from there on."""
+    last = valid.sum(dim=0).clamp_min(1) - 1
+    time = torch.arange(len(value))[:, None].minimum(last[None])
+    return value.gather(0, time)
+
+
 @dataclass(frozen=True)
 class PolicyChunks:
     """Kept chunks of a batch of rollouts."""
@@ -99,6 +107,8 @@ class PolicyImagination:
     length_normalise: bool = True  # weigh each rollout, not each chunk, equally.
     imagining: str = "improve"  # name of the random streams of starts and rollouts.
     judging: str = "judge"  # name of the judge's.
+    # task to sentences that the rollouts of a group are told in turn; a task without any keeps its own.
+    sentences: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
     @cached_property
     def records(self) -> StartRecords:
@@ -112,18 +122,28 @@ class PolicyImagination:
 
     def imagine(self, request: Request) -> FilterResult:
         """Let the policy act from every start, and judge the rollouts."""
-        k, store = request.iteration, self.env.store
+        k = request.iteration
         rollouts = imagine_rollouts(
             self.env,
             self.policy,
-            [store.records[number] for number in request.starts.tolist()],
-            group_size=request.group.bincount(minlength=len(request.starts)).tolist(),
+            self._told(request),
+            group_size=1,
             seed=stream_seed(self.seed, self.imagining, k),
             exploration=self.exploration,
         )
+        rollouts = replace(rollouts, group=request.group)
         if self.judge is None:
             return FilterResult(rollouts)
         return self.judge.judge(self.env, rollouts, seed=stream_seed(self.seed, self.judging, k))
+
+    def _told(self, request: Request) -> list[ResetRecord]:
+        """Start record of each row, with the sentence that the row is told."""
+        records = [self.env.store.records[number] for number in request.starts[request.group].tolist()]
+        if not self.sentences:
+            return records
+        choices = [self.sentences.get(record.task) or [record.instruction] for record in records]
+        told = [own[mate % len(own)] for own, mate in zip(choices, request.mate.tolist(), strict=True)]
+        return [replace(record, instruction=sentence) for record, sentence in zip(records, told, strict=True)]
 
     def score(self, experience: FilterResult) -> Tensor:
         """Return success times trust, and the agreement beside it where it is a reward: ``[B, 1]`` or ``[B, 2]``."""
@@ -147,10 +167,21 @@ class PolicyImagination:
         wins = group_sum(rollouts.success.double(), rollouts.group)
         self.records.learn(starts, wins, rollouts.group.bincount().double())
 
-    def trace(self, iteration: int, collected: Collected[FilterResult]) -> Trace:
-        """Return groups, chunks up to the first success, and which rollouts have a reward for success."""
+    def trace(self, request: Request, collected: Collected[FilterResult]) -> Trace:
+        """Return groups, chunks up to the first success, which rollouts have a reward for success, and what is known of each chunk."""
         rollouts = collected.experience.rollouts
-        return Trace(iteration, rollouts.group, rollouts.valid, wins=collected.terms[:, 0] > 0)
+        alpha, beta = self.records.posterior(request.starts[rollouts.group])
+        end, shown = rollouts.end, rollouts.probability
+        return Trace(
+            request.iteration,
+            rollouts.group,
+            rollouts.valid,
+            wins=collected.terms[:, 0] > 0,
+            probability=None if shown is None else held(shown[..., -1], rollouts.valid),
+            surprise=-rollouts.logp.mean(dim=(2, 3)),
+            foretold=(alpha / (alpha + beta)).float(),
+            images=None if end is None else lambda: torch.cat([rollouts.image, end.image[None]]),
+        )
 
     def decisions(self, experience: FilterResult, advantage: Tensor, weight: Tensor, logs: Logs) -> PolicyChunks:
         """Collect the chunks that count."""

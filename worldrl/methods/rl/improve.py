@@ -110,8 +110,8 @@ def improve(
 ) -> Sequence[float]:
     """Improve ``policy`` in place; a killed improvement goes on bit for bit. Returns imagined success rates by batch.
 
-    ``env`` has ``config.rows`` rows; demonstrations, real successes that were ``collected`` and paraphrases serve
-    self-training, ``parts`` replace GRPO's own.
+    ``env`` has ``config.rows`` rows; real successes that were ``collected`` serve self-training, demonstrations
+    also a loss of GRPO that needs them, ``parts`` replace the algorithm's own.
     """
     common = {
         "exploration": config.exploration,
@@ -121,12 +121,14 @@ def improve(
         "log": log,
         "series": series,
         "judge": judge,
+        "parts": parts,
+        "paraphrases": paraphrases,
     }
     train = named(ALGORITHMS[config.algorithm])
     if config.algorithm == "grpo":
-        return train(policy, env, config.grpo, parts=parts, **common)
+        return train(policy, env, config.grpo, demonstrations=demonstrations, **common)
     if not isinstance(policy, TokenPolicy):
         raise SettingError(
             f"improvement.algorithm: self_training imitates tokens, which {type(policy).__name__} has none of; use grpo"
         )
-    return train(policy, env, demonstrations, collected, config.self_training, paraphrases=paraphrases, **common)
+    return train(policy, env, demonstrations, collected, config.self_training, **common)

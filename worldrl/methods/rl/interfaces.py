@@ -7,7 +7,8 @@ One iteration of :class:`~worldrl.methods.rl.method.Method`::
     kept decisions ─ LogProb ─► Evaluated ─ PolicyLoss ─► gradient step, scaled by the UpdateController
 
 Implementations are chosen by name (``worldrl.registry``); other packages add theirs by entry points
-(``worldrl.<kind>``).
+(``worldrl.<kind>``). A part says what it needs by a decorator, ``@needs(MATES)``; parts that say nothing fit everywhere. A
+command that lacks it refuses the part before it starts (``worldrl.recipes.rl_parts``).
 
 Shapes legend: ``B`` rollouts or videos, ``N`` groups (one start each, of any size), ``T`` decisions of a rollout in
 time (a policy's chunks, a video's denoising steps), ``K`` reward terms, ``M`` kept decisions, ``S`` start records.
@@ -20,10 +21,13 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
+from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs
 from worldrl.methods.rl.records import StartRecords
 
 E = TypeVar("E")
+P = TypeVar("P", bound=Callable[..., Any])
+T = TypeVar("T")
 E_contra = TypeVar("E_contra", contravariant=True)
 D_contra = TypeVar("D_contra", contravariant=True)
 
@@ -87,6 +91,14 @@ class Trace:
     tree: Sequence[Node] | None = None
     # values ``[W]`` and groups ``[W]`` of more rollouts that statistics are taken from; None: from these.
     explored: tuple[Tensor, Tensor] | None = None
+    # success probability after each decision, float32 ``[T, B]``, that of the last one from there on; None: not known.
+    probability: Tensor | None = None
+    # mean -log π of each decision's tokens when it was drawn, float32 ``[T, B]``; None: not known.
+    surprise: Tensor | None = None
+    # rate of success ``[B]`` that the record of each rollout's start foretold; None where there is none.
+    foretold: Tensor | None = None
+    # gives the images before each decision and after the last one, uint8 ``[T + 1, B, Y, X, 3]``; None: not kept.
+    images: Callable[[], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +122,10 @@ class Evaluated:
     # computes the KL divergence to the starting weights, with gradient; None where it has no weight.
     away: Callable[[], Tensor] | None = None
     target: Tensor | None = None  # what predictions are compared with ``[M, ...]``; None for log-probabilities.
+    # bool ``[M]``, which decisions are demonstrations, of advantage 1; None: there are none.
+    external: Tensor | None = None
+    # log-probabilities under the proximal policy, without gradient; None: there is none.
+    proximal: Tensor | None = None
 
 
 class Decisions(Protocol):
@@ -206,8 +222,8 @@ class UpdateController(Protocol):
         """Return the factor on the learning rate of the step whose numbers ``logs`` holds by plain names; 0 leaves it out."""
         ...
 
-    def after(self, iteration: int) -> None:
-        """Follow once an iteration's steps are taken."""
+    def after(self, iteration: int) -> Logs:
+        """Follow once an iteration's steps are taken; return numbers for the log by plain names."""
         ...
 
 
@@ -236,10 +252,53 @@ class Imagination(RewardTransform[E], Protocol[E]):
         """Keep what the rows from starts ``[N]`` tell of them."""
         ...
 
-    def trace(self, iteration: int, collected: Collected[E], /) -> Trace:
+    def trace(self, request: Request, collected: Collected[E], /) -> Trace:
         """Return what estimators and selectors see; its ``explored`` is filled in once the terms are mixed."""
         ...
 
     def decisions(self, experience: E, advantage: Tensor, weight: Tensor, logs: Logs, /) -> Any:
         """Collect the decisions whose weight ``[T, B]`` is above 0; None or an empty one where there is none."""
         ...
+
+
+# --- what a part needs of the method that it is put into ---------------------------------------------------------------
+
+MATES, SUCCESS, PROBABILITY, SURPRISE, IMAGES, TREE, AVERAGE, BEGINNING, POLICY, DEMONSTRATIONS = (
+    "several rollouts of one start",
+    "rollouts that succeed or fail",
+    "the success probability after each decision",
+    "the log-probability of each decision",
+    "the images before and after each decision",
+    "rollouts that share their beginnings",
+    "an average of the policy's weights",
+    "the policy's weights of the iteration's beginning",
+    "a policy that acts in imagination",
+    "demonstrations in each gradient step",
+)
+
+
+def needs(*what: str) -> Callable[[P], P]:
+    """Note what a part needs."""
+
+    def note(part: P) -> P:
+        part.needs = what  # type: ignore[attr-defined]
+        return part
+
+    return note
+
+
+def needs_of(part: Any) -> tuple[str, ...]:
+    """Return what a part needs; nothing where it does not say."""
+    return getattr(part, "needs", ())
+
+
+def lacking(part: Any, lacks: Mapping[str, str]) -> list[str]:
+    """Return those of a part's needs that a method lacks."""
+    return [need for need in needs_of(part) if need in lacks]
+
+
+def given(value: T | None, need: str, part: str) -> T:
+    """Return what a trace holds; SettingError where it does not."""
+    if value is None:
+        raise SettingError(f"parts: {part} needs {need}, and these rollouts have none; leave it out")
+    return value

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs, Stateful
+from worldrl.methods.rl.budgets import uniform
 from worldrl.methods.rl.control import Unchecked
 from worldrl.methods.rl.interfaces import (
     AdvantageEstimator,
@@ -28,7 +29,6 @@ from worldrl.methods.rl.interfaces import (
     Trace,
     UpdateController,
 )
-from worldrl.methods.rl.starts import uniform
 
 P = TypeVar("P", bound=Callable[..., Any])
 
@@ -79,9 +79,10 @@ class Method:
         """Imagine and judge, then yield one loss per gradient step, computed with the weights of that moment."""
         request = self.request(iteration)
         collected = self.schedule(self.source, request, self.mix, logs)
+        decisions = self.decided(request, collected, logs)  # first: what is foretold of a start knows no outcome yet
         self.source.learned(request.starts, collected)
-        yield from self.descend(self.decided(iteration, collected, logs), iteration, logs)
-        self.control.after(iteration)
+        yield from self.descend(decisions, iteration, logs)
+        logs.update({f"{self.prefix}/{name}": value for name, value in self.control.after(iteration).items()})
 
     def request(self, iteration: int) -> Request:
         """Draw the iteration's starts and share its rows out among them."""
@@ -95,9 +96,9 @@ class Method:
             )
         return Request.make(iteration, starts, sizes)
 
-    def decided(self, iteration: int, collected: Collected[Any], logs: Logs) -> Decisions | None:
+    def decided(self, request: Request, collected: Collected[Any], logs: Logs) -> Decisions | None:
         """Value the rollouts and keep the decisions that are learned from."""
-        trace = self.source.trace(iteration, collected)
+        trace = self.source.trace(request, collected)
         if collected.explored is None:
             value = self.mix(collected.terms, trace.group)
         else:  # mixed together, so that both are on one scale
@@ -108,7 +109,7 @@ class Method:
         advantage = _shaped("advantage", self.advantage(value, trace), trace)
         if self.advantage_clip is not None:
             advantage = advantage.clamp(-self.advantage_clip, self.advantage_clip)
-        weight = self.selection(advantage, value, trace, self.source.stream(iteration, "trained"))
+        weight = self.selection(advantage, value, trace, self.source.stream(request.iteration, "trained"))
         kept = _shaped("selection", weight, trace) * trace.valid
         return self.source.decisions(collected.experience, advantage, kept, logs)
 

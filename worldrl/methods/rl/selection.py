@@ -1,10 +1,12 @@
 """Sample selectors: which decisions are learned from. Each maps advantages ``[T, B]`` to weights ``[T, B]``; 0 leaves out."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from worldrl.methods.rl.groups import group_mean, group_range, group_sum
-from worldrl.methods.rl.interfaces import Trace
+from worldrl.methods.rl.interfaces import PROBABILITY, SURPRISE, Trace, given, needs
 
 LEAST = 1e-6  # advantages that lie closer together are equal
 
@@ -114,3 +116,45 @@ def successes(advantage: Tensor, value: Tensor, trace: Trace, generator: torch.G
     Paper: ReST (2308.08998), with RLOO's baseline
     """
     return advantage.clamp_min(0) * (value > 0)
+
+
+@needs(PROBABILITY)
+def advancing(
+    advantage: Tensor, value: Tensor, trace: Trace, generator: torch.Generator, *, largest_loss: float = 0.0
+) -> Tensor:
+    """Imitate the steps of successes that brought success nearer, or at least no farther away.
+
+    Equation: w_t = max(A_t, 0) where R > 0 and Φ_t - Φ_{t-1} >= -ε, Φ the success probability, ε = 0
+    Paper: WebSTAR's step filter (2512.10962), with the success head in place of a language model that grades steps
+    """
+    potential = given(trace.probability, PROBABILITY, "advancing")
+    gain = potential.diff(dim=0, prepend=torch.zeros_like(potential[:1]))
+    return successes(advantage, value, trace, generator) * (gain >= -largest_loss)
+
+
+@needs(SURPRISE)
+def two_levels(
+    advantage: Tensor,
+    value: Tensor,
+    trace: Trace,
+    generator: torch.Generator,
+    *,
+    extremes_share: float = 0.5,
+    trained_share: float = 0.6,
+) -> Tensor:
+    """Keep the rollouts whose advantages vary most over the whole batch, and of these the decisions that matter most.
+
+    Equation: rows = argmax over subsets of n of Var(A); of their decisions those with the largest |A_t| H_t, H_t = -log π
+    Paper: D3S (2509.22115), without its schedule, and with one draw in place of the entropy
+    """
+    surprise = given(trace.surprise, SURPRISE, "two_levels").to(advantage)
+    gain = (advantage * trace.valid).sum(dim=0) / trace.valid.sum(dim=0).clamp_min(1)
+    rows = largest_variance(
+        advantage, gain, replace(trace, group=torch.zeros_like(trace.group)), generator, extremes_share=extremes_share
+    )
+    score = torch.where((rows > 0) & trace.valid, advantage.abs() * surprise.clamp_min(0), -1)
+    count = max(1, round(trained_share * int((score >= 0).sum())))
+    chosen = score.flatten().argsort(descending=True, stable=True)[:count]
+    keep = torch.zeros(score.numel())
+    keep[chosen[score.flatten()[chosen] >= 0]] = 1
+    return keep.view(score.shape)

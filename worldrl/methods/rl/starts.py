@@ -1,4 +1,4 @@
-"""Start samplers, and allocators of an iteration's rollouts among the starts.
+"""Start samplers: where an iteration's rollouts begin.
 
 Shapes legend: ``S`` start records, ``N`` of them in an iteration.
 """
@@ -6,8 +6,8 @@ Shapes legend: ``S`` start records, ``N`` of them in an iteration.
 import torch
 from torch import Tensor
 
-from worldrl.core.errors import SettingError
 from worldrl.core.rng import numpy_stream
+from worldrl.methods.rl.interfaces import SUCCESS, needs
 from worldrl.methods.rl.records import StartRecords
 from worldrl.rollout.imagined.reset_store import balanced_starts
 
@@ -32,11 +32,12 @@ def permuted(records: StartRecords, count: int, generator: torch.Generator) -> T
     return torch.cat(rounds)[:count]
 
 
+@needs(SUCCESS)
 def mopps(records: StartRecords, count: int, generator: torch.Generator) -> Tensor:
     """Draw a rate of success for each start from its posterior, and take the starts nearest to one half.
 
     Equation: p ~ Beta(1 + wins, 1 + losses); the N least (p - 1/2)²
-    Paper: MoPPS (2507.04632)
+    Paper: MoPPS (2507.04632); VADE (2511.18902), whose p (1 - p) orders the draws alike, without its decay of unvisited starts
     """
     alpha, beta = records.posterior(torch.arange(len(records.task)))
     rate = _beta(alpha, beta, generator)
@@ -49,35 +50,41 @@ def _beta(alpha: Tensor, beta: Tensor, generator: torch.Generator) -> Tensor:
     return torch.from_numpy(numpy_stream(seed, "beta").beta(alpha.numpy(), beta.numpy()))
 
 
-# --- how many rollouts each gets ---------------------------------------------------------------------------------------
+@needs(SUCCESS)
+def hardest(records: StartRecords, count: int, generator: torch.Generator, *, hard_share: float = 0.25) -> Tensor:
+    """Draw from the quarter of the starts that succeed least often.
 
-
-def uniform(records: StartRecords, starts: Tensor, budget: int) -> Tensor:
-    """As many from each start.
-
-    Equation: G_i = budget / N
-    Paper: none
+    Equation: uniform among the S / 4 starts with the least (1 + wins) / (2 + wins + losses)
+    Paper: DRIVE's hard-focus stage (2511.06307), with the share ours; its stage has large groups, too
     """
-    if budget % len(starts):
-        raise SettingError(f"{budget} rollouts cannot be shared out alike among {len(starts)} starts")
-    return torch.full((len(starts),), budget // len(starts))
+    alpha, beta = records.posterior(torch.arange(len(records.task)))
+    kept = (alpha / (alpha + beta)).argsort(stable=True)[: max(1, round(hard_share * len(alpha)))]
+    return kept[torch.randint(len(kept), (count,), generator=generator)]
 
 
-def root_variance(records: StartRecords, starts: Tensor, budget: int) -> Tensor:
-    """More from starts whose outcome is less certain, at least two from each.
+@needs(SUCCESS)
+def difficulty_bins(
+    records: StartRecords,
+    count: int,
+    generator: torch.Generator,
+    *,
+    bins: int = 10,
+    sharpness: float = 2.0,
+    uniform_share: float = 0.1,
+) -> Tensor:
+    """Draw a bin of difficulty, harder ones more often, then a start of it.
 
-    Equation: G_i = 2 + (budget - 2 N) sqrt(p_i (1 - p_i)) / sum, with p_i the posterior mean of success
-    Paper: GDRO-Rollout's variance-optimal share (2601.19280)
+    Equation: q_b = (1 - γ) exp(η S_b) / Σ + γ / B, S_b = mean failure rate of the bin; B = 10, η = 2, γ = 0.1
+    Paper: GDRO-Prompt (2601.19280), with each start's posterior in place of its running pass@8 and running scores
+
+    Empty bins are left out. The paper's weight on the advantages is not there.
     """
-    rest = budget - 2 * len(starts)
-    if rest < 0:
-        raise SettingError(
-            f"parts.budget=root_variance needs two rollouts of each of {len(starts)} starts, got {budget}"
-        )
-    alpha, beta = records.posterior(starts)
-    share = (alpha * beta).sqrt() / (alpha + beta)
-    wanted = rest * share / share.sum()
-    whole = wanted.floor().long()
-    order = (wanted - whole).argsort(descending=True, stable=True)
-    whole[order[: rest - int(whole.sum())]] += 1
-    return 2 + whole
+    alpha, beta = records.posterior(torch.arange(len(records.task)))
+    rate = alpha / (alpha + beta)
+    place = (rate * bins).long().clamp_max(bins - 1)
+    number, place = place.unique(return_inverse=True)
+    score = torch.stack([1 - rate[place == b].mean() for b in range(len(number))])
+    chance = (1 - uniform_share) * (sharpness * score).softmax(dim=0) + uniform_share / len(number)
+    drawn = chance.multinomial(count, replacement=True, generator=generator)
+    members = [(place == b).nonzero()[:, 0] for b in range(len(number))]
+    return torch.stack([members[b][torch.randint(len(members[b]), (), generator=generator)] for b in drawn.tolist()])

@@ -61,14 +61,14 @@ def imagine_rollouts(
     policy: Policy,
     starts: Sequence[ResetRecord],
     *,
-    group_size: int | Sequence[int],
+    group_size: int,
     seed: int,
     exploration: Exploration,
 ) -> ImaginedRollouts:
     """Act with the policy in imagination until every row succeeded or reached its horizon.
 
     ``env`` has a row for each rollout, autoreset off, and the observations that the policy wants. ``starts`` holds one
-    start state per group, ``group_size`` the rollouts per start, or of each one. ``seed`` is the root of this batch's
+    start state per group, ``group_size`` the rollouts per start. ``seed`` is the root of this batch's
     draws of the policy and the model. Raises SettingError (the policy observes what the environment does not show).
     """
     require_named(policy.more, env.world_model.more)
@@ -77,9 +77,8 @@ def imagine_rollouts(
             f"the policy observes {policy.n_obs_steps} control steps, and the environment keeps {env.n_obs_steps}; make it with "
             f"n_obs_steps={policy.n_obs_steps}"
         )
-    sizes = [group_size] * len(starts) if isinstance(group_size, int) else group_size
-    records = [record for record, size in zip(starts, sizes, strict=True) for _ in range(size)]
-    group = torch.arange(len(starts)).repeat_interleave(torch.tensor(sizes))
+    records = [record for record in starts for _ in range(group_size)]
+    group = torch.arange(len(starts)).repeat_interleave(group_size)
     env.reset(seed=seed, options={"records": records})
     running = np.ones(env.num_envs, bool)
     success = np.zeros(env.num_envs, bool)
