@@ -36,6 +36,10 @@ class World(Protocol):
         """The task's predicates."""
         ...
 
+    def holds(self, goal: list[str]) -> bool:
+        """Whether one of the predicates holds."""
+        ...
+
     @property
     def fixtures(self) -> list[str]:
         """Names of what stands still: cabinets, stoves, racks."""
@@ -149,6 +153,7 @@ class PickAndPlace:
         self._side, self._aside = chosen if side is None else side, aside
         self._start = world.position(self._object)
         self._leg, self._age = 0, 0
+        self.over = False  # whether the hand has let go and left
         self._anchor = self._hand(world)
 
     def _hand(self, world: World) -> NDArray[np.float64]:
@@ -185,7 +190,9 @@ class PickAndPlace:
         leg = PLAN[self._leg]
         error = self.target(leg.phase, world) - self._hand(world)
         reached = float(np.linalg.norm(error)) < leg.reached_m and self._age >= leg.least
-        if (reached or self._age >= leg.most) and self._leg < len(PLAN) - 1:
+        ended = reached or self._age >= leg.most
+        self.over = ended and self._leg == len(PLAN) - 1
+        if ended and not self.over:
             self._leg, self._age, self._anchor = self._leg + 1, 0, self._hand(world)
             leg = PLAN[self._leg]
             error = self.target(leg.phase, world) - self._hand(world)

