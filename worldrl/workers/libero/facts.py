@@ -73,39 +73,19 @@ SUITES = {
     "libero_90": SuiteFacts(90, 400, properties=True),
 }
 UNSCRIPTED: Mapping[str, tuple[str, ...]] = {
-    "libero_10": (
-        "KITCHEN_SCENE3_turn_on_the_stove_and_put_the_moka_pot_on_it",
-        "KITCHEN_SCENE4_put_the_black_bowl_in_the_bottom_drawer_of_the_cabinet_and_close_it",
-        "KITCHEN_SCENE6_put_the_yellow_and_white_mug_in_the_microwave_and_close_it",
-        "KITCHEN_SCENE8_put_both_moka_pots_on_the_stove",
-        "LIVING_ROOM_SCENE1_put_both_the_alphabet_soup_and_the_cream_cheese_box_in_the_basket",
-        "LIVING_ROOM_SCENE2_put_both_the_alphabet_soup_and_the_tomato_sauce_in_the_basket",
-        "LIVING_ROOM_SCENE2_put_both_the_cream_cheese_box_and_the_butter_in_the_basket",
-        "LIVING_ROOM_SCENE5_put_the_white_mug_on_the_left_plate_and_put_the_yellow_and_white_mug_on_the_right_plate",
-        "LIVING_ROOM_SCENE6_put_the_white_mug_on_the_plate_and_put_the_chocolate_pudding_to_the_right_of_the_plate",
-    ),
+    "libero_10": ("KITCHEN_SCENE6_put_the_yellow_and_white_mug_in_the_microwave_and_close_it",),
     "libero_90": (
         "KITCHEN_SCENE10_close_the_top_drawer_of_the_cabinet",
-        "KITCHEN_SCENE10_close_the_top_drawer_of_the_cabinet_and_put_the_black_bowl_on_top_of_it",
-        "KITCHEN_SCENE10_put_the_butter_at_the_back_in_the_top_drawer_of_the_cabinet_and_close_it",
-        "KITCHEN_SCENE10_put_the_butter_at_the_front_in_the_top_drawer_of_the_cabinet_and_close_it",
-        "KITCHEN_SCENE10_put_the_chocolate_pudding_in_the_top_drawer_of_the_cabinet_and_close_it",
         "KITCHEN_SCENE1_open_the_bottom_drawer_of_the_cabinet",
-        "KITCHEN_SCENE1_open_the_top_drawer_of_the_cabinet_and_put_the_bowl_in_it",
-        "KITCHEN_SCENE3_turn_on_the_stove_and_put_the_frying_pan_on_it",
         "KITCHEN_SCENE4_close_the_bottom_drawer_of_the_cabinet",
         "KITCHEN_SCENE4_close_the_bottom_drawer_of_the_cabinet_and_open_the_top_drawer",
         "KITCHEN_SCENE5_close_the_top_drawer_of_the_cabinet",
         "KITCHEN_SCENE6_close_the_microwave",
         "KITCHEN_SCENE7_open_the_microwave",
-        "KITCHEN_SCENE8_put_the_right_moka_pot_on_the_stove",
         "KITCHEN_SCENE8_turn_off_the_stove",
-        "KITCHEN_SCENE9_turn_on_the_stove_and_put_the_frying_pan_on_it",
-        "LIVING_ROOM_SCENE4_stack_the_left_bowl_on_the_right_bowl_and_place_them_in_the_tray",
-        "LIVING_ROOM_SCENE4_stack_the_right_bowl_on_the_left_bowl_and_place_them_in_the_tray",
     ),
 }
-"""Suite → tasks whose goals the scripted expert (``libero/skills.py``) does not support. For the others it at least
+"""Suite → tasks whose goals the scripted expert (``libero/several.py``) does not support. For the others it at least
 tries."""
 
 PRO_CHANGES: Mapping[str, str] = {

@@ -6,25 +6,30 @@ Before each the hand rises to the height at which the episode began, above every
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from worldrl.workers.libero.expert import CLOSED, OPEN, STRAIGHT, UP, NoExpertError, PickAndPlace, World
+from worldrl.workers.libero.expert import CLOSED, OPEN, STRAIGHT, UP, NoExpertError, PickAndPlace, World, grip_of
 from worldrl.workers.libero.skills import (
     FOREVER,
+    SHUT_M,
     Aim,
     Expert,
     Leg,
     Legs,
     known_alone,
+    leftward,
     make_single,
     outward,
+    stay,
 )
 
-BESIDE_M = 0.045
-"""How far from the middle of a region each of two objects is put, along y."""
+BESIDE_M = 0.055
+"""How far from the middle of a region each of two objects is put, along the first axis of its own."""
+OUTSIDE_M = 0.03
+"""How far before the middle of an open drawer things are put, held on the outer side: the hand would hit the cabinet."""
 PUSH_LEAN = 0.7  # Angle (rad) from straight down of the hand that pushes a drawer: steeper, it would hit the cabinet
 FRONT_M, INTO_M = 0.08, 0.05  # From a region's middle to its drawer's front, and how far into it the push aims
 HEIGHT_M = 0.015  # Of the pushing fingers over the region's middle
@@ -48,57 +53,61 @@ class One:
 
 
 class Several:
-    """Reaches the goals of a reset world in sequence."""
+    """Reaches the goals of a reset world in sequence, and stays when all hold."""
 
     def __init__(self, world: World) -> None:
         self._high = float(world.obs["robot0_eef_pos"][2])
         self._goals = sorted(world.goals, key=lambda goal: ORDER.get(goal[0].lower(), 1))
-        self._now: tuple[World, Expert] | None = None
-        self._rise: Legs | None = None
+        self._rise: Legs | None = self._up()
+        self._goal, self._now = self._goals[0], (world, cast("Expert", self._rise))
+
+    @property
+    def over(self) -> bool:
+        """Never: what has slipped out again is put back."""
+        return False
 
     def act(self, world: World) -> NDArray[np.float32]:
         """Return the next action, float32 ``[7]`` in [-1, 1]."""
-        if self._now is None or self._ended(world):
-            self._now = None
-            self._rise = self._rise or Legs([Leg(self._above, OPEN, STRAIGHT, reached_m=0.03), _last(OPEN)])
+        if self._rise is None and self._ended(world):
+            self._rise = self._up()
+        if self._rise is not None:
             action = self._rise.act(world)
-            if not self._rise.over:
+            goal = next((goal for goal in self._goals if not world.holds(goal)), None)
+            if not self._rise.over or goal is None:
                 return action
-            self._rise, self._now = None, self._next(world)
+            self._rise, self._goal, self._now = None, goal, self._expert(world, goal)
         focused, expert = self._now
         return expert.act(focused)
 
-    def _above(self, world: World, anchor: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.append(anchor[:2], self._high)
+    def _up(self) -> Legs:
+        """Rise to the height of the begin, and stay there."""
+        rise = Leg(lambda _, anchor: np.append(anchor[:2], self._high), OPEN, STRAIGHT, reached_m=0.03)
+        return Legs([rise, Leg(stay, OPEN, STRAIGHT, most=FOREVER)])
 
     def _ended(self, world: World) -> bool:
         """Whether the current goal's expert has let go; one that turns or pushes has once the goal holds."""
-        if self._now is None:
-            return True
-        focused, expert = self._now
-        if isinstance(expert, Legs):
-            return world.holds(focused.goals[0])
-        return expert.over
+        _, expert = self._now
+        return world.holds(self._goal) if isinstance(expert, Legs) else expert.over
 
-    def _next(self, world: World) -> tuple[World, Expert]:
-        """The first goal that does not hold, and its expert; the last one where all hold."""
-        goal = next((goal for goal in self._goals if not world.holds(goal)), self._goals[-1])
-        beside = self._place_beside(goal)
-        focused = One(world, goal, beside)
-        if goal[0].lower() == "close":
-            return focused, Legs(shut_legs(focused, goal[1]))
+    def _expert(self, world: World, goal: list[str]) -> tuple[World, Expert]:
+        """The expert of one goal, and the world that it sees."""
+        verb, name, *target = goal
+        if verb.lower() == "close":
+            return world, Legs(shut_legs(world, name))
+        if target and (world.pulled(target[0]) or 0.0) > SHUT_M:
+            out = outward(world, target[0])
+            focused = One(world, goal, OUTSIDE_M * out)
+            side = np.array([0.0, np.copysign(grip_of(name).side_m, out[1]), 0.0])
+            return focused, PickAndPlace(focused, side)
+        focused = One(world, goal, self._beside(world, goal))
         return focused, make_single(focused)
 
-    def _place_beside(self, goal: list[str]) -> NDArray[np.float64]:
+    def _beside(self, world: World, goal: list[str]) -> NDArray[np.float64]:
         """Where two objects go onto one region: one on each side of its middle."""
         same = [other for other in self._goals if other[0].lower() == "on" and other[-1] == goal[-1]]
         if len(same) < 2 or goal not in same:
             return STRAIGHT
-        return np.array([0.0, BESIDE_M * (1 if same.index(goal) else -1), 0.0])
-
-
-def _last(gripper: float) -> Leg:
-    return Leg(lambda world, anchor: anchor, gripper, STRAIGHT, most=FOREVER)
+        return BESIDE_M * (1 if same.index(goal) else -1) * leftward(world.matrix(goal[1])[:, 0])
 
 
 def shut_legs(world: World, region: str) -> list[Leg]:

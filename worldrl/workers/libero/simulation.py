@@ -102,13 +102,16 @@ class Simulation:
         return np.array(sim.data.get_site_xpos(name))
 
     def matrix(self, name: str) -> NDArray[np.float64]:
-        """Rotation matrix of a region."""
-        return np.array(self.env.sim.data.get_site_xmat(name))
+        """Rotation matrix of an object, fixture or region."""
+        sim, inner = self.env.sim, self.env.env
+        if name in inner.obj_body_id:
+            return np.array(sim.data.body_xmat[inner.obj_body_id[name]]).reshape(3, 3)
+        return np.array(sim.data.get_site_xmat(name))
 
     def pulled(self, name: str) -> float | None:
         """Extension of a region's drawer (m); None for other regions."""
         sim, site = self.env.sim, self.env.env.object_sites_dict.get(name)
-        slides = [joint for joint in (site.joints if site is not None else ()) if "level" in joint]
+        slides = [joint for joint in (getattr(site, "joints", None) or ()) if "level" in joint]
         return abs(float(sim.data.get_joint_qpos(slides[0]))) if slides else None
 
     @property

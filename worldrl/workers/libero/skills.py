@@ -225,10 +225,19 @@ def lies_in(world: World, name: str, region: str) -> bool:
 
 def take_out(world: World, region: str) -> Turned:
     """Take an object out of a region's open drawer by its width, or a finger would hit its front, on a slanted path."""
-    width = np.cross(UP, outward(world, region))
-    width = width if width[1] >= 0 else -width  # the shorter turn: the two fingers are equivalent
+    width = leftward(np.cross(UP, outward(world, region)))
     put = PickAndPlace(world, roomier_side(world, region, width), ASIDE_M * outward(world, region))
-    return Turned(put, np.arctan2(-width[0], width[1]) * UP)
+    return Turned(put, across(width))
+
+
+def leftward(width: Point) -> Point:
+    """The one of two opposite directions with the shorter turn for the hand: its two fingers are equivalent."""
+    return width if width[1] >= 0 else -width
+
+
+def across(width: Point) -> Point:
+    """Rotation vector (rad) of a hand whose fingers open along a direction."""
+    return np.arctan2(-width[0], width[1]) * UP
 
 
 def roomier_side(world: World, region: str, width: Point) -> Point:
@@ -300,6 +309,8 @@ def make_single(world: World) -> Expert:
         return Legs(plate_legs(world, name, *target))
     if (drawer := holding_drawer(world, name)) is not None:
         return take_out(world, drawer)
+    if "moka_pot" in name:
+        return Turned(PickAndPlace(world), across(leftward(world.matrix(name)[:, 0])))
     if world.position(name)[2] > HIGH_M:
         return Turned(PickAndPlace(world), STRETCH * Y)
     shut = world.pulled(target[0])
