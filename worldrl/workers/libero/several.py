@@ -37,10 +37,10 @@ ORDER = {"turnon": 0, "close": 2}
 """Predicates that come first (0) or last (2); the others are 1."""
 
 
-class One:
-    """The world of a task with only one of its goals; ``beside`` moves where things are put (m)."""
+class _One:
+    """The world of a task with only one of its goals."""
 
-    def __init__(self, world: World, goal: list[str], beside: NDArray[np.float64] = STRAIGHT) -> None:
+    def __init__(self, world: World, goal: list[str], beside: NDArray[np.float64]) -> None:
         self._world, self._beside = world, beside
         self.goals = [goal]
 
@@ -48,8 +48,12 @@ class One:
         return getattr(self._world, name)
 
     def position(self, name: str) -> NDArray[np.float64]:
-        """World position (m)."""
         return self._world.position(name) + (self._beside if name == self.goals[0][-1] else 0.0)
+
+
+def one(world: World, goal: list[str], beside: NDArray[np.float64]) -> World:
+    """The world of a task with only one of its goals, whose place is moved by ``beside`` (m)."""
+    return cast("World", _One(world, goal, beside))
 
 
 class Several:
@@ -96,10 +100,10 @@ class Several:
             return world, Legs(shut_legs(world, name))
         if target and (world.pulled(target[0]) or 0.0) > SHUT_M:
             out = outward(world, target[0])
-            focused = One(world, goal, OUTSIDE_M * out)
+            focused = one(world, goal, OUTSIDE_M * out)
             side = np.array([0.0, np.copysign(grip_of(name).side_m, out[1]), 0.0])
             return focused, PickAndPlace(focused, side)
-        focused = One(world, goal, self._beside(world, goal))
+        focused = one(world, goal, self._beside(world, goal))
         return focused, make_single(focused)
 
     def _beside(self, world: World, goal: list[str]) -> NDArray[np.float64]:
