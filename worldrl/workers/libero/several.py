@@ -28,7 +28,7 @@ from worldrl.workers.libero.skills import (
 
 BESIDE_M = 0.055
 """How far from the middle of a region each of two objects is put, along the first axis of its own."""
-OUTSIDE_M = 0.03
+OUTSIDE_M = 0.02
 """How far before the middle of an open drawer things are put, held on the outer side: the hand would hit the cabinet."""
 PUSH_LEAN = 0.7  # Angle (rad) from straight down of the hand that pushes a drawer: steeper, it would hit the cabinet
 FRONT_M, INTO_M = 0.08, 0.05  # From a region's middle to its drawer's front, and how far into it the push aims
