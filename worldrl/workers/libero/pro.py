@@ -122,7 +122,7 @@ def add_kinds(assets: Path) -> None:
 def _other_model(parent: Any, kind: str) -> Any:
     """A kind of object with a model of its own, and everything else of another kind."""
 
-    def make(self: Any, name: str = kind, obj_name: str = kind) -> None:
-        parent.__init__(self, name, obj_name)
+    def make(self: Any, name: str = kind, obj_name: str = kind, **more: Any) -> None:
+        parent.__init__(self, name, obj_name, **more)
 
     return type(kind.title().replace("_", ""), (parent,), {"__init__": make})
