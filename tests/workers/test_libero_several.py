@@ -124,14 +124,13 @@ def test_a_drawer_is_shut_last_by_a_hand_that_leans_away_from_the_cabinet():
     expert, gripped = make_expert(counter), None
     for _ in range(400):
         counter.step(expert.act(counter))
-        gripped = counter.hand[1] - counter.places[bowl][1] if counter.held == bowl else gripped
+        gripped = counter.hand - counter.places[bowl] if counter.held == bowl else gripped
         if counter.drawer <= 0:
             break
     assert counter.drawer <= 0
-    assert gripped < -0.02, "by its outer side: on the other the hand would hit the cabinet"
-    lean = (counter.turned * Rotation.from_matrix(DOWN).inv()).as_rotvec()
-    assert np.linalg.norm(lean) == pytest.approx(0.7, abs=0.15)
-    assert counter.turned.as_matrix()[1, 2] > 0.5, "the fingers point into the cabinet"
+    assert np.abs(gripped[:2]) == pytest.approx([0.048, 0.0], abs=0.02), "along the drawer's width, clear of its front"
+    assert counter.turned.as_matrix()[:, 2] == pytest.approx([0.0, np.sin(0.7), -np.cos(0.7)], abs=0.1)
+    assert abs(counter.turned.as_matrix()[0, 1]) > 0.95, "the hand's wide side is along the drawer's"
 
 
 def test_a_mug_is_gripped_at_its_rim_whichever_way_its_handle_points():

@@ -19,18 +19,24 @@ from worldrl.workers.libero.skills import (
     Expert,
     Leg,
     Legs,
+    Turned,
+    across,
     known_alone,
     leftward,
     make_single,
     outward,
     stay,
 )
+from worldrl.workers.link.rotations import quaternion, rotation_matrix, rotation_vector
 
 BESIDE_M = 0.055
 """How far from the middle of a region each of two objects is put, along the first axis of its own."""
 OUTSIDE_M = 0.02
-"""How far before the middle of an open drawer things are put, held on the outer side: the hand would hit the cabinet."""
-PUSH_LEAN = 0.7  # Angle (rad) from straight down of the hand that pushes a drawer: steeper, it would hit the cabinet
+"""How far before the middle of an open drawer things are put, by a hand whose fingers open along the drawer's width:
+nearer, or with its wide side across the drawer, it would hit the handles above."""
+PUSH_LEAN = 0.7
+"""Angle (rad) from straight down of the hand that pushes a drawer, its wide side along the drawer's: otherwise it would
+hit the handles above before the drawer is shut."""
 FRONT_M, INTO_M = 0.08, 0.05  # From a region's middle to its drawer's front, and how far into it the push aims
 HEIGHT_M = 0.015  # Of the pushing fingers over the region's middle
 ORDER = {"turnon": 0, "close": 2}
@@ -101,8 +107,8 @@ class Several:
         if target and (world.pulled(target[0]) or 0.0) > SHUT_M:
             out = outward(world, target[0])
             focused = one(world, goal, OUTSIDE_M * out)
-            side = np.array([0.0, np.copysign(grip_of(name).side_m, out[1]), 0.0])
-            return focused, PickAndPlace(focused, side)
+            width = leftward(np.cross(UP, out))
+            return focused, Turned(PickAndPlace(focused, grip_of(name).side_m * width), across(width))
         focused = one(world, goal, self._beside(world, goal))
         return focused, make_single(focused)
 
@@ -117,7 +123,9 @@ class Several:
 def shut_legs(world: World, region: str) -> list[Leg]:
     """Come down before a region's drawer with closed fingers, and push it in."""
     out = outward(world, region)
-    lean = PUSH_LEAN * np.cross(UP, out)
+    width = np.cross(UP, out)
+    turned = rotation_matrix(quaternion(PUSH_LEAN * width)) @ rotation_matrix(quaternion(across(leftward(width))))
+    lean = rotation_vector(turned)
 
     def before(distance_m: float, up_m: float) -> Aim:
         return lambda world, _: world.position(region) + (FRONT_M + distance_m) * out + (HEIGHT_M + up_m) * UP
