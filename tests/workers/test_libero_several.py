@@ -58,7 +58,7 @@ class Counter:
         self.turned = Rotation.from_rotvec(ROTATION_SCALE * action[3:6]) * self.turned
         knob = self.position(STOVE) + np.array([0.034, 0.0, 0.038])
         self.on |= bool(closed and np.linalg.norm(self.hand - knob) < 0.02)
-        front = self.position(DRAWER) + np.array([0.0, -0.08, 0.015])
+        front = self.position(DRAWER) + np.array([0.0, -0.113, -0.006])
         pushed = closed and np.abs(self.hand - front)[[0, 2]].max() < 0.05 and self.hand[1] > front[1]
         self.drawer -= float(self.hand[1] - front[1]) if pushed else 0.0
         self.held = self.held if closed else ""
@@ -129,7 +129,7 @@ def test_a_drawer_is_shut_last_by_a_hand_that_leans_away_from_the_cabinet():
             break
     assert counter.drawer <= 0
     assert np.abs(gripped[:2]) == pytest.approx([0.048, 0.0], abs=0.02), "along the drawer's width, clear of its front"
-    assert counter.turned.as_matrix()[:, 2] == pytest.approx([0.0, np.sin(0.7), -np.cos(0.7)], abs=0.1)
+    assert counter.turned.as_matrix()[:, 2] == pytest.approx([0.0, np.sin(0.8), -np.cos(0.8)], abs=0.1)
     assert abs(counter.turned.as_matrix()[0, 1]) > 0.95, "the hand's wide side is along the drawer's"
 
 

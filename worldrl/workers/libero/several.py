@@ -21,6 +21,7 @@ from worldrl.workers.libero.skills import (
     Legs,
     Turned,
     across,
+    handle,
     known_alone,
     leftward,
     make_single,
@@ -34,11 +35,10 @@ BESIDE_M = 0.055
 OUTSIDE_M = 0.02
 """How far before the middle of an open drawer things are put, by a hand whose fingers open along the drawer's width:
 nearer, or with its wide side across the drawer, it would hit the handles above."""
-PUSH_LEAN = 0.7
+PUSH_LEAN = 0.8
 """Angle (rad) from straight down of the hand that pushes a drawer, its wide side along the drawer's: otherwise it would
 hit the handles above before the drawer is shut."""
-FRONT_M, INTO_M = 0.08, 0.05  # From a region's middle to its drawer's front, and how far into it the push aims
-HEIGHT_M = 0.015  # Of the pushing fingers over the region's middle
+BEFORE_M, INTO_M = 0.05, 0.05  # How far before a drawer's handle the hand comes down, and how far into it the push aims
 ORDER = {"turnon": 0, "close": 2}
 """Predicates that come first (0) or last (2); the others are 1."""
 
@@ -121,18 +121,18 @@ class Several:
 
 
 def shut_legs(world: World, region: str) -> list[Leg]:
-    """Come down before a region's drawer with closed fingers, and push it in."""
+    """Come down before the handle of a region's drawer with closed fingers, and push it in."""
     out = outward(world, region)
     width = np.cross(UP, out)
     turned = rotation_matrix(quaternion(PUSH_LEAN * width)) @ rotation_matrix(quaternion(across(leftward(width))))
     lean = rotation_vector(turned)
 
     def before(distance_m: float, up_m: float) -> Aim:
-        return lambda world, _: world.position(region) + (FRONT_M + distance_m) * out + (HEIGHT_M + up_m) * UP
+        return lambda world, _: handle(world, region) + distance_m * out + up_m * UP
 
     return [
-        Leg(before(0.1, 0.2), CLOSED, lean, reached_m=0.03, reached_rad=0.2),
-        Leg(before(0.06, 0.0), CLOSED, lean, reached_m=0.015),
+        Leg(before(BEFORE_M, 0.2), CLOSED, lean, reached_m=0.03, reached_rad=0.2),
+        Leg(before(BEFORE_M, 0.0), CLOSED, lean, reached_m=0.015),
         Leg(before(-INTO_M, 0.0), CLOSED, lean, most=FOREVER),
     ]
 
