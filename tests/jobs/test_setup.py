@@ -86,6 +86,7 @@ def test_doctor_believes_the_check_and_not_the_record(cache, monkeypatch):
     """An environment without assets is no LIBERO, however completely it was built."""
     folder = finish(cache)
     monkeypatch.setattr(setup, "own_assets", lambda folder, known: str(cache))
+    monkeypatch.setattr(setup, "pro_data", lambda folder: None)
 
     def lacks_assets(settings):
         raise WorkerError("LIBERO's assets are not there")

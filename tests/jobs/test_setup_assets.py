@@ -51,7 +51,7 @@ def test_whole_assets_are_moved_into_place_and_kept(tmp_path, pip):
     assert not (tmp_path / "assets.part").exists()
 
 
-@pytest.mark.parametrize(("text", "said"), [("half", "step failed"), ("flood", "not LIBERO's own .another digest.")])
+@pytest.mark.parametrize(("text", "said"), [("half", "step failed"), ("flood", "not LIBERO's assets .another digest.")])
 def test_a_damaged_or_incomplete_download_leaves_nothing(tmp_path, pip, text, said):
     pip["text"] = text
     with pytest.raises(WorkerEnvironmentError, match=said) as caught:
@@ -79,6 +79,7 @@ def test_a_users_own_folder_is_kept_while_it_is_there(tmp_path, pip):
 
 
 def test_the_word_own_takes_them_back(tmp_path, pip, monkeypatch):
+    monkeypatch.setattr(setup, "pro_data", lambda folder: None)
     monkeypatch.setenv("WORLDRL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(setup, "check_libero", lambda settings: {})
     folder = environment_folder("libero")
@@ -92,6 +93,7 @@ def test_the_word_own_takes_them_back(tmp_path, pip, monkeypatch):
 
 
 def test_setup_records_them_without_a_note_and_a_failure_leaves_an_unchecked_environment(tmp_path, pip, monkeypatch):
+    monkeypatch.setattr(setup, "pro_data", lambda folder: None)
     monkeypatch.setenv("WORLDRL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(setup, "check_libero", lambda settings: {})
     folder = environment_folder("libero")

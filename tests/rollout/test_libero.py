@@ -25,7 +25,7 @@ from worldrl.rollout.suites.libero import libero_launch
 from worldrl.simulators.environments import find_environment
 from worldrl.simulators.pool import SimulatorPool, Start
 from worldrl.workers.libero import facts
-from worldrl.workers.libero.skills import known_goal
+from worldrl.workers.libero.several import known_goal
 
 pytestmark = pytest.mark.libero
 NO_OP = np.array(facts.NO_OP, np.float32)
@@ -179,6 +179,25 @@ def test_the_expert_reaches_goals_of_other_kinds(name):
     with pool("libero_goal") as simulators:
         specs = [EpisodeSpec(name, 20, 0, init_id=20)]
         (outcome,) = play_episodes(simulators, specs, ExpertActor(), Rules({name: facts.horizon("libero_goal")}))
+    assert outcome.success_once
+
+
+@pytest.mark.parametrize("suite", ["libero_pro_goal_object", "libero_pro_goal_swap"])
+def test_a_suite_of_libero_pro_is_played_by_the_same_worker(suite):
+    """Another stove, or the cabinet where the rack stands; other stored states."""
+    name = "turn_on_the_stove"
+    with pool(suite) as simulators:
+        assert simulators.suite["stored_states"] == facts.STORED_STATES
+        specs = [EpisodeSpec(name, 0, 0, init_id=0)]
+        (outcome,) = play_episodes(simulators, specs, ExpertActor(), Rules({name: facts.horizon(suite)}))
+    assert outcome.success_once
+
+
+def test_two_objects_are_put_into_the_basket():
+    name = "LIVING_ROOM_SCENE2_put_both_the_alphabet_soup_and_the_tomato_sauce_in_the_basket"
+    with pool("libero_10") as simulators:
+        specs = [EpisodeSpec(name, 20, 0, init_id=20)]
+        (outcome,) = play_episodes(simulators, specs, ExpertActor(), Rules({name: facts.horizon("libero_10")}))
     assert outcome.success_once
 
 

@@ -6,7 +6,8 @@ from scipy.spatial.transform import Rotation
 
 from worldrl.workers.libero.expert import BOWL, CLOSED, UP, NoExpertError, PickAndPlace, grip_of
 from worldrl.workers.libero.facts import POSITION_SCALE, ROTATION_SCALE
-from worldrl.workers.libero.skills import HANDLE, known_goal, make_expert
+from worldrl.workers.libero.several import known_goal, make_expert
+from worldrl.workers.libero.skills import HANDLE
 from worldrl.workers.link.rotations import DOWN
 
 BLACK_BOWL, REGION = "akita_black_bowl_1", "wooden_cabinet_1_middle_region"
@@ -176,8 +177,11 @@ def test_it_says_what_it_knows():
     assert known_goal([["on", "plate_1", "main_table_stove_front_region"]], movable)
     assert not known_goal([["open", "wooden_cabinet_1_bottom_region"]], movable)  # no room above the table
     assert not known_goal([["open", "white_cabinet_1_top_region"]], movable)
-    assert not known_goal([["turnon", "flat_stove_1"], ["on", "plate_1", "table"]], movable)
-    with pytest.raises(NoExpertError, match=r"close.*wooden_cabinet's drawers top_region, middle_region"):
+    assert known_goal([["Turnon", "yellow_stove_1"], ["on", "plate_1", "table"]], movable)
+    assert known_goal([["in", "plate_1", REGION], ["Close", REGION]], movable)
+    assert not known_goal([["in", "plate_1", "microwave_1_heating_region"], ["Close", "microwave_1"]], movable)
+    assert not known_goal([["Close", REGION]], movable)
+    with pytest.raises(NoExpertError, match=r"close.*it knows \(on A B\)"):
         make_expert(Kitchen(["close", REGION]))
 
 

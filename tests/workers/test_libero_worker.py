@@ -19,7 +19,7 @@ from worldrl.workers.link.rotations import DOWN, axis_angle, rotation_vector
 def test_horizons_are_the_published_ones_and_lerobots_is_named():
     assert [facts.horizon(name) for name in facts.SUITES] == [220, 280, 300, 520, 400]
     assert facts.horizon("libero_spatial@lerobot") == 280
-    assert facts.suite_names() == [*facts.SUITES, "libero_spatial@lerobot"]
+    assert facts.suite_names() == [*facts.SUITES, "libero_spatial@lerobot", *facts.PRO_SUITES]
     with pytest.raises(KeyError):
         facts.horizon("libero_goal@lerobot")
 
@@ -93,13 +93,13 @@ def test_a_private_fork_has_other_digests(tmp_path, monkeypatch):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
-    before, seen = sources_digests(root, "libero_goal"), {}
+    before, seen = sources_digests(root, root / "bddl_files" / "libero_goal"), {}
     for path, text in files.items():
         path.write_text(text + " ")
-        after = sources_digests(root, "libero_goal")
+        after = sources_digests(root, root / "bddl_files" / "libero_goal")
         seen[path.name] = [name for name in before if after[name] != before[name]]
         path.write_text(text)
-    assert sources_digests(root, "libero_goal") == before
+    assert sources_digests(root, root / "bddl_files" / "libero_goal") == before
     assert seen == {
         "a.bddl": ["bddl"],
         "b.bddl": [],  # another suite's
@@ -139,10 +139,11 @@ def test_the_settle_probe_refuses_a_physics_in_which_a_stored_state_does_not_hol
     """14.5 mm on MuJoCo 3.3.7, 37 mm on 3.8.1, where the bowl leans: 86 points of one task."""
     place, resting = facts.SETTLE_PROBE, Resting(apart_m)
     suite = object.__new__(libero.Libero)
-    suite.packages, suite.cameras, suite._states_folder = {"mujoco": "3.8.1"}, (), Path()
+    suite.packages, suite.cameras = {"mujoco": "3.8.1"}, ()
+    suite._states_folder = suite._tasks = Path()
     suite._names = {place.suite: [f"task_{number}" for number in range(10)]}
     monkeypatch.setattr(libero, "load_suite", lambda path, suite: {f"task_{place.task}": np.zeros((50, 3))})
-    monkeypatch.setattr(libero.Libero, "_environment", lambda self, suite, task: None)
+    monkeypatch.setattr(libero.Libero, "_environment", lambda self, task: None)
     monkeypatch.setattr(libero, "Simulation", lambda suite, env, states: resting)
     if holds:
         assert suite.probe()["distance_mm"] == pytest.approx(14.5)

@@ -39,14 +39,13 @@ from worldrl.rollout.real.embedded import embedded_embodiment
 from worldrl.rollout.real.slots import EmbeddedSlots, Opening, Slots, openings, replays
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec, has_spec, spec_of
 from worldrl.rollout.suites.episodes import SuiteSlots
-from worldrl.rollout.suites.libero import libero_tasks
+from worldrl.rollout.suites.libero import libero_instructions, libero_tasks
 from worldrl.rollout.suites.libero_files import IMAGES, START, SUFFIX, find_demonstrations, read_demonstration
 from worldrl.rollout.suites.names import CLIP_ACTIONS, FAMILIES
 from worldrl.rollout.suites.registry import find_suite
 from worldrl.rollout.suites.suite import Workers
 from worldrl.settings import one_of, positive, required, setting
 from worldrl.workers.libero import facts as libero_facts
-from worldrl.workers.libero.package import task_instruction
 from worldrl.workers.maniskill import facts as maniskill_facts
 
 EMBEDDED = "embedded"
@@ -175,7 +174,7 @@ def suite_instructions(suite: str) -> dict[str, str]:
     if suite in MANISKILL:
         return {maniskill_facts.TASKS[name].instruction: name for name in maniskill_facts.SUITES[suite]}
     if suite in LIBERO:
-        return {task_instruction(name): name for name in libero_tasks(suite)}
+        return {instruction: name for name, instruction in libero_instructions(suite).items()}
     from worldrl_envs.tasks import BIMANUAL, get_task, task_names
 
     return {get_task(name).instruction: name for name in (*task_names(), *task_names(BIMANUAL))}

@@ -20,7 +20,7 @@ from worldrl.core.errors import SettingError, WorkerEnvironmentError, WorkerErro
 from worldrl.core.storage.jsonfile import read_json, write_json
 from worldrl.core.storage.lock import take_lock
 from worldrl.jobs.environment.setup_adopt import adopt
-from worldrl.jobs.environment.setup_assets import OWN, noted_assets, own_assets
+from worldrl.jobs.environment.setup_assets import OWN, noted_assets, own_assets, pro_data
 from worldrl.jobs.environment.setup_build import build, say, wanted_lock
 from worldrl.policies.lerobot.worker import ENVIRONMENT as LEROBOT
 from worldrl.policies.lerobot.worker import OFFLINE
@@ -112,6 +112,7 @@ def ready(settings: SetupSettings, lock: Lock | None, folder: Path) -> dict[str,
     note_checked(folder, False)  # until this check has passed, whatever an earlier one found
     if settings.name == "libero":
         remember(replace(settings, assets=own_assets(folder, assets)), folder)
+        pro_data(folder)
     lerobot = partial(check_lerobot, python=str(interpreter(folder)))  # it is not in use before it has passed
     checks = {"libero": check_libero, "maniskill": check_maniskill, LEROBOT: lerobot}
     found = checks.get(settings.name, check_adapter)(settings)

@@ -31,6 +31,9 @@ from worldrl.simulators.environments import find_environment
 from worldrl.simulators.process import Launch
 from worldrl.simulators.renderer import given_backend
 from worldrl.workers.libero import facts
+from worldrl.workers.libero.package import LiberoError, task_instruction
+from worldrl.workers.libero.pro import ProTask, read_suite
+from worldrl.workers.libero.several import known_goal
 from worldrl.workers.libero.states import StatesError, load_suite
 from worldrl.workers.link.rendering import BACKENDS, choose_backend
 
@@ -68,6 +71,7 @@ def libero_launch(
             "image_size": image_size,
             "cameras": list(cameras),
             "shadows": shadows,
+            "pro": str(environment.folder / facts.PRO_FOLDER),
         },
         variables=variables,
     )
@@ -105,6 +109,9 @@ class LiberoSuite(Suite):
 
     def without_expert(self) -> tuple[str, ...]:
         """Those whose goals the skills do not cover."""
+        if self.name in facts.PRO_SUITES:
+            tasks = pro_tasks(self.name)
+            return tuple(name for name, task in tasks.items() if not known_goal(task.goals, task.movable))
         return facts.UNSCRIPTED.get(facts.split_suite(self.name)[0], ())
 
     def assets_note(self, described: Mapping[str, Any], *, assets: str, given: str) -> str:
@@ -122,7 +129,8 @@ class LiberoSuite(Suite):
 
     def conventions(self, described: Mapping[str, Any], *, shadows: bool, assets_note: str) -> tuple[str, Conventions]:
         """Settling, fixtures, images, actions, assets and sources."""
-        base, _ = facts.split_suite(self.name)
+        base = facts.base_suite(self.name)
+        change = facts.PRO_SUITES.get(self.name, ("", ""))[1]
         scales = f"1 = {facts.POSITION_SCALE} m and {facts.ROTATION_SCALE} rad"
         return facts.VERSION, {
             "settle_steps": facts.SETTLE_STEPS,
@@ -131,6 +139,7 @@ class LiberoSuite(Suite):
             # hf-libero draws them again at each reset; results until 2026-11-23 did the same.
             **({"initial_properties": "drawn once"} if facts.SUITES[base].properties else {}),
             "image": f"turned by {facts.IMAGE_TURN}",
+            **({"change": facts.PRO_CHANGES[change]} if change else {}),
             "shadows": shadows,
             "action": f"delta pose, {scales}; gripper -1 open, +1 closed",
             "state": "position, axis-angle, two fingers",
@@ -149,10 +158,26 @@ def libero_tasks(suite: str) -> list[str]:
 
     Raises WorkerEnvironmentError (not set up, or the stored states are damaged).
     """
+    return list(libero_instructions(suite))
+
+
+def libero_instructions(suite: str) -> dict[str, str]:
+    """Instruction of each of a suite's tasks; errors of :func:`libero_tasks`."""
+    if suite in facts.PRO_SUITES:
+        return {name: task.instruction for name, task in pro_tasks(suite).items()}
     name, _ = facts.split_suite(suite)
     try:
-        return list(load_suite(find_environment("libero").folder / "initial_states" / f"{name}.npz", name))
+        states = load_suite(find_environment("libero").folder / "initial_states" / f"{name}.npz", name)
     except StatesError as error:
+        raise WorkerEnvironmentError(f"libero: {error}") from error
+    return {task: task_instruction(task) for task in states}
+
+
+def pro_tasks(suite: str) -> dict[str, ProTask]:
+    """Tasks of a suite of LIBERO-PRO; errors of :func:`libero_tasks`."""
+    try:
+        return read_suite(find_environment("libero").folder / facts.PRO_FOLDER, suite)
+    except LiberoError as error:
         raise WorkerEnvironmentError(f"libero: {error}") from error
 
 

@@ -12,8 +12,11 @@ GROUP = "worldrl.suites"
 EMBEDDED = "embedded"
 RECORDINGS = "recordings"
 """Not a simulator: a dataset of recordings alone. Only ``train-vla`` has it."""
+LIBERO = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90", "libero_spatial@lerobot")
+CHANGES = ("lan", "object", "swap", "task")
+LIBERO_PRO = tuple(f"libero_pro_{name}_{change}" for name in ("spatial", "object", "goal", "10") for change in CHANGES)
 FAMILIES = {
-    "libero": ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90", "libero_spatial@lerobot"),
+    "libero": LIBERO + LIBERO_PRO,
     "maniskill": ("maniskill", "maniskill_cubes"),
     "robotwin": ("robotwin_clean", "robotwin_randomised"),
     "isaac": ("isaac_reach", "isaac_lift", "isaac_drawer", "isaac_stack"),
@@ -36,7 +39,10 @@ def suite_names() -> list[str]:
     return [name for names in (*FAMILIES.values(), tuple(ADAPTERS)) for name in names]
 
 
-SUITE = f"embedded, {', '.join(suite_names())}, or an adapter of your own as FILE.py:Class"
+SHORT = f"libero_pro_NAME_CHANGE (NAME spatial, object, goal or 10; CHANGE {', '.join(CHANGES)})"
+"""LIBERO-PRO's 16 suites in one word."""
+SHOWN = [name for name in suite_names() if name not in LIBERO_PRO]
+SUITE = f"embedded, {', '.join(SHOWN)}, {SHORT}, or an adapter of your own as FILE.py:Class"
 """Help text of the setting."""
 
 

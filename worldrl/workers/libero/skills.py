@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from worldrl.workers.libero.expert import CLOSED, GAIN, OPEN, UP, NoExpertError, PickAndPlace, World, grip_of
+from worldrl.workers.libero.expert import CLOSED, GAIN, OPEN, UP, PickAndPlace, World, grip_of
 from worldrl.workers.libero.facts import ROTATION_SCALE
 from worldrl.workers.link.rotations import DOWN, quaternion, rotation_matrix, rotation_vector
 
@@ -23,7 +23,7 @@ Aim = Callable[[World, Point], Point]
 FOREVER = 1000
 TURN_GAIN, TURN_MOST = 0.6, 0.5
 """Share of the remaining angle per step, and the largest rotation action: the arm follows with a lag."""
-CABINET, STOVE = "wooden_cabinet", "flat_stove"
+CABINETS, STOVES = ("wooden_cabinet", "yellow_cabinet"), ("flat_stove", "yellow_stove")
 HANDLE = np.array([0.004, -0.113, -0.006])  # A drawer's handle, a bar along x, in the frame of the drawer's region (m)
 SHUT_M = 0.1  # A drawer with a smaller extension is pulled before anything is put into it; LIBERO calls 0.14 m open
 PULL_M = 0.17
@@ -57,6 +57,11 @@ PUSH_M = 0.03  # Largest distance of the pushing hand's target: a faster hand wo
 
 class Expert(Protocol):
     """One episode's plan."""
+
+    @property
+    def over(self) -> bool:
+        """Whether it has nothing left to do but stay."""
+        ...
 
     def act(self, world: World) -> NDArray[np.float32]:
         """Return the next action ``[7]`` in [-1, 1]."""
@@ -127,6 +132,11 @@ class Turned:
     def __init__(self, put: PickAndPlace, turn: Point) -> None:
         self._put, self._turn = put, turn
 
+    @property
+    def over(self) -> bool:
+        """Whether the hand has let go and left."""
+        return self._put.over
+
     def act(self, world: World) -> NDArray[np.float32]:
         """Return the next action, float32 ``[7]`` in [-1, 1]."""
         action = self._put.act(world)
@@ -180,6 +190,11 @@ class OpenAndPut:
         self._drawer = Legs(drawer_legs(world, region))
         self._put: Turned | None = None
 
+    @property
+    def over(self) -> bool:
+        """Whether the hand has let go and left."""
+        return self._put is not None and self._put.over
+
     def act(self, world: World) -> NDArray[np.float32]:
         """Return the next action, float32 ``[7]`` in [-1, 1]."""
         if self._put is None and self._drawer.over:
@@ -197,7 +212,7 @@ def outer_side(world: World) -> Point:
 
 def holding_drawer(world: World, name: str) -> str | None:
     """Region of the open drawer that contains an object; None for none."""
-    regions = [f"{fixture}_{level}" for fixture in world.fixtures if fixture.startswith(CABINET) for level in DRAWERS]
+    regions = [f"{fixture}_{level}" for fixture in world.fixtures if fixture.startswith(CABINETS) for level in DRAWERS]
     opened = [region for region in regions if (world.pulled(region) or 0.0) > SHUT_M]
     return next((region for region in opened if lies_in(world, name, region)), None)
 
@@ -210,10 +225,19 @@ def lies_in(world: World, name: str, region: str) -> bool:
 
 def take_out(world: World, region: str) -> Turned:
     """Take an object out of a region's open drawer by its width, or a finger would hit its front, on a slanted path."""
-    width = np.cross(UP, outward(world, region))
-    width = width if width[1] >= 0 else -width  # the shorter turn: the two fingers are equivalent
+    width = leftward(np.cross(UP, outward(world, region)))
     put = PickAndPlace(world, roomier_side(world, region, width), ASIDE_M * outward(world, region))
-    return Turned(put, np.arctan2(-width[0], width[1]) * UP)
+    return Turned(put, across(width))
+
+
+def leftward(width: Point) -> Point:
+    """The one of two opposite directions with the shorter turn for the hand: its two fingers are equivalent."""
+    return width if width[1] >= 0 else -width
+
+
+def across(width: Point) -> Point:
+    """Rotation vector (rad) of a hand whose fingers open along a direction."""
+    return np.arctan2(-width[0], width[1]) * UP
 
 
 def roomier_side(world: World, region: str, width: Point) -> Point:
@@ -266,32 +290,27 @@ def at(place: Point) -> Aim:
 # --- which ----------------------------------------------------------------------------------------------------------
 
 
-def known_goal(goals: Sequence[Sequence[str]], movable: Sequence[str]) -> bool:
-    """Whether a task's goal is one object put on or in something, a cabinet's drawer open, or a stove turned on."""
-    if len(goals) != 1:
-        return False
-    verb, name, *_ = (word.lower() for word in goals[0])
+def known_alone(goal: Sequence[str], movable: Sequence[str]) -> bool:
+    """Whether a predicate is an object put on or in something, a cabinet's drawer open, or a stove turned on."""
+    verb, name, *_ = (word.lower() for word in goal)
     if verb == "open":
-        return name.startswith(CABINET) and name.endswith(REACHABLE)
-    return (verb == "turnon" and name.startswith(STOVE)) or (verb in ("on", "in") and name in movable)
+        return name.startswith(CABINETS) and name.endswith(REACHABLE)
+    return (verb == "turnon" and name.startswith(STOVES)) or (verb in ("on", "in") and name in movable)
 
 
-def make_expert(world: World) -> Expert:
-    """Choose an expert by the goal of a reset world; NoExpertError for another kind of goal."""
-    if not known_goal(world.goals, world.movable):
-        raise NoExpertError(
-            f"no scripted expert for the goal {world.goals}; it knows one (on A B) or (in A B), the {CABINET}'s drawers "
-            f"{', '.join(REACHABLE)}, and turning on a {STOVE}"
-        )
+def make_single(world: World) -> Expert:
+    """Choose an expert by the first goal of a world, which :func:`known_alone` knows."""
     verb, name, *target = world.goals[0]
     if verb.lower() == "open":
         return Legs(drawer_legs(world, name))
     if verb.lower() == "turnon":
         return Legs(knob_legs(world, name))
-    if name.startswith("plate"):
+    if "plate" in name:
         return Legs(plate_legs(world, name, *target))
     if (drawer := holding_drawer(world, name)) is not None:
         return take_out(world, drawer)
+    if "moka_pot" in name:
+        return Turned(PickAndPlace(world), across(leftward(world.matrix(name)[:, 0])))
     if world.position(name)[2] > HIGH_M:
         return Turned(PickAndPlace(world), STRETCH * Y)
     shut = world.pulled(target[0])

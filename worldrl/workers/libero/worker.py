@@ -25,6 +25,7 @@ from worldrl.workers.libero.package import (
     task_instruction,
     task_names,
 )
+from worldrl.workers.libero.pro import add_kinds, folder_of, read_suite
 from worldrl.workers.libero.simulation import Simulation
 from worldrl.workers.libero.states import load_suite
 from worldrl.workers.link.rendering import current_renderer
@@ -35,7 +36,7 @@ from worldrl.workers.link.wire import Arrays
 class Libero:
     """One suite of LIBERO with the exact packages of ``physics``; LiberoError for others, or without assets.
 
-    ``states`` is the folder of converted states; empty ``assets`` are the package's. ``cameras`` begin with the
+    ``states`` is the folder of converted states, ``pro`` that of LIBERO-PRO's data, for its suites; empty ``assets`` are the package's. ``cameras`` begin with the
     scene's; none renders nothing. Without the vendor's ``shadows`` a CPU renders other images, about eight times
     faster.
     """
@@ -50,6 +51,7 @@ class Libero:
         cameras: tuple[str, ...] = (),
         shadows: bool = True,
         physics: str = facts.VERSION,
+        pro: str = "",
     ) -> None:
         self.packages = require_packages(physics)
         self.image_size, self.cameras, self.suite = image_size, tuple(cameras), suite
@@ -58,22 +60,36 @@ class Libero:
         vendor: Any = importlib.import_module("libero.libero")
         vendor._assets_path_cache = str(self.assets)  # its own look-up would download
         self._vendor = importlib.import_module("libero.libero.envs.env_wrapper")
-        self._bddl = root / "bddl_files"
+        self._tasks = root / "bddl_files"  # folder of each suite's tasks
         self._states_folder = Path(states)
         self._names = task_names(root)
-        self.states = load_suite(self._states_folder / f"{suite}.npz", suite)
+        if suite in facts.PRO_SUITES:
+            self._take_pro(Path(pro))
+        else:
+            self.states = load_suite(self._states_folder / f"{suite}.npz", suite)
+            self.instructions = {name: task_instruction(name) for name in self._names[suite]}
+            self._suite_folder = self._tasks / suite
         if not shadows:
             draw_plainly()
+
+    def _take_pro(self, data: Path) -> None:
+        """Take tasks, instructions and states of a suite of LIBERO-PRO."""
+        tasks = read_suite(data, self.suite)
+        if facts.PRO_SUITES[self.suite][1] == "object":
+            add_kinds(self.assets)
+        self.states = {name: task.states for name, task in tasks.items()}
+        self.instructions = {name: task.instruction for name, task in tasks.items()}
+        self._suite_folder = data / "bddl_files" / folder_of(self.suite)
 
     def describe(self) -> dict[str, Any]:
         """Tasks, protocol and versions in JSON values."""
         return {
             "suite": self.suite,
-            "tasks": [{"name": name, "instruction": task_instruction(name)} for name in self._names[self.suite]],
-            "stored_states": facts.STORED_STATES,
+            "tasks": [{"name": name, "instruction": said} for name, said in self.instructions.items()],
+            "stored_states": min(len(states) for states in self.states.values()),
             "packages": self.packages,
             "assets": assets_digest(self.assets),
-            "sources": sources_digests(self._root, self.suite),
+            "sources": sources_digests(self._root, self._suite_folder),
             "control_hz": facts.CONTROL_HZ,
             "action_size": len(facts.NO_OP),
         }
@@ -82,13 +98,13 @@ class Libero:
         """Make an environment of one task."""
         if task not in self.states:
             raise LiberoError(f"{self.suite}: no task {task!r}; it has {', '.join(self.states)}")
-        return Simulation(self, self._environment(self.suite, task), self.states[task])
+        return Simulation(self, self._environment(self._suite_folder / f"{task}.bddl"), self.states[task])
 
-    def _environment(self, suite: str, task: str, *, render: bool | None = None) -> Any:
+    def _environment(self, task: Path) -> Any:
         env = self._vendor.ControlEnv(
-            bddl_file_name=str(self._bddl / suite / f"{task}.bddl"),
+            bddl_file_name=str(task),
             use_camera_obs=False,  # images are rendered on request only
-            has_offscreen_renderer=bool(self.cameras) if render is None else render,
+            has_offscreen_renderer=bool(self.cameras),
             control_freq=facts.CONTROL_HZ,
             **{"ignore_done": True},  # the horizon is the protocol's, counted by the core
         )
@@ -101,7 +117,7 @@ class Libero:
         place = facts.SETTLE_PROBE
         task = self._names[place.suite][place.task]
         states = load_suite(self._states_folder / f"{place.suite}.npz", place.suite)[task]
-        simulation = Simulation(self, self._environment(place.suite, task), states)
+        simulation = Simulation(self, self._environment(self._tasks / place.suite / f"{task}.bddl"), states)
         try:
             drawn = drawn_frame(simulation.reset(place.init_id, 0, render=bool(self.cameras)))
             for _ in range(place.steps - facts.SETTLE_STEPS):
