@@ -47,7 +47,7 @@ from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, starting_world_m
 from worldrl.recipes.world_model.tables import NO_WEIGHTS, Findings
 from worldrl.recipes.world_model.unseen_episodes import continue_all, draw_scripts, open_unseen
 from worldrl.rewards.success import SuccessRule
-from worldrl.rollout.agents.policy_folder import policy_facts
+from worldrl.rollout.agents.policy_folder import policy_facts, policy_place
 from worldrl.rollout.imagined.reset_store import record_at
 from worldrl.rollout.real.execution import CONTINUATIONS, HOLD_STEPS, Script, true_runs
 from worldrl.rollout.suites.names import EMBEDDED, SUITE, SUITE_PYTHON, require_suite_name
@@ -210,7 +210,7 @@ def inputs_of(settings: EvaluateWorldModelSettings, data: EpisodeDataset) -> dic
         "data": {"path": list(settings.data), "hash": data.fingerprint},
     }
     if policies:
-        inputs["policy"] = {"path": policies, "hash": [policy_facts(Path(policy)).hash for policy in policies]}
+        inputs["policy"] = {"path": policies, "hash": [policy_facts(policy_place(policy)).hash for policy in policies]}
     if settings.probe_from is not None:
         inputs["probe"] = {"path": settings.probe_from, "hash": artefact_hash(Path(settings.probe_from))}
     if settings.idm is not None:
