@@ -32,8 +32,8 @@ VIDEOS = (".mp4", ".mov", ".webm", ".mkv", ".avi")
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 ARRAYS = (".npy", ".npz")
 TAKEN = (
-    f"a folder of videos ({', '.join(VIDEOS)}), of .npy or .npz files or of folders of images ({', '.join(IMAGES)}), "
-    "one such file or folder, an array [N, T, Y, X, 3], or a LeRobotDataset v3"
+    f"a folder of videos ({', '.join(VIDEOS)}), of arrays uint8 [T, Y, X, 3] or of folders of images ({', '.join(IMAGES)}); "
+    "one of these alone; an array of films [N, T, Y, X, 3]; or a LeRobotDataset v3"
 )
 
 
