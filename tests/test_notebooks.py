@@ -11,7 +11,7 @@ NOTEBOOKS = ("imagine_and_compare", "improve_a_policy", "which_checkpoint")
 LAST = {
     "imagine_and_compare": "films do not say what the model shows under other actions",
     "improve_a_policy": "round-1-4-improve",
-    "which_checkpoint": "not to be trusted, because: ['gate ",
+    "which_checkpoint": "not to be trusted, because: ['it has learned from every episode",
 }
 """What a notebook shows in one of its last cells."""
 
