@@ -1,4 +1,5 @@
-# make demo: set up, train a policy in imagination, check it in physics.   make test: set up, run the tests.
+# make demo: set up, films and planning with bundled weights.   make train: set up, train a policy in imagination, check
+# it in physics.   make test: set up, run the tests.
 # Both make .venv from constraints.txt first. PYTHON=... names another interpreter, VENV=... another folder.
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,\
             $(if $(shell $(name) -c '' 2>/dev/null && echo yes),$(name))))
@@ -8,9 +9,12 @@ INSTALLED := $(VENV)/.installed
 export MUJOCO_GL ?= egl
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
-.PHONY: demo test setup check lint types spell language
+.PHONY: demo train test setup check lint types spell language
 
 demo: setup
+	$(BIN)/worldrl demo
+
+train: setup
 	$(BIN)/worldrl train-vla
 	@echo "report: $(CURDIR)/runs/train-vla/report.html"
 

@@ -164,7 +164,8 @@ def dry_run(*targets: str) -> list[str]:
 @pytest.mark.parametrize(
     ("target", "command"),
     [
-        ("demo", "none/bin/worldrl train-vla"),
+        ("demo", "none/bin/worldrl demo"),
+        ("train", "none/bin/worldrl train-vla"),
         ("test", "none/bin/python -m pytest -q -n 2 --dist worksteal"),
         ("lint", "none/bin/ruff check ."),
         ("types", "none/bin/pyright --pythonpath none/bin/python"),
@@ -186,7 +187,7 @@ def test_ci_and_the_readme_use_the_same_commands() -> None:
     script, readme = (ROOT / ".ci" / "run").read_text(), (ROOT / "README.md").read_text()
     assert "\nmake test\n" in script
     assert "\nmake lint types spell language PYTHON=" in script
-    for command in ("make demo", "make test", "pip install -c constraints.txt -e '.[dev]'"):
+    for command in ("make demo", "make train", "make test", "pip install -c constraints.txt -e '.[dev]'"):
         assert command in readme
 
 

@@ -56,7 +56,15 @@ FOLDERS: Mapping[str, tuple[str, ...]] = {
     "jobs.offline": ("train-offline", "benchmark-offline"),
     "jobs.policy": ("train-policy", "evaluate", "rank", "serve-policy"),
     "jobs.vla": ("train-vla",),
-    "jobs.world_model": ("train-world-model", "evaluate-world-model", "imagine", "play", "demo", "serve-world-model"),
+    "jobs.world_model": (
+        "train-world-model",
+        "evaluate-world-model",
+        "imagine",
+        "play",
+        "demo",
+        "serve-world-model",
+        "judge",
+    ),
     "reproductions": ("reproduce",),
 }
 """Folder of a command's module, below ``worldrl``."""
@@ -123,6 +131,14 @@ COMMANDS = {
                 "data=[runs/collect/dataset]",
                 "world_model=runs/train-world-model/world_model data=[runs/unseen/dataset] episodes=30",
                 "preset=tiny",
+            ),
+        ),
+        Command(
+            "judge",
+            "measure a video model of any origin from its films beside films of the same events, and write its card",
+            (
+                "real=films/real generated=films/generated",
+                "real=runs/unseen/dataset generated=generated.npy given_frames=4 outcomes=outcomes.csv",
             ),
         ),
         Command(

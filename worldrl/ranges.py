@@ -73,7 +73,8 @@ _NAMES: tuple[tuple[Range, str], ...] = (
     (COUNT, "accumulate|ahead|attempts|backbone_stride|batch|batch_size|block|capacity|checkpoint_epochs|checkpoint_every|"
             "checkpoint_steps|children|chunk_length|chunks|clip_frames|clusters|codec_batch|context|cycles|debounce|"
             "distill_sampling_steps|distill_teacher_steps|envs|envs_per_worker|evaluate_every|every|explore_steps|explored|"
-            "frame_stride|gate_episodes|generations|group_size|groups|horizon|horizons|imagined_candidates|iterations|keyframe_margin|length|log_every|max_epochs|"
+            "frame_stride|gate_episodes|given_frames|generations|group_size|groups|horizon|horizons|imagined_candidates|iterations|keyframe_margin|"
+            "length|log_every|max_epochs|"
             "max_episode_steps|members|minibatch|near_goal_weight|outcome_batch|patch|patience|proposals|prune_interval|"
             "recycle_after|reference_episodes|refit_every|refresh_every|replan|restorer_batch|rollouts|rounds|segments|"
             "snapshot_steps|speed_chunks|speed_rows|stage_chunks|stages|starts_per_task|truncate_after|unroll|"
@@ -81,7 +82,7 @@ _NAMES: tuple[tuple[Range, str], ...] = (
     (AT_LEAST_TWO, "bins"),
     (FROM_ZERO, "blind_episodes|bootstrap_rows|candidates|clone_steps|codec_steps|demonstrations|distill_steps|"
                 "episodes|epochs|evaluation_episodes|executed|executed_plans|expert_episodes|failures|filmstrips|first_index|"
-                "first_step|hold_steps|imagined_episodes|imagined_rollouts|latency|learning_starts|memory_frames|min_epochs|"
+                "first_step|frames|hold_steps|imagined_episodes|imagined_rollouts|latency|learning_starts|memory_frames|min_epochs|"
                 "noisy_episodes|noisy_from|noisy_steps|outcome_episodes|outcome_steps|policy_episodes|prompts|prune_depth|"
                 "prune_stop|rank|refinement_steps|resampled_rollouts|restarts|restorer_steps|rows|sampling_steps|scattered|seeds|"
                 "shift_pixels|splits|steps|stride|styles|target_critics|verify|version|video_episodes|videos|wander_episodes|"

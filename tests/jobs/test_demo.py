@@ -57,6 +57,7 @@ def test_what_is_measured_is_what_evaluate_and_compare_measure(shown, settings, 
     assert shown["planning"]["planned"] == planned["planning"]["planned"] > 0
     result = json.loads((folders / "run" / "result.json").read_text())
     assert (result["command"], result["metrics"]["paired"]["n"]) == ("demo", 3)
+    assert result["metrics"]["sides"] == {"before": "alone", "after": "planned"}
 
 
 def test_the_page_shows_films_of_the_first_episodes_and_says_that_they_are_few(shown, folders):

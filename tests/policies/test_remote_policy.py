@@ -18,7 +18,7 @@ from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import MissingExtraError, RemoteError, SettingError
 from worldrl.core.types import PolicyObs
 from worldrl.rollout.agents.policy_actor import PolicyActor
-from worldrl.rollout.agents.policy_folder import is_agent, load_policy, policy_facts, require_policy_fits
+from worldrl.rollout.agents.policy_folder import is_agent, load_policy, policy_facts, policy_place, require_policy_fits
 from worldrl.workers.link.boot import load_file
 
 pytest.importorskip("websockets", reason="the extra serve brings it")
@@ -149,6 +149,15 @@ def test_addresses_that_are_none_are_named(text, words):
     with pytest.raises(SettingError, match=words) as error:
         Address.parse(text)
     assert "secret" not in str(error.value)
+
+
+def test_an_address_in_place_of_a_folder_is_shown_with_both_slashes():
+    place = policy_place("ws://127.0.0.1:1?chunk=2")
+    assert [f"{place}", str(pickle.loads(pickle.dumps(place)))] == ["ws://127.0.0.1:1?chunk=2"] * 2
+    assert Address.parse(place) == Address("ws://127.0.0.1:1", chunk=2)
+    with pytest.raises(SettingError, match=r"policy: ws://127\.0\.0\.1:1\?chunk=2 is an address"):
+        load_policy(place, "cpu")
+    assert (policy_place("runs/x"), type(policy_place("runs/x"))) == (Path("runs/x"), type(Path()))
 
 
 @pytest.mark.parametrize("text", ["ws://h", "wss://h.example:443/path", "ws://[::1]:8000", "ws:/h:1?"])

@@ -13,6 +13,7 @@ from worldrl.core.errors import GateError, RunDirectoryError
 from worldrl.core.storage import log
 from worldrl.core.storage.below import read_below
 from worldrl.core.storage.run import RunDirectory
+from worldrl.runs.listing import success_text
 from worldrl.runs.reading import POINTS, State, find_runs, read_curves
 
 RATE = {"k": 3, "n": 4, "rate": 0.75, "lo": 0.30, "hi": 0.95, "method": "wilson"}
@@ -41,6 +42,15 @@ def test_before_after_and_gain_of_both_kinds_of_result(folder, make_run):
     for run in find_runs(folder):
         assert run.success == {"before": before, "after": after}
         assert run.gain == PAIRED
+
+
+def test_sides_that_are_no_before_and_after_have_their_own_names(folder, make_run):
+    sides = {"before": "alone", "after": "planned"}
+    make_run("a", command="demo", metrics={"before": RATE, "after": RATE, "sides": sides})
+    assert only(folder).success == {"alone": RATE, "planned": RATE}
+    assert success_text(only(folder)).startswith("alone 75")
+    make_run("b", command="demo", metrics={"before": RATE, "after": RATE, "sides": ["alone"]})
+    assert {tuple(run.success) for run in find_runs(folder)} == {("alone", "planned"), ("before", "after")}
 
 
 @pytest.mark.parametrize(

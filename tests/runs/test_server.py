@@ -1,6 +1,7 @@
 """Unit under test: ``worldrl/runs/server.py``, over real sockets: what is sent, and to whom."""
 
 import json
+import os
 import re
 import urllib.error
 import urllib.request
@@ -73,6 +74,32 @@ def test_files_of_runs_are_sent_with_a_policy_that_lets_them_do_nothing(port, ma
     assert headers["cross-origin-resource-policy"] == "same-origin"
     assert "access-control-allow-origin" not in headers
     assert fetch(port, "/file/one/config.yaml")[1]["content-type"].startswith("text/plain")
+
+
+def test_films_are_sent_in_the_ranges_that_a_browser_asks_for(port, make_run):
+    run = make_run("one")
+    (run / "videos").mkdir()
+    content = bytes(range(65, 91)) * 9000
+    (run / "videos" / "01.mp4").write_bytes(content)
+    path = "/file/one/videos/01.mp4"
+    before = len(os.listdir("/dev/fd"))
+    whole, headers = fetch(port, path)
+    assert whole.encode() == content
+    assert (headers["accept-ranges"], headers["content-length"]) == ("bytes", str(len(content)))
+    for asked, first, last in (
+        ("0-1", 0, 1),
+        ("70000-190000", 70000, 190000),
+        ("-5", len(content) - 5, len(content) - 1),
+    ):
+        part, headers = fetch(port, path, Range=f"bytes={asked}")
+        assert part.encode() == content[first : last + 1]
+        assert headers["content-range"] == f"bytes {first}-{last}/{len(content)}"
+        assert headers["content-type"] == "video/mp4"
+        assert "sandbox" in headers["content-security-policy"]
+    refused(port, path, 416, Range=f"bytes={len(content)}-")
+    (run / "videos" / "02.mp4").symlink_to(run / "videos" / "01.mp4")
+    refused(port, "/file/one/videos/02.mp4", 404, Range="bytes=0-1")
+    assert len(os.listdir("/dev/fd")) <= before + 2  # sockets of the last answers, no film
 
 
 def test_only_known_files_below_the_folder_are_sent(port, make_run, tmp_path):

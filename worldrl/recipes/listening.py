@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import ipaddress
 import socket
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from worldrl.core.errors import SettingError
@@ -12,13 +16,27 @@ from worldrl.core.extras import require
 from worldrl.core.storage.log import console
 from worldrl.policies.remote.packing import EXTRA
 from worldrl.policies.remote.token import read_token
-from worldrl.rollout.serving.server import SocketServer
+from worldrl.rollout.serving.server import Converse, Limits, SocketServer
+from worldrl.settings import positive, setting
 
-HOST = "address to listen on"
-PORT = "port; 0 takes a free one"
-EXPOSED = "accept connections from other machines, with the token of token_file"
-TOKEN_FILE = "file with the token that clients must show; needed with exposed=true"
-CLIENTS = "clients at once; further ones are refused"
+
+@dataclass(kw_only=True)
+class Listening:
+    """Where a server listens, who may reach it, and the device that it computes on."""
+
+    host: str = setting("127.0.0.1", "address to listen on")
+    port: int = setting(18080, "port; 0 takes a free one")
+    exposed: bool = setting(False, "accept connections from other machines, with the token of token_file")
+    token_file: str = setting("", "file with the token that clients must show; needed with exposed=true")
+    clients: int = setting(8, "clients at once; further ones are refused")
+    device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
+
+    def __post_init__(self) -> None:
+        """Check the ranges, and that nobody opens it to others unasked."""
+        positive("clients", self.clients)
+        if not 0 <= self.port < 65536:
+            raise SettingError(f"port: must be in 0..65535, got {self.port}")
+        check_door(self.host, self.exposed, self.token_file)
 
 
 def check_door(host: str, exposed: bool, token_file: str) -> None:
@@ -30,11 +48,6 @@ def check_door(host: str, exposed: bool, token_file: str) -> None:
         )
     if exposed and not token_file:
         raise SettingError("exposed: without a token anyone could use this server; give token_file=FILE")
-
-
-def token_of(token_file: str) -> str | None:
-    """The token in a file, None for no file; SettingError where there is none, or other users can read it."""
-    return read_token(Path(token_file)) if token_file else None
 
 
 def is_loopback(host: str) -> bool:
@@ -49,6 +62,21 @@ def require_serving() -> None:
     """MissingExtraError where a package of the servers is missing, before anything is loaded."""
     for package in ("msgpack", "websockets"):
         require(package, extra=EXTRA)
+
+
+def open_server(settings: Listening, load: Callable[[], Converse]) -> SocketServer:
+    """Bind the socket, and only then ``load`` what is served, which may take minutes.
+
+    Raises SettingError (the port is in use, or the token's file is not as it must be) and what ``load`` raises.
+    """
+    token = read_token(Path(settings.token_file)) if settings.token_file else None
+    require_serving()
+    listening = listen(settings.host, settings.port)
+    try:
+        return SocketServer(load(), listening, token=token, limits=Limits(clients=settings.clients))
+    except BaseException:
+        listening.close()
+        raise
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -76,3 +104,4 @@ def serve(server: SocketServer, name: str) -> None:
     console().print(f"serving {name} on ws://{shown}:{port}; Ctrl-C ends it", markup=False)
     server.serve_until_interrupted()
     console().print("closed")
+    atexit.register(gc.freeze)  # the last collection of torch's modules would take most of a second

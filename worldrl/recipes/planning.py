@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from worldrl.core.errors import SettingError
 from worldrl.core.observation import IMAGE, further
 from worldrl.core.storage.log import console
-from worldrl.rollout.agents.policy_folder import REMOTE, PolicyFacts, policy_facts
+from worldrl.rollout.agents.policy_folder import REMOTE, PolicyFacts, policy_facts, policy_place
 from worldrl.rollout.planning.config import NONE, Planner, PlanningConfig
 from worldrl.rollout.real.specs import PlannedChunks
 
@@ -45,7 +45,7 @@ def planner_of(settings: PlanningSettings, policy: str | None, *, latency: int =
         raise SettingError(f"latency: the robot waits while {planner.name} plans, got {latency}; give latency=0")
     if policy is None:
         raise SettingError(f"planner: {planner.name} plans for a policy, not for a scripted expert; give planner=none")
-    _check_policy(Path(policy), planner.name, world_model)
+    _check_policy(policy_place(policy), planner.name, world_model)
     return replace(planner, config=replace(settings.planning, world_model=str(weights_folder(world_model).resolve())))
 
 

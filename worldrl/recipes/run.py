@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import MISSING, fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +24,38 @@ DATASET = "dataset"  # Folder of the recorded episodes in a run directory
 
 @contextmanager
 def open_run(command: str, settings: Any) -> Generator[RunDirectory]:
-    """Open or reopen a job's run directory, with a heartbeat; RunDirectoryError where it is in use or another's."""
+    """Open or reopen a job's run directory, with a heartbeat; RunDirectoryError where it is in use or another's.
+
+    A run that was begun before a setting existed is resumed with the setting's default, and refuses other values.
+    """
     config = {name: value for name, value in as_plain(settings).items() if name not in MAY_CHANGE}
     path, resume = Path(settings.run_dir), resume_command(command)
-    opened = RunDirectory.open(path, command=command, config=config, resume_command=resume, free=WHERE)
+    complete = partial(with_defaults, schema=type(settings))
+    opened = RunDirectory.open(
+        path, command=command, config=config, resume_command=resume, free=WHERE, complete=complete
+    )
     with opened as run, Heartbeat(run):
         yield run
+
+
+def with_defaults(stored: Mapping[str, Any], schema: Any) -> dict[str, Any]:
+    """Add to a stored config the defaults of settings that it lacks, also within its groups.
+
+    ``schema`` is the settings class, or a group's default value. A mapping of free names is no group: nothing is added.
+    """
+    found = dict(stored)
+    for item in fields(schema):
+        if not isinstance(schema, type):
+            default = getattr(schema, item.name)
+        elif item.default_factory is not MISSING:
+            default = item.default_factory()
+        else:
+            default = item.default  # MISSING of a setting that must be given
+        if is_dataclass(default) and isinstance(found.get(item.name), Mapping):
+            found[item.name] = with_defaults(found[item.name], default)
+        elif item.name not in found and default is not MISSING and item.name not in MAY_CHANGE:
+            found[item.name] = as_plain(default)
+    return found
 
 
 def claim_inputs(run: RunDirectory, inputs: Mapping[str, Any]) -> None:

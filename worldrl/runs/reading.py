@@ -32,6 +32,8 @@ METRICS = "metrics.jsonl"
 DEEPEST, MOST_RUNS, MOST_FILMS = 5, 2000, 60
 MOST_BYTES, MOST_CURVES = 4 * 2**20, 64 * 2**20
 """Bytes that are read of a record, and of the end of ``metrics.jsonl``."""
+MOST_NAME = 40
+"""Characters of a side's name."""
 SILENT_S = 6 * TICK_EVERY_S
 """A run of another machine whose clock is older than this is taken as stopped."""
 POINTS = 300
@@ -212,7 +214,10 @@ def _works(root: Path, name: str) -> bool:
 
 
 def _success(metrics: Mapping[str, Any], faults: list[str]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Rates of a result by their names, and the paired comparison of ``before`` and ``after``."""
+    """Rates of a result by their names, and the paired comparison of ``before`` and ``after``.
+
+    A result whose sides are no before and after names them under ``sides``.
+    """
     found = {key: _rate_in(metrics.get(key)) for key in ("success", "before", "after")}
     rates = {key: rate for key, rate in found.items() if rate is not None}
     within = metrics.get("comparison")
@@ -225,7 +230,9 @@ def _success(metrics: Mapping[str, Any], faults: list[str]) -> tuple[dict[str, A
     except (ArtefactError, TypeError) as fault:
         faults.append(f"{RESULT}: {fault}")
         return {}, None
-    return rates, gain
+    sides = metrics.get("sides")
+    names = {key: str(name)[:MOST_NAME] for key, name in sides.items()} if isinstance(sides, dict) else {}
+    return {names.get(key, key): rate for key, rate in rates.items()}, gain
 
 
 def _rate_in(value: Any) -> dict[str, Any] | None:

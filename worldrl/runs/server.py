@@ -13,8 +13,8 @@ from typing import Any
 
 from worldrl.core.errors import RunDirectoryError, WorldrlError
 from worldrl.core.extras import require
-from worldrl.core.storage.below import read_below
-from worldrl.recipes.local_server import BASE, EXTRA, answer, application
+from worldrl.core.storage.below import open_below, read_below
+from worldrl.recipes.local_server import BASE, EXTRA, answer, application, opened
 from worldrl.runs.listing import as_plain, chosen, differing
 from worldrl.runs.reading import Kept, find_runs, read_curves
 
@@ -25,8 +25,9 @@ FILES = {
     "/runs.css": (PAGE / "runs.css", "text/css"),
     **BASE,
 }
+FILM = "video/mp4"
 KINDS = {
-    ".html": "text/html", ".mp4": "video/mp4", ".png": "image/png",
+    ".html": "text/html", ".mp4": FILM, ".png": "image/png",
     ".json": "text/plain", ".jsonl": "text/plain", ".yaml": "text/plain",
 }  # fmt: skip
 """Files that are sent, and as what."""
@@ -36,7 +37,7 @@ REPORT = (
 )
 """Content policy of files of runs: no script, no request, an origin of its own."""
 LARGEST = 256 * 2**20
-"""Bytes of a file that is sent."""
+"""Bytes of a file that is sent as a whole; films are sent in the ranges that a browser asks for."""
 MOST_FILTER = 500
 
 
@@ -81,6 +82,8 @@ class RunsServer:
         kind = KINDS.get(PurePosixPath(name).suffix)
         if kind is None or any(part.startswith(".") for part in name.split("/")):
             raise RunDirectoryError(f"{name}: is not sent; files that are end with {', '.join(KINDS)}")
+        if kind == FILM:
+            return opened(open_below(self._folder, name), kind, policy=REPORT)
         return answer(read_below(self._folder, name, LARGEST), kind, policy=REPORT)
 
 

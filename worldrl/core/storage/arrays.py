@@ -2,7 +2,7 @@
 
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self, cast
@@ -26,6 +26,12 @@ class ArrayRecord:
     def save(self, file: Path) -> None:
         """Write all arrays into one ``.npz`` file, as a whole or not at all."""
         save_arrays(file, {field.name: getattr(self, field.name) for field in fields(cast("Any", self))})
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Join records along the first axis of every array."""
+        names = [field.name for field in fields(cast("Any", cls))]
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
     @classmethod
     def load(cls, file: Path) -> Self:

@@ -110,11 +110,13 @@ class RunDirectory:
         config: Mapping[str, Any],
         resume_command: str,
         free: Collection[str] = (),
+        complete: Callable[[dict[str, Any]], dict[str, Any]] = dict,
         clock: Callable[[], float] = time.monotonic,
     ) -> "RunDirectory":
         """Create or reopen a run directory and lock it for this process.
 
-        The config must be the same on a later open, except for ``free`` keys, on which no result depends.
+        The config must be the same on a later open, except for ``free`` keys, on which no result depends. ``complete``
+        adds to a stored config the keys that did not exist when it was written.
         RunDirectoryError where it cannot be written, another process has it, or it belongs to another command or
         config.
         """
@@ -125,7 +127,7 @@ class RunDirectory:
         lock = take_lock(path / LOCK, command)
         try:
             recover(path)
-            begun = _claim_config(path, command, body, free)
+            begun = _claim_config(path, command, body, free, complete)
             run = cls(path, command, body, resume_command, lock, clock, begun, free)
             run.tick(force=True)
         except BaseException:
@@ -236,7 +238,13 @@ def _holds_work(path: Path) -> bool:
     return any(file.is_file() and file not in own and file.stat().st_size > 0 for file in path.rglob("*"))
 
 
-def _claim_config(path: Path, command: str, config: dict[str, Any], free: Collection[str]) -> bool:
+def _claim_config(
+    path: Path,
+    command: str,
+    config: dict[str, Any],
+    free: Collection[str],
+    complete: Callable[[dict[str, Any]], dict[str, Any]],
+) -> bool:
     """Write the config on the first open, which returns True; later, insist on the same command and config but for ``free``."""
     file = path / CONFIG
     if not file.exists():
@@ -246,7 +254,7 @@ def _claim_config(path: Path, command: str, config: dict[str, Any], free: Collec
     begun = _clock(path).command or command
     if COMMANDS.get(begun, begun) != command:
         raise RunDirectoryError(f"{path}: was begun by {begun!r}, not {command!r}; choose a new run_dir")
-    earlier = current_config(stored_config(file), command)
+    earlier = complete(current_config(stored_config(file), command))
     if changed := difference(_bound(earlier, free), _bound(config, free)):
         raise RunDirectoryError(
             f"{path}: was begun with another config: {changed}; choose a new run_dir, or delete {path} to start again"

@@ -9,7 +9,7 @@ Shapes legend: ``P`` policies, ``E`` start frames.
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -52,18 +52,8 @@ def read_outcomes(file: Path, names: Mapping[str, str]) -> Outcomes:
 
     Raises ArtefactError (the file cannot be read, or a line of it is not as the module says; names the line).
     """
-    try:
-        lines = list(csv.reader(file.read_text(encoding="utf-8-sig").splitlines(), strict=True))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ArtefactError(f"outcomes: {file} cannot be read as CSV ({error})") from error
-    if not lines or [name.strip() for name in lines[0]] != HEADER:
-        raise ArtefactError(
-            f"outcomes: {file} line 1: must be {','.join(HEADER)}, got {','.join(lines[0][:4] if lines else [])!r}"
-        )
     found, seen = dict[str, dict[int, bool]](), dict[tuple[str, int], int]()
-    for number, line in enumerate(lines[1:], start=2):
-        if not line:
-            continue
+    for number, line in outcome_lines(file, HEADER):
         label, episode, success = _row(line, names, f"outcomes: {file} line {number}")
         if (label, episode) in seen:
             raise ArtefactError(
@@ -76,17 +66,40 @@ def read_outcomes(file: Path, names: Mapping[str, str]) -> Outcomes:
     return found
 
 
+def outcome_lines(file: Path, header: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """Read a CSV file of outcomes: number and values of each line after ``header``, blank lines left out.
+
+    Raises ArtefactError (the file cannot be read, begins otherwise, or a line has another number of values).
+    """
+    try:
+        lines = list(csv.reader(file.read_text(encoding="utf-8-sig").splitlines(), strict=True))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ArtefactError(f"outcomes: {file} cannot be read as CSV ({error})") from error
+    if not lines or [name.strip() for name in lines[0]] != list(header):
+        raise ArtefactError(
+            f"outcomes: {file} line 1: must be {','.join(header)}, got {','.join(lines[0][:4] if lines else [])!r}"
+        )
+    for number, line in enumerate(lines[1:], start=2):
+        if line and len(line) != len(header):
+            raise ArtefactError(f"outcomes: {file} line {number}: needs {len(header)} values, got {len(line)}")
+        if line:
+            yield number, [value.strip() for value in line]
+
+
+def as_success(text: str, where: str, name: str = "success") -> bool:
+    """Read 0 or 1 of a file of outcomes; ArtefactError for anything else."""
+    if text.lower() not in OUTCOMES:
+        raise ArtefactError(f"{where}: {name} must be 0 or 1, got {text!r}")
+    return OUTCOMES[text.lower()]
+
+
 def _row(line: Sequence[str], names: Mapping[str, str], where: str) -> tuple[str, int, bool]:
-    if len(line) != len(HEADER):
-        raise ArtefactError(f"{where}: needs {len(HEADER)} values, got {len(line)}")
-    policy, episode, success = (value.strip() for value in line)
+    policy, episode, success = line
     if policy not in names:
         raise ArtefactError(f"{where}: policy {policy!r} is not ranked here{nearest(policy, names)}")
     if not (episode.isascii() and episode.isdigit() and len(episode) < 10):
         raise ArtefactError(f"{where}: episode must be a whole number of at least 0, got {episode!r}")
-    if success.lower() not in OUTCOMES:
-        raise ArtefactError(f"{where}: success must be 0 or 1, got {success!r}")
-    return names[policy], int(episode), OUTCOMES[success.lower()]
+    return names[policy], int(episode), as_success(success, where)
 
 
 def ranked(

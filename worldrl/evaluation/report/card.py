@@ -20,6 +20,7 @@ from worldrl.evaluation.report.tables import markdown
 from worldrl.evaluation.report.words import duration, gain_interval, number, points, with_interval, with_rate
 
 FILE = "README.md"
+MAX_WORD = 300  # characters of a value that a card quotes
 Found = Mapping[str, Any]
 SUITE_SUCCESS = "success in the simulator"
 GAIN = "gain of this policy over its predecessor, paired (points)"
@@ -77,6 +78,22 @@ def card(folder: Path, results: Sequence[Path]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def film_card(result: Found, name: str, rows: Sequence[tuple[str, str]], missing: Found, notes: Sequence[str]) -> str:
+    """Return the page of a video model that is known by its films alone: numbers, and why others are not measured."""
+    parts = [
+        _front_matter("video-model", library=None),
+        f"# {_word(name)}",
+        "A video model, measured from films that it generated and films of the same events. The model was not loaded.",
+        "## What was measured",
+        _section(Measured(tuple(rows), source_of(result))),
+        "## What was not measured",
+        markdown(("number", "why"), [(key, _word(reason)) for key, reason in missing.items()]),
+        "## How it was measured",
+        "\n".join(f"- {_word(note)}" for note in notes),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
 def write_card(folder: Path, results: Sequence[Path] = ()) -> Path:
     """Write :func:`card` as the folder's ``README.md``, and return its path."""
     path = folder / FILE
@@ -93,8 +110,13 @@ def measured(result: Found, identity: str, path: Path) -> Measured:
             f"{path}: this result of {result.get('command')!r} measures another artefact than {identity[:12]}, or none; give "
             "results of evaluate, benchmark, compare, train-vla or evaluate-world-model on this folder"
         )
+    return Measured(tuple(rows), source_of(result))
+
+
+def source_of(result: Found) -> tuple[tuple[str, str], ...]:
+    """Say where a result's numbers come from: command, code, protocol, hardware, time."""
     code: Found = result.get("code", {})
-    source = (
+    return (
         ("command", f"worldrl {_word(result.get('command'))}, seed {_word(result.get('seed'))}"),
         ("code", f"{_word(code.get('version'))} at {_word(code.get('commit'))[:12]}"),
         ("hash of its settings", _word(result.get("config_hash"))[:12]),
@@ -102,7 +124,6 @@ def measured(result: Found, identity: str, path: Path) -> Measured:
         ("hardware", f"{_word(result.get('hardware') or 'not recorded')}, {_word(result.get('device'))}"),
         ("wall time", duration(result.get("wall_s"))),
     )
-    return Measured(tuple(rows), source)
 
 
 def _policy_rows(metrics: Found, identity: str) -> list[tuple[str, str]]:
@@ -159,9 +180,10 @@ def _text(value: Any) -> str:
     return number(value)
 
 
-def _front_matter(kind: str) -> str:
+def _front_matter(kind: str, library: str | None = "worldrl") -> str:
+    named = f"library_name: {library}\n" if library else ""
     tags = "\n".join(f"- {tag}" for tag in ("robotics", "worldrl", kind))
-    return f"---\nlibrary_name: worldrl\npipeline_tag: robotics\ntags:\n{tags}\n---"
+    return f"---\n{named}pipeline_tag: robotics\ntags:\n{tags}\n---"
 
 
 def _flat(values: Found, before: str = "") -> list[tuple[str, str]]:
@@ -181,7 +203,7 @@ def _flat(values: Found, before: str = "") -> list[tuple[str, str]]:
 
 def _word(value: object) -> str:
     """Write a value from a file as one line of a table, without Markdown's marks."""
-    return re.sub(r"[|`<>\[\]\\\s]+", " ", str(value)).strip()[:200] or "unknown"
+    return re.sub(r"[|`<>\[\]\\\s]+", " ", str(value)).strip()[:MAX_WORD] or "unknown"
 
 
 def _lineage(manifest: Found) -> str:

@@ -38,7 +38,7 @@ SCHEMA = 1
 FILE = "report.json"
 PAGE = "report.html"
 WITH_PAGE = (
-    "demo, train-vla, rank, evaluate-world-model, imagine, train-idm, align-world-model, benchmark, benchmark-offline, "
+    "demo, train-vla, rank, evaluate-world-model, `judge`, imagine, train-idm, align-world-model, benchmark, benchmark-offline, "
     "check-protocol, reproduce"
 )
 """Commands that end with a page."""

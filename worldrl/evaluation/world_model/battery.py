@@ -102,9 +102,14 @@ def drifts(measures: Measures, *, frame_stride: int, seed: int) -> dict[str, Dri
     for name, (_, source, statistic) in QUANTITIES.items():
         values: NDArray[np.float64] = getattr(measures, source)
         if 0 not in values.shape:
-            band = bootstrap_band(values, statistic, generator=numpy_stream(seed, "drift", name))
-            found[name] = Drift(step, *band, len(measures))
+            found[name] = drift(name, values, statistic, step, seed=seed)
     return found
+
+
+def drift(name: str, values: NDArray[np.float64], statistic: Statistic, step: NDArray[np.int64], *, seed: int) -> Drift:
+    """A statistic of ``[E, F, ...]`` at every frame, with intervals over the episodes."""
+    band = bootstrap_band(values, statistic, generator=numpy_stream(seed, "drift", name))
+    return Drift(step, *band, len(values))
 
 
 def check_horizons(horizons: Sequence[int], frame_stride: int) -> None:

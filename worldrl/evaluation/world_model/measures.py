@@ -99,11 +99,6 @@ class Measures(ArrayRecord):
         """Some episodes."""
         return Measures(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
-    @classmethod
-    def join(cls, parts: Sequence[Measures]) -> Measures:
-        """Join the parts of a list."""
-        return cls(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)})
-
 
 def measure(
     model: AnyVideoModel,

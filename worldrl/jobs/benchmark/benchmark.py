@@ -48,7 +48,7 @@ from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, say_assets, sh
 from worldrl.recipes.planning import PLANNER, planning_metrics, say_planning
 from worldrl.recipes.run import choose_tasks, claim_inputs, measured_inputs, open_run
 from worldrl.recipes.suites.opening import OpenSuite
-from worldrl.rollout.agents.policy_folder import is_agent, policy_facts
+from worldrl.rollout.agents.policy_folder import is_agent, policy_facts, policy_place
 from worldrl.rollout.agents.vector_agent import require_vector_fits
 from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.planning.config import NONE, Planner, PlanningConfig
@@ -246,7 +246,7 @@ def common_fields(settings: BenchmarkSettings) -> dict[str, Any]:
     }
     if settings.policy == EXPERT:
         return {**fields, "chunk_length": 1}
-    facts = policy_facts(Path(settings.policy))
+    facts = policy_facts(policy_place(settings.policy))
     if settings.temperature is not None and not facts.cameras:
         raise SettingError(f"temperature: {settings.policy} takes its most likely action; leave temperature out")
     fields |= {"chunk_length": facts.chunk_length, "temperature": settings.temperature, "latency": settings.latency}
@@ -257,7 +257,7 @@ def measure(
     settings: BenchmarkSettings, run: RunDirectory, device: str, planner: Planner | None
 ) -> tuple[EvalResult, EpisodeTiming, dict[str, Any]]:
     """Measure on the suite of the settings."""
-    name, identity = with_planner(Path(settings.policy).name, identity_of(settings), planner)
+    name, identity = with_planner(policy_place(settings.policy).name, identity_of(settings), planner)
     with (embedded if settings.suite == EMBEDDED else on_external_suite)(settings) as (player, protocol):
         trained = training_of(settings, protocol)
         comparison = sequential_comparison_of(settings, protocol)
@@ -281,18 +281,14 @@ def embedded(settings: BenchmarkSettings) -> Generator[tuple[EmbeddedPlayer, Eva
     """Open the embedded suite, in this environment."""
     fields, tasks = common_fields(settings), choose_tasks(settings.tasks, None)
     if settings.policy != EXPERT:
-        facts = policy_facts(Path(settings.policy))
+        facts = policy_facts(policy_place(settings.policy))
         fields["image_size"] = facts.image_size
         fields["cameras"] = embedded_cameras(tasks, images_among(facts.more))
     protocol = embedded_protocol(
-        tasks,
-        episodes_per_task=settings.episodes,
-        initial_states="sampled",
-        domain=settings.domain,
-        **fields,
+        tasks, episodes_per_task=settings.episodes, initial_states="sampled", domain=settings.domain, **fields
     )
     if settings.policy != EXPERT:
-        fitting_facts(Path(settings.policy), protocol)
+        fitting_facts(policy_place(settings.policy), protocol)
     each = max(1, settings.envs // max(1, settings.workers))
     limits = (settings.timeout_s, settings.restarts, recycle_after_of(settings))
     yield EmbeddedPlayer(protocol.env_options, settings.workers, each, *limits), protocol
@@ -305,7 +301,7 @@ def on_external_suite(settings: BenchmarkSettings) -> Generator[tuple[OpenSuite,
     if settings.policy == EXPERT:
         require_expert("policy", suite, settings.tasks)
     else:
-        require_suite_fits(suite, Path(settings.policy))
+        require_suite_fits(suite, policy_place(settings.policy))
     cameras = cameras_of(settings, suite) if settings.videos > 0 or sees_images(settings) else ()
     image_size = image_size_of(settings, suite)
     with open_external(settings, suite, cameras, image_size) as opened:
@@ -328,17 +324,17 @@ def image_size_of(settings: BenchmarkSettings, suite: Suite) -> int:
     """Pixels that an external suite draws: the policy's, or of the videos of who sees none."""
     if not sees_images(settings):
         return settings.image_size
-    return drawn_size(suite, policy_facts(Path(settings.policy)).picture)
+    return drawn_size(suite, policy_facts(policy_place(settings.policy)).picture)
 
 
 def sees_images(settings: BenchmarkSettings) -> bool:
     """Whether who acts sees images: neither a scripted expert nor an agent on vectors does."""
-    return settings.policy != EXPERT and bool(policy_facts(Path(settings.policy)).cameras)
+    return settings.policy != EXPERT and bool(policy_facts(policy_place(settings.policy)).cameras)
 
 
 def require_size(settings: BenchmarkSettings, described: Mapping[str, Any], protocol: EvalProtocol) -> None:
     """Refuse an agent whose vector has another size than the suite's worker says; others were looked at before the start."""
-    if settings.policy != EXPERT and is_agent(folder := Path(settings.policy)):
+    if settings.policy != EXPERT and is_agent(folder := policy_place(settings.policy)):
         shown = described.get("policy_size")
         require_vector_fits(folder, protocol.actions, f"the suite {settings.suite}", shown=shown)
 
@@ -347,4 +343,5 @@ def training_of(settings: BenchmarkSettings, protocol: EvalProtocol) -> dict[str
     """What the result says about the policy's training; a scripted expert had none."""
     if settings.policy == EXPERT:
         return {}
-    return examine(protocol, policy_facts(Path(settings.policy)).trained_on, refuse=settings.refuse_training_states)
+    facts = policy_facts(policy_place(settings.policy))
+    return examine(protocol, facts.trained_on, refuse=settings.refuse_training_states)

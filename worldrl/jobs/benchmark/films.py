@@ -25,7 +25,7 @@ from worldrl.recipes.offline.settings import offline_agent
 from worldrl.recipes.planning import planner_of
 from worldrl.recipes.suites.opening import OpenSuite, fit_for, open_suite
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, actor_to_json
-from worldrl.rollout.agents.policy_folder import is_agent, policy_facts
+from worldrl.rollout.agents.policy_folder import is_agent, policy_facts, policy_place
 from worldrl.rollout.agents.vector_agent import VectorActor, vector_facts
 from worldrl.rollout.planning.config import Planner
 from worldrl.rollout.real.episodes import Player, Result
@@ -51,7 +51,7 @@ def open_external(
         recycle_after_of(settings),
         settings.shadows,
         settings.assets,
-        Fit.stretch if settings.policy == EXPERT else fit_for(suite, Path(settings.policy)),
+        Fit.stretch if settings.policy == EXPERT else fit_for(suite, policy_place(settings.policy)),
     )
     return open_suite(suite, asked, timeout_s=settings.timeout_s, assets_note=settings.assets_note)
 
@@ -63,7 +63,7 @@ def recycle_after_of(settings: BenchmarkSettings) -> int:
 
 def cameras_of(settings: BenchmarkSettings, suite: Suite) -> tuple[str, ...]:
     """Return the suite's cameras that are drawn: its main one, and those that the policy looks through besides."""
-    own = () if settings.policy == EXPERT else policy_facts(Path(settings.policy)).cameras[1:]
+    own = () if settings.policy == EXPERT else policy_facts(policy_place(settings.policy)).cameras[1:]
     return (suite.main_camera, *own)
 
 
@@ -78,7 +78,7 @@ def actor_of(
     """Who acts."""
     if settings.policy == EXPERT:
         return ExpertActor()
-    if is_agent(folder := Path(settings.policy)):
+    if is_agent(folder := policy_place(settings.policy)):
         return agent_actor(folder, device)
     return policy_actor(folder, protocol, device, planner)
 
@@ -101,7 +101,7 @@ def identity_of(settings: BenchmarkSettings) -> str:
     """Identity of the policy's weights, or of the scripted actor's settings."""
     if settings.policy == EXPERT:
         return digest(actor_to_json(ExpertActor()))
-    return policy_facts(Path(settings.policy)).hash
+    return policy_facts(policy_place(settings.policy)).hash
 
 
 def film_failures(settings: BenchmarkSettings, result: EvalResult, device: str) -> Films:

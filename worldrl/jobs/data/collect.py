@@ -28,7 +28,7 @@ from worldrl.recipes.run import DATASET, choose_tasks, open_run, rate_interval
 from worldrl.recipes.stages import imagined_plan
 from worldrl.recipes.world_model.start import weights_folder
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, WanderActor
-from worldrl.rollout.agents.policy_folder import acting_policy, policy_facts
+from worldrl.rollout.agents.policy_folder import acting_policy, policy_facts, policy_place
 from worldrl.rollout.planning.config import NONE, PlanningConfig
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.embedded import WRISTS, embedded_embodiment, main_camera
@@ -204,7 +204,7 @@ def env_options(settings: CollectSettings, tasks: Sequence[str]) -> EnvOptions:
             "domain: randomised is of bimanual tasks and draws its own visual styles; leave styles as it is"
         )
     if settings.policy is not None:
-        facts, size = policy_facts(Path(settings.policy)), settings.image_size
+        facts, size = policy_facts(policy_place(settings.policy)), settings.image_size
         own = facts.actions
         if facts.cameras and facts.picture != (size, size):
             raise SettingError(
@@ -246,7 +246,7 @@ def imagined_plans(
     plan = imagined_plan(
         file,
         model,
-        acting_policy(Path(settings.policy), device),
+        acting_policy(policy_place(settings.policy), device),
         tasks,
         settings.imagined_episodes,
         seed=stream_seed(settings.seed, "collect", "dream") % 2**31,

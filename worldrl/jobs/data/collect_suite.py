@@ -23,6 +23,7 @@ from worldrl.recipes.suites.opening import OpenSuite, fit_for, open_suite, suite
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor
 from worldrl.rollout.agents.planned_policy import policy_with
 from worldrl.rollout.agents.policy_actor import PolicyActor
+from worldrl.rollout.agents.policy_folder import policy_place
 from worldrl.rollout.real.collect import CollectPlan, record_missing
 from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
 from worldrl.rollout.suites.libero_files import Demonstration, find_demonstrations, read_demonstration
@@ -64,7 +65,7 @@ def record_suite(
     """
     suite = find_suite(settings.suite, settings.python)
     cameras, names = cameras_of(suite, wrist=settings.wrist), suite.tasks()
-    fit = fit_for(suite, Path(settings.policy)) if settings.policy else Fit.stretch
+    fit = fit_for(suite, policy_place(settings.policy)) if settings.policy else Fit.stretch
     layout = suite_layout(suite, cameras, settings.image_size, fit)
     tasks = choose_suite_tasks(settings.tasks, names)
     if settings.expert_episodes > 0:

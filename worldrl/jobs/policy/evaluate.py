@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from worldrl.core.device import resolve_device
@@ -20,7 +19,7 @@ from worldrl.evaluation.policy.trained_on import examine
 from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, say_assets, show, video_writer
 from worldrl.recipes.planning import PLANNER, planner_of, planning_metrics, say_planning
 from worldrl.recipes.run import choose_tasks, claim_inputs, measured_inputs, open_run
-from worldrl.rollout.agents.policy_folder import PolicyFacts, policy_facts
+from worldrl.rollout.agents.policy_folder import PolicyFacts, policy_facts, policy_place
 from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.planning.config import NONE, Planner, PlanningConfig
 from worldrl.rollout.real.embedded import embedded_cameras
@@ -95,7 +94,7 @@ def main(settings: EvaluateSettings) -> dict[str, Any]:
     Returns the metrics of :meth:`~worldrl.evaluation.policy.result.EvalResult.metrics`. A finished run is read: no
     simulator starts.
     """
-    device, facts = str(resolve_device(settings.device)), policy_facts(Path(settings.policy))
+    device, facts = str(resolve_device(settings.device)), policy_facts(policy_place(settings.policy))
     planner = planner_of(settings, settings.policy, latency=settings.latency)
     with open_run("evaluate", settings) as run:
         claim_inputs(run, measured_inputs(settings.policy, facts.hash, settings.suite, planner))
@@ -118,7 +117,7 @@ def measure(
             console().print(f"warning: {warning}", markup=False, soft_wrap=True)
         result = evaluate_policy(
             player,
-            Path(settings.policy),
+            policy_place(settings.policy),
             protocol,
             device=device,
             planner=planner,
@@ -164,7 +163,7 @@ def external(
     from worldrl.rollout.suites.registry import find_suite, require_suite_fits
     from worldrl.rollout.suites.suite import Workers, drawn_size
 
-    suite, policy = find_suite(settings.suite, settings.python), Path(settings.policy)
+    suite, policy = find_suite(settings.suite, settings.python), policy_place(settings.policy)
     if not facts.cameras:
         raise SettingError(f"policy: {policy} acts on a vector of numbers; measure it with worldrl benchmark")
     require_suite_fits(suite, policy)

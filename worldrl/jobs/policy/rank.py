@@ -36,7 +36,7 @@ from worldrl.recipes.training_data import open_datasets, require_cameras, requir
 from worldrl.recipes.world_model.policy_rollouts import check_policies
 from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, images_of, weights_folder
 from worldrl.rewards.success import SuccessRule
-from worldrl.rollout.agents.policy_folder import policy_facts
+from worldrl.rollout.agents.policy_folder import policy_facts, policy_place
 from worldrl.rollout.real.specs import scene_digest
 from worldrl.settings import non_negative, one_of, positive, setting
 from worldrl.world_models.loading import AnyVideoModel, open_world_model
@@ -109,7 +109,7 @@ def main(settings: RankSettings) -> dict[str, Any]:
         drawn = {"batch": settings.batch, "temperature": settings.temperature, "seed": settings.seed}
         success = np.stack(
             [
-                imagined_success(run.stage(f"02-policy-{number}"), model, Path(folder), label, starts, **drawn)
+                imagined_success(run.stage(f"02-policy-{number}"), model, policy_place(folder), label, starts, **drawn)
                 for number, (folder, label) in enumerate(zip(settings.policies, labels, strict=True), start=1)
             ]
         )
@@ -152,7 +152,7 @@ def inputs_of(
         "held_out": {"path": settings.held_out or list(settings.data), "hash": held_out.fingerprint},
         "policy": {
             "path": list(settings.policies),
-            "hash": [policy_facts(Path(folder)).hash for folder in settings.policies],
+            "hash": [policy_facts(policy_place(folder)).hash for folder in settings.policies],
         },
         "outcomes": {"path": settings.outcomes, "trials": counts},
     }

@@ -8,8 +8,6 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,45 +17,29 @@ from worldrl.core.errors import SettingError
 from worldrl.core.image_fit import WAYS, Fit, keeps_aspect
 from worldrl.core.storage.log import console
 from worldrl.policies.remote.address import is_remote
-from worldrl.recipes.listening import (
-    CLIENTS,
-    EXPOSED,
-    HOST,
-    PORT,
-    TOKEN_FILE,
-    check_door,
-    listen,
-    require_serving,
-    serve,
-    token_of,
-)
+from worldrl.recipes import listening
+from worldrl.recipes.listening import Listening, serve
 from worldrl.rollout.agents.actors import PolicyActor
 from worldrl.rollout.agents.policy_folder import PolicyFacts, policy_facts, require_policy_fits
 from worldrl.rollout.agents.robot_side import RobotSide
 from worldrl.rollout.serving.openpi import openpi_conversations
-from worldrl.rollout.serving.server import Limits, SocketServer
+from worldrl.rollout.serving.server import Converse, SocketServer
 from worldrl.rollout.suites.policy_server import robotwin_conversations
 from worldrl.rollout.suites.robotwin import RoboTwinSuite
-from worldrl.settings import one_of, positive, required, setting
+from worldrl.settings import one_of, required, setting
 from worldrl.workers.robotwin.facts import IMAGE, SIZE
 
 ROBOTWIN, OPENPI = "robotwin", "openpi"
 
 
 @dataclass
-class ServePolicySettings:
+class ServePolicySettings(Listening):
     """Which policy, and where it listens."""
 
     policy: str = required("folder of a policy", made_by="worldrl train-policy")
     protocol: str = setting(
         ROBOTWIN, "robotwin: for RoboTwin's client, two arms; openpi: OpenPI's, any policy of images"
     )
-    host: str = setting("127.0.0.1", HOST)
-    port: int = setting(18080, PORT)
-    exposed: bool = setting(False, EXPOSED)
-    token_file: str = setting("", TOKEN_FILE)
-    clients: int = setting(8, CLIENTS)
-    device: str = setting("cpu", "where the policy runs: cpu, cuda, cuda:N or auto")
     temperature: float | None = setting(None, "sampling temperature; null is greedy")
     replan: int | None = setting(None, "actions given of each chunk; null for all")
     fit: Fit | None = setting(
@@ -65,14 +47,11 @@ class ServePolicySettings:
     )
 
     def __post_init__(self) -> None:
-        """Check the ranges, and that nobody opens it to others unasked."""
+        """Check the ranges."""
+        super().__post_init__()
         one_of("protocol", self.protocol, (ROBOTWIN, OPENPI))
-        positive("clients", self.clients)
-        if not 0 <= self.port < 65536:
-            raise SettingError(f"port: must be in 0..65535, got {self.port}")
         if self.fit is Fit.refuse:
             raise SettingError(f"fit: a client's images must get the policy's size; give {', '.join(WAYS)} or null")
-        check_door(self.host, self.exposed, self.token_file)
 
 
 def main(settings: ServePolicySettings) -> dict[str, Any]:
@@ -84,36 +63,31 @@ def main(settings: ServePolicySettings) -> dict[str, Any]:
     """
     with open_server(settings) as server:
         serve(server, settings.policy)
-    atexit.register(gc.freeze)  # the last collection of torch's modules would take most of a second
     return {}
 
 
 def open_server(settings: ServePolicySettings) -> SocketServer:
     """Open the socket and load the policy."""
-    folder, token = Path(settings.policy), token_of(settings.token_file)
-    if is_remote(folder):
-        raise SettingError(f"policy: {folder} is served already; give the folder of a policy")
-    side = side_for_client(folder, settings.fit, settings.protocol)
-    require_serving()
-    listening = listen(settings.host, settings.port)
-    try:
-        actor = PolicyActor(
-            folder=settings.policy,
-            temperature=settings.temperature,
-            replan=settings.replan,
-            device=str(resolve_device(settings.device)),
-        ).build()
-        if settings.protocol == ROBOTWIN:
-            converse = robotwin_conversations(actor, side)
-        else:
-            decoding = "greedy" if settings.temperature is None else f"temperature {settings.temperature:g}"
-            converse = openpi_conversations(
-                actor, side, folder, policy_facts(folder), f"{decoding}, replan {settings.replan}"
-            )
-        return SocketServer(converse, listening, token=token, limits=Limits(clients=settings.clients))
-    except BaseException:
-        listening.close()
-        raise
+    if is_remote(settings.policy):
+        raise SettingError(f"policy: {settings.policy} is served already; give the folder of a policy")
+    side = side_for_client(Path(settings.policy), settings.fit, settings.protocol)
+    return listening.open_server(settings, lambda: conversations(settings, side))
+
+
+def conversations(settings: ServePolicySettings, side: RobotSide) -> Converse:
+    """Load the policy, and make what answers each client in the protocol."""
+    actor = PolicyActor(
+        folder=settings.policy,
+        temperature=settings.temperature,
+        replan=settings.replan,
+        device=str(resolve_device(settings.device)),
+    ).build()
+    if settings.protocol == ROBOTWIN:
+        return robotwin_conversations(actor, side)
+    folder, decoding = Path(settings.policy), "greedy"
+    if settings.temperature is not None:
+        decoding = f"temperature {settings.temperature:g}"
+    return openpi_conversations(actor, side, folder, policy_facts(folder), f"{decoding}, replan {settings.replan}")
 
 
 def side_for_client(folder: Path, fit: Fit | None, protocol: str) -> RobotSide:

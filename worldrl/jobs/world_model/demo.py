@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from worldrl.core.device import resolve_device
 from worldrl.core.observation import images_among
 from worldrl.core.storage.artefact import artefact_hash
@@ -25,20 +23,14 @@ from worldrl.evaluation.policy.evaluate import evaluate_policy, policy_actor
 from worldrl.evaluation.policy.protocol import EvalProtocol, embedded_protocol
 from worldrl.evaluation.policy.trained_on import examine
 from worldrl.evaluation.report.store import publish
-from worldrl.evaluation.world_model.rollout_error import (
-    closed_loop_psnr,
-    outcomes,
-    padded_actions,
-    replay,
-    whole_chunks,
-)
-from worldrl.jobs.world_model.demo_report import Films, report_page, sentence, small
+from worldrl.evaluation.world_model.rollout_error import closed_loop_psnr
+from worldrl.jobs.world_model.demo_report import report_page, sentence, small
 from worldrl.paths import weights_dir
 from worldrl.recipes.planning import planner_of, planning_metrics
 from worldrl.recipes.run import choose_tasks, claim_inputs, open_run
 from worldrl.recipes.sample_episodes import HOLD_STEPS, KIND
+from worldrl.recipes.world_model.replayed_films import Replayed, replayed
 from worldrl.recipes.world_model.start import BUNDLED, weights_folder
-from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.agents.policy_folder import PolicyFacts, policy_facts
 from worldrl.rollout.planning.config import PLANNERS, Planner, PlanningConfig
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
@@ -46,6 +38,9 @@ from worldrl.rollout.real.embedded import embedded_cameras
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.settings import one_of, setting
 from worldrl.world_models.loading import open_world_model
+
+SIDES = {"before": "alone", "after": "planned"}
+"""What the two sides of the comparison are."""
 
 
 @dataclass
@@ -92,7 +87,7 @@ def main(settings: DemoSettings) -> dict[str, Any]:
         films = film(run, settings, protocol, device)
         compared = measure(run, settings, protocol, planner, device)
         planned = planning_metrics(settings.planner, [outcome.planned for outcome in compared.b.outcomes])
-        metrics = {**compared.metrics(), **planned, **trained, "films": closed_loop_psnr(films.result)}
+        metrics = {**compared.metrics(), "sides": SIDES, **planned, **trained, "films": closed_loop_psnr(films.result)}
         run.write_result(metrics, seed=settings.seed, device=device, protocol_hash=protocol.hash)
         page = publish(run, report_page(metrics, films, seed=settings.seed))
         console().print(
@@ -124,7 +119,7 @@ def protocol_of(settings: DemoSettings) -> EvalProtocol:
     )
 
 
-def film(run: RunDirectory, settings: DemoSettings, protocol: EvalProtocol, device: str) -> Films:
+def film(run: RunDirectory, settings: DemoSettings, protocol: EvalProtocol, device: str) -> Replayed:
     """Record the policy's first episode of each task, and imagine its actions."""
     stage = run.stage("01-films")
     specs = [spec for spec in protocol.specs() if spec.index == protocol.first_index]
@@ -134,12 +129,10 @@ def film(run: RunDirectory, settings: DemoSettings, protocol: EvalProtocol, devi
     dataset = EpisodeDataset.open(stage.folder / "dataset")
     episodes = [dataset[number] for number in range(len(dataset))]
     model = open_world_model(weights_folder(settings.planning.world_model), resolve_device(settings.device)).eval()
-    steps = whole_chunks(max(map(len, episodes)), model.chunk_length)
-    result = replay(model, episodes, np.stack([padded_actions(one, steps) for one in episodes]), seed=settings.seed)
-    imagined = outcomes(result, SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce))
+    films = replayed(model, episodes, fps=dataset.fps, seed=settings.seed)
     if not stage.finished:
         stage.finish({"episodes": len(episodes)})
-    return Films(episodes, result, imagined, dataset.fps / model.frame_stride)
+    return films
 
 
 def measure(

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from worldrl.core.types import Episode
-from worldrl.evaluation.report.model import Number, ReportData, Table, Video
+from worldrl.evaluation.report.model import Number, ReportData, Table
 from worldrl.evaluation.report.words import (
     NBSP,
     gain_interval,
@@ -21,9 +16,7 @@ from worldrl.evaluation.report.words import (
     points,
     with_rate,
 )
-from worldrl.evaluation.world_model.rollout_error import Replay
-from worldrl.jobs.world_model.imagine_report import titles_of
-from worldrl.recipes.paired_films import pair_film, pair_strip
+from worldrl.recipes.world_model.replayed_films import Replayed
 
 SECTIONS = ("measurements", "videos", "filmstrips", "notes", "configuration")
 FEW = 100
@@ -38,35 +31,19 @@ NOTES = (
 )
 
 
-@dataclass(frozen=True)
-class Films:
-    """Filmed episodes, the same actions imagined, the imagined outcomes (bool ``[E]``), and frames per second."""
-
-    episodes: Sequence[Episode]
-    result: Replay
-    imagined: NDArray[np.bool_]
-    fps: float
-
-
-def report_page(metrics: Mapping[str, Any], films: Films, *, seed: int) -> ReportData:
+def report_page(metrics: Mapping[str, Any], films: Replayed, *, seed: int) -> ReportData:
     """Gather what the page shows from the metrics of the demo."""
-    titles, result = titles_of(films.episodes, films.imagined), films.result
-    pairs = list(zip(titles, result.real, result.imagined, strict=True))
-    stride = result.frame_stride
     return ReportData(
         title="demo: a policy that plans in a world model",
         sentence=sentence(metrics),
         sections=SECTIONS,
         headline=headline(metrics),
         tables=[success_table(metrics)],
-        filmstrips=[
-            pair_strip(title, "Real above imagined, same actions.", real, imagined, stride=stride, first=stride)
-            for title, real, imagined in pairs
-        ],
-        videos=[Video(title, "Left: real. Right: imagined.", pair_film(real, imagined, films.fps)) for title, real, imagined in pairs],
+        filmstrips=films.filmstrips(),
+        videos=films.videos(),
         seeds=[seed],
         notes=(*NOTES, *small(metrics)),
-    )  # fmt: skip
+    )
 
 
 def sentence(metrics: Mapping[str, Any]) -> str:

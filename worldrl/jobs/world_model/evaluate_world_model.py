@@ -44,10 +44,10 @@ from worldrl.recipes.world_model.policy_rollouts import (
     policies_beside_reality,
 )
 from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, starting_world_model, weights_folder
-from worldrl.recipes.world_model.tables import Findings
+from worldrl.recipes.world_model.tables import NO_WEIGHTS, Findings
 from worldrl.recipes.world_model.unseen_episodes import continue_all, draw_scripts, open_unseen
 from worldrl.rewards.success import SuccessRule
-from worldrl.rollout.agents.policy_folder import policy_facts
+from worldrl.rollout.agents.policy_folder import policy_facts, policy_place
 from worldrl.rollout.imagined.reset_store import record_at
 from worldrl.rollout.real.execution import CONTINUATIONS, HOLD_STEPS, Script, true_runs
 from worldrl.rollout.suites.names import EMBEDDED, SUITE, SUITE_PYTHON, require_suite_name
@@ -55,8 +55,6 @@ from worldrl.rollout.suites.registry import find_suite
 from worldrl.settings import non_negative, one_of, positive, setting
 from worldrl.world_models.loading import AnyVideoModel
 
-NO_LPIPS = "no weights given; lpips=FILE computes it (docs/reference/video-metrics.md says which file)"
-NO_FVD = "no weights given; fvd=FILE computes it (docs/reference/video-metrics.md says which file)"
 REPLAYS = "02-replays"  # Stage of the measured episodes
 NO_PROBE = "probe.steps=0 trains no probe"
 ONE_VIEW = "probe_from brings a probe of the main view; without it one is trained for each view"
@@ -212,7 +210,7 @@ def inputs_of(settings: EvaluateWorldModelSettings, data: EpisodeDataset) -> dic
         "data": {"path": list(settings.data), "hash": data.fingerprint},
     }
     if policies:
-        inputs["policy"] = {"path": policies, "hash": [policy_facts(Path(policy)).hash for policy in policies]}
+        inputs["policy"] = {"path": policies, "hash": [policy_facts(policy_place(policy)).hash for policy in policies]}
     if settings.probe_from is not None:
         inputs["probe"] = {"path": settings.probe_from, "hash": artefact_hash(Path(settings.probe_from))}
     if settings.idm is not None:
@@ -325,8 +323,8 @@ def circumstances(settings: EvaluateWorldModelSettings, model: AnyVideoModel, da
     layout = {"memory_frames": model.memory_frames, "frame_stride": model.frame_stride, "more": model.more}
     record = record_at(data[0], 0, source="throughput", **layout)
     reasons = {
-        "lpips": NO_LPIPS if settings.lpips is None else None,
-        "fvd": NO_FVD if settings.fvd is None else None,
+        "lpips": NO_WEIGHTS.format(name="lpips") if settings.lpips is None else None,
+        "fvd": NO_WEIGHTS.format(name="fvd") if settings.fvd is None else None,
         "probe_error_cm": no_probe(settings),
         "views_apart_cm": ONE_VIEW if settings.probe_from and images_among(model.more)[1:] else None,
         "outcome_alignment.with_grasp": {None: settings.grasp and NO_RULE, FIT: FITTED_HERE}.get(settings.grasp_rule),

@@ -26,20 +26,16 @@ from worldrl.evaluation.world_model.rollout_error import (
     action_swap_ratio,
     closed_loop_psnr,
     outcome_report,
-    outcomes,
-    padded_actions,
-    replay,
-    whole_chunks,
 )
 from worldrl.jobs.world_model.imagine_plans import imagine_plans, judgement
-from worldrl.jobs.world_model.imagine_report import report_page, sentence, titles_of
+from worldrl.jobs.world_model.imagine_report import report_page, sentence
 from worldrl.recipes.run import open_run
 from worldrl.recipes.sample_episodes import check_samples, record_samples
 from worldrl.recipes.training_data import require_cameras, require_image_size
+from worldrl.recipes.world_model.replayed_films import replayed
 from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, images_of, weights_folder
 from worldrl.registry import REWARD_MIXES
 from worldrl.rewards.motion.terms import chosen_terms
-from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.imagined.staged_rollouts import StagedConfig
 from worldrl.settings import non_negative, one_of, positive, setting
 from worldrl.world_models.loading import AnyVideoModel, open_world_model, require_one_view
@@ -124,25 +120,20 @@ def main(settings: ImagineSettings) -> dict[str, Any]:
         episodes = choose_episodes(dataset, settings.episodes, seed=settings.seed)
         if settings.plan:
             return finish_plans(run, settings, model, episodes, dataset.fps, str(device))
-        steps = whole_chunks(settings.steps or max(map(len, episodes)), model.chunk_length)
-        actions = np.stack([padded_actions(episode, steps) for episode in episodes])
-        result = replay(model, episodes, actions, seed=settings.seed)
-        rule = SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce)
-        imagined = outcomes(result, rule)
+        films = replayed(model, episodes, fps=dataset.fps, seed=settings.seed, steps=settings.steps)
+        result, steps = films.result, films.actions.shape[1]
         swapped = action_swap_ratio(model, episodes, steps, seed=settings.seed, true=result)
         metrics = {
             "episodes": len(episodes),
             **closed_loop_psnr(result),
             **further_errors(result),
             "action_swap_ratio": swapped if math.isfinite(swapped) else None,
-            **outcome_report(imagined, np.array([succeeds_within(episode, steps) for episode in episodes])),
+            **outcome_report(films.imagined, np.array([succeeds_within(episode, steps) for episode in episodes])),
         }
         run.write_result(metrics, seed=settings.seed, device=str(device))
         if settings.rerun:
-            titles = titles_of(episodes, imagined)
-            write_recording(Path(settings.rerun), episodes, titles, actions, result)
-        fps = dataset.fps / model.frame_stride
-        page = publish(run, report_page(metrics, episodes, result, imagined, fps=fps, seed=settings.seed))
+            write_recording(Path(settings.rerun), episodes, films.titles, films.actions, result)
+        page = publish(run, report_page(metrics, films, seed=settings.seed))
         console().print(f"{sentence(metrics)}\nfilms: {run.path / 'videos'}\nreport: {page}", markup=False)
     return metrics
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from worldrl.core.types import Episode
-from worldrl.evaluation.report.model import Number, ReportData, Video
+from worldrl.evaluation.report.model import Number, ReportData
 from worldrl.evaluation.report.words import interval, percent
-from worldrl.evaluation.world_model.rollout_error import Replay
-from worldrl.recipes.paired_films import pair_film, pair_strip
+from worldrl.recipes.world_model.replayed_films import Replayed
 
 SECTIONS = ("videos", "filmstrips", "notes", "configuration")
-NAMES = {True: "success", False: "failure"}
 NOTES = (
     "The real rollout is the simulator's. The world model gets its first frame and its actions, and generates the rest.",
     "Imagined outcomes come from the world model's outcome head; real ones from the simulator.",
@@ -23,46 +17,18 @@ NOTES = (
 )
 
 
-def report_page(
-    metrics: Mapping[str, Any],
-    episodes: Sequence[Episode],
-    result: Replay,
-    imagined: NDArray[np.bool_],
-    *,
-    fps: float,
-    seed: int,
-) -> ReportData:
-    """Gather what the page shows.
-
-    ``result`` holds true and imagined frames of the E ``episodes``, ``imagined`` their imagined outcome, bool ``[E]``.
-    """
-    titles = titles_of(episodes, imagined)
-    pairs = list(zip(titles, result.real, result.imagined, strict=True))
-    stride = result.frame_stride
+def report_page(metrics: Mapping[str, Any], films: Replayed, *, seed: int) -> ReportData:
+    """Gather what the page shows."""
     return ReportData(
-        title=f"imagine: {', '.join(sorted({episode.task for episode in episodes}))}",
+        title=f"imagine: {', '.join(sorted({episode.task for episode in films.episodes}))}",
         sentence=sentence(metrics),
         sections=SECTIONS,
         headline=headline(metrics),
-        filmstrips=[
-            pair_strip(title, "Real above imagined, same actions.", real, imagine_policy, stride=stride, first=stride)
-            for title, real, imagine_policy in pairs
-        ],
-        videos=[
-            Video(title, "Left: real. Right: imagined.", pair_film(real, imagine_policy, fps))
-            for title, real, imagine_policy in pairs
-        ],
+        filmstrips=films.filmstrips(),
+        videos=films.videos(),
         seeds=[seed],
         notes=NOTES,
     )
-
-
-def titles_of(episodes: Sequence[Episode], imagined: NDArray[np.bool_]) -> list[str]:
-    """Task and both outcomes of each, for example ``PickRedCube: real success, imagined failure``."""
-    return [
-        f"{episode.task}: real {NAMES[episode.success]}, imagined {NAMES[bool(success)]}"
-        for episode, success in zip(episodes, imagined, strict=True)
-    ]
 
 
 def sentence(metrics: Mapping[str, Any]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from worldrl.recipes.local_server import HOST, require_web, serve
 from worldrl.recipes.run import open_run
 from worldrl.recipes.world_model.policy_rollouts import check_policies
 from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, weights_folder
-from worldrl.rollout.agents.policy_folder import acting_policy
+from worldrl.rollout.agents.policy_folder import acting_policy, policy_place
 from worldrl.rollout.real.embedded import embedded_embodiment, embedded_options
 from worldrl.settings import one_of, setting
 from worldrl.simulators.renderer import embedded_drawing
@@ -86,7 +85,7 @@ def open_worlds(settings: PlaySettings, device: torch.device, stack: ExitStack) 
     policy = None
     if settings.policy:
         check_policies([settings.policy], model, field="policy")
-        policy = acting_policy(Path(settings.policy), str(device))
+        policy = acting_policy(policy_place(settings.policy), str(device))
     embedded_drawing()
     simulator = stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="mujoco"))
     return Worlds(model, robot, policy, tasks, options, settings.seed, simulator)

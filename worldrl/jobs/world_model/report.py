@@ -108,14 +108,15 @@ def curves(drift: Mapping[str, Drift]) -> list[Curve]:
     for name in CHARTS:
         if name in drift:
             own = {"real frames": drift[f"{name}_real"]} if f"{name}_real" in drift else {}
-            found.append(_chart(*QUANTITY[name], {"imagined": drift[name], **own}))
+            found.append(chart(*QUANTITY[name], {"imagined": drift[name], **own}))
     return found
 
 
-def _chart(title: str, unit: str, shown: Mapping[str, Drift]) -> Curve:
+def chart(title: str, unit: str, shown: Mapping[str, Drift], *, over: str = "control step") -> Curve:
+    """Draw numbers over time with their intervals; the first of ``shown`` is of the world model."""
     series = {name: list(zip(d.step.tolist(), d.value.tolist(), strict=True)) for name, d in shown.items()}
     bands = {name: list(zip(d.step.tolist(), d.lo.tolist(), d.hi.tolist(), strict=True)) for name, d in shown.items()}
-    return Curve(f"{title} over control steps", "control step", unit or title, series, bands, imagined=("imagined",))
+    return Curve(f"{title} over {over}s", over, unit or title, series, bands, imagined=(next(iter(shown)),))
 
 
 def filmstrips(findings: Findings) -> list[Filmstrip]:

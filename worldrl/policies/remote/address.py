@@ -83,6 +83,11 @@ def is_remote(policy: str | Path) -> bool:
     return _REMOTE.match(str(policy)) is not None
 
 
+def with_slashes(policy: str | Path) -> str:
+    """Return an address with both slashes, of which a Path joins two."""
+    return _REMOTE.sub(r"\1://", str(policy))
+
+
 def refuse_temperature(policy: str | Path, temperature: float | None) -> None:
     """SettingError for a temperature with an address: its server decides how it draws."""
     if temperature is not None and is_remote(policy):
@@ -104,8 +109,7 @@ class Address:
     @classmethod
     def parse(cls, policy: str | Path) -> Self:
         """Read an address; SettingError for another form, an unknown setting or a value out of range."""
-        text = _REMOTE.sub(r"\1://", str(policy))
-        url, _, query = text.partition("?")
+        url, _, query = with_slashes(policy).partition("?")
         if not _ADDRESS.fullmatch(url):
             raise SettingError(
                 f"policy: {url.rpartition('@')[2]!r} is no address of a server; give ws://HOST:PORT without user or password, and a token by "

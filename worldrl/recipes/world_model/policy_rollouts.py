@@ -33,7 +33,13 @@ from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
 from worldrl.rewards.motion.similarity import commanded_columns
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.agents.actors import PolicyActor
-from worldrl.rollout.agents.policy_folder import REMOTE, acting_policy, policy_facts, require_imaginable
+from worldrl.rollout.agents.policy_folder import (
+    REMOTE,
+    acting_policy,
+    policy_facts,
+    policy_place,
+    require_imaginable,
+)
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts, confirmed_by_execution, execute, imagine_policy
 from worldrl.rollout.imagined.starts import SimulatorBackend
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
@@ -126,7 +132,7 @@ def policies_beside_reality(
 ) -> dict[str, Any]:
     """Measure every policy; return what ``result.json`` says of them, nothing when there is none."""
     judged = [
-        judge_policy(run.stage(f"03-policy-{number}"), config, Path(folder), model, tasks, reality, seed=stream_seed(seed, "policy", number) % 2**31, readers=readers)
+        judge_policy(run.stage(f"03-policy-{number}"), config, policy_place(folder), model, tasks, reality, seed=stream_seed(seed, "policy", number) % 2**31, readers=readers)
         for number, folder in enumerate(config.folders, start=1)
     ]  # fmt: skip
     if not judged:
@@ -150,8 +156,10 @@ def check_policies(folders: Sequence[str], model: AnyVideoModel, *, field: str =
         "actions": model.embodiment.actions,
     }
     for folder in folders:
-        facts, who = policy_facts(Path(folder)), f"{field}: the policy in {folder}"
-        require_imaginable(Path(folder), who, frame_stride=model.frame_stride, memory_frames=model.memory_frames)
+        facts, who = policy_facts(policy_place(folder)), f"{field}: the policy in {folder}"
+        require_imaginable(
+            policy_place(folder), who, frame_stride=model.frame_stride, memory_frames=model.memory_frames
+        )
         differing = " and ".join(name for name, value in fitting.items() if getattr(facts, name) != value)
         if differing and facts.kind == REMOTE:
             raise SettingError(

@@ -17,6 +17,7 @@ from worldrl.rollout.trust.confidence import CONFIDENCE_SCORES
 HEADLINE = 64
 """Control steps of the first screen's numbers: the time limit of a picking task; the nearest horizon below is taken."""
 BIAS = f"with fewer than {USUAL_VIDEOS} clips it comes out too large: compare it only with distances of as many clips"
+NO_WEIGHTS = "no weights given; {name}=FILE computes it (docs/reference/video-metrics.md says which file)"
 QUANTITY = {
     "psnr": ("PSNR", "dB"),
     "ssim": ("SSIM", ""),
@@ -74,7 +75,7 @@ def drift_table(findings: Findings) -> Table:
         "The model sees the first frame and the actions, and continues from its own frames. 95 % intervals over episodes. "
         "Position errors are read by a probe, whose own error is that in real frames."
     )
-    headers = ("After", *(_named(*QUANTITY[name]) for name in findings.drift), "Episodes still recorded")
+    headers = ("After", *(named(*QUANTITY[name]) for name in findings.drift), "Episodes still recorded")
     return Table("Closed loop", headers, rows, note)
 
 
@@ -184,5 +185,6 @@ def speed_table(speeds: Mapping[str, Mapping[str, float]]) -> Table:
     return Table("Speed", headers, rows, "All rows together.")
 
 
-def _named(name: str, unit: str) -> str:
+def named(name: str, unit: str) -> str:
+    """A quantity with its unit in brackets, if it has one."""
     return f"{name} ({unit})" if unit else name

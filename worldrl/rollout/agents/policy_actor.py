@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -66,10 +65,10 @@ class ActingPolicy:
     """Batched policy inference, once per chunk."""
 
     def __init__(self, spec: PolicyActor) -> None:
-        from worldrl.rollout.agents.policy_folder import acting_policy
+        from worldrl.rollout.agents.policy_folder import acting_policy, policy_place
 
         self._spec = spec
-        self._policy = acting_policy(Path(spec.folder), spec.device)
+        self._policy = acting_policy(policy_place(spec.folder), spec.device)
         self._replan = check_timing(spec.replan, spec.latency, self._policy.chunk_length)
         self.images_needed = self._policy.n_obs_steps
 

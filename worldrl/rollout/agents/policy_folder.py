@@ -26,10 +26,22 @@ from worldrl.core.observation import (
 )
 from worldrl.core.storage.artefact import parent, read_artefact, read_manifest
 from worldrl.core.storage.typed import from_plain
-from worldrl.policies.remote.address import is_remote
+from worldrl.policies.remote.address import is_remote, with_slashes
 from worldrl.policies.token.policy import TRAINED_ON, TokenPolicy, stored_actions
 
 TOKEN, REMOTE = "token", "remote"
+
+
+class _Address(type(Path())):
+    """An address where a folder may stand as well. A path joins its two slashes; whatever shows it has both."""
+
+    def __str__(self) -> str:
+        return with_slashes(super().__str__())
+
+
+def policy_place(policy: str) -> Path:
+    """Return where a policy is, as a setting names it: its folder, or an address that is shown as one."""
+    return (_Address if is_remote(policy) else Path)(policy)
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,11 @@ def logged(kind: str, error: Exception) -> str:
     return words
 
 
-def make_handler(converse: Callable[[Turn], Conversation], turn: Turn) -> Callable[[Any], None]:
+Converse = Callable[[Turn], Conversation]
+"""Makes the conversation of a new client."""
+
+
+def make_handler(converse: Converse, turn: Turn) -> Callable[[Any], None]:
     """Return the handler of a websocket server's connections; ``turn`` is held while the actor decides."""
     left = require("websockets.exceptions", extra=EXTRA).ConnectionClosed
 
@@ -112,7 +116,7 @@ class SocketServer:
 
     def __init__(
         self,
-        converse: Callable[[Turn], Conversation],
+        converse: Converse,
         listening: socket.socket,
         *,
         token: str | None = None,

@@ -70,6 +70,19 @@ def film_images(clip: Clip, times: NDArray[np.float64], where: str) -> Iterator[
     )
 
 
+def whole_film(file: Path) -> Iterator[Picture]:
+    """Decode every frame of a video file, RGB; ArtefactError for one that is damaged or no video."""
+    colours = VideoReformatter()
+    try:
+        with _opened(file) as container:
+            for frame in _undamaged(container, container.streams.video[0]):
+                yield np.asarray(colours.reformat(frame, format="rgb24").to_ndarray(), np.uint8)
+    except (FFmpegError, IndexError, OSError) as reason:
+        raise ArtefactError(
+            f"{file}: cannot be decoded as a video without errors ({reason}); write it again"
+        ) from reason
+
+
 def read_film(file: Path, where: str) -> Film:
     """Read a film's end and rate from its index, undecoded; ArtefactError where it cannot be read."""
     try:

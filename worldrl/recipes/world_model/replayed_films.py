@@ -1,0 +1,65 @@
+"""Recorded episodes beside what a world model imagines for the same actions: outcomes, films, filmstrips."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.core.types import Episode
+from worldrl.evaluation.report.model import Filmstrip, Video
+from worldrl.evaluation.world_model.rollout_error import Replay, outcomes, padded_actions, replay, whole_chunks
+from worldrl.recipes.paired_films import pair_film, pair_strip
+from worldrl.rewards.success import SuccessRule
+from worldrl.world_models.loading import AnyVideoModel
+
+NAMES = {True: "success", False: "failure"}
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """``E`` episodes and the same actions imagined."""
+
+    episodes: Sequence[Episode]
+    actions: NDArray[np.float32]  # ``[E, steps, A]``, whole chunks
+    result: Replay
+    imagined: NDArray[np.bool_]  # imagined to succeed ``[E]``
+    fps: float  # frames of the films per second
+
+    @property
+    def titles(self) -> list[str]:
+        """Task and both outcomes of each, for example ``PickRedCube: real success, imagined failure``."""
+        return [
+            f"{episode.task}: real {NAMES[episode.success]}, imagined {NAMES[bool(success)]}"
+            for episode, success in zip(self.episodes, self.imagined, strict=True)
+        ]
+
+    def filmstrips(self) -> list[Filmstrip]:
+        """One of each episode, real above imagined."""
+        caption, stride = "Real above imagined, same actions.", self.result.frame_stride
+        return [
+            pair_strip(title, caption, real, imagined, stride=stride, first=stride)
+            for title, real, imagined in self._pairs()
+        ]
+
+    def videos(self) -> list[Video]:
+        """One of each episode, real beside imagined."""
+        return [
+            Video(title, "Left: real. Right: imagined.", pair_film(real, imagined, self.fps))
+            for title, real, imagined in self._pairs()
+        ]
+
+    def _pairs(self) -> list[tuple[str, NDArray[np.uint8], NDArray[np.uint8]]]:
+        return list(zip(self.titles, self.result.real, self.result.imagined, strict=True))
+
+
+def replayed(model: AnyVideoModel, episodes: Sequence[Episode], *, fps: float, seed: int, steps: int = 0) -> Replayed:
+    """Imagine ``steps`` control steps of each episode's actions in whole chunks, 0 those of the longest episode.
+
+    ``fps`` is the recording's control rate.
+    """
+    whole = whole_chunks(steps or max(map(len, episodes)), model.chunk_length)
+    actions = np.stack([padded_actions(episode, whole) for episode in episodes])
+    result = replay(model, episodes, actions, seed=seed)
+    rule = SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce)
+    return Replayed(episodes, actions, result, outcomes(result, rule), fps / model.frame_stride)
