@@ -27,7 +27,7 @@ def grpo(**parts):
 
 def test_a_baseline_of_a_group_is_refused_for_groups_of_one():
     with pytest.raises(
-        SettingError, match=r"a group of one has no signal; or give 1 and improvement.grpo.parts.advantage"
+        SettingError, match=r"a group of one has no signal; give 2 or more, or improvement.grpo.parts.advantage"
     ):
         GrpoConfig(group_size=1)
     with pytest.raises(SettingError) as refused:

@@ -69,7 +69,7 @@ class GrpoConfig:
         require_at_least_one(self, ("iterations", "checkpoint_every", "groups"), of="improvement.grpo")
         if self.group_size < 1 or (self.group_size == 1 and not self.parts.advantage):
             raise SettingError(
-                f"improvement.grpo.group_size must be at least 2, got {self.group_size}: a group of one has no signal; or give 1 and "
+                f"improvement.grpo.group_size={self.group_size}: a group of one has no signal; give 2 or more, or "
                 "improvement.grpo.parts.advantage=against_record"
             )
         if not 0 <= self.keep_low < self.keep_high <= 1:
