@@ -8,7 +8,8 @@
 Imitating one's own successes is a policy gradient taken to convergence: each rollout serves hundreds of gradient steps,
 which is what a small machine needs. The baseline is the mates' rate of success (leave one out, as in RLOO), so that
 what always succeeds anyway is not learned again. A success that is not trusted (``methods.rl.filtering``) counts less.
-Other parts may choose starts, group sizes, advantages and weights; in any case failures teach nothing. Exploration (``policies.exploration``) sees to it that there are successes worth imitating.
+Other parts may choose starts, group sizes, advantages and weights; in any case failures teach nothing. Exploration
+(``policies.exploration``) sees to it that there are successes worth imitating.
 
 Shapes legend: ``B`` rollouts, ``M`` kept chunks, ``L`` control steps per chunk.
 """
