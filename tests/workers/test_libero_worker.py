@@ -4,6 +4,7 @@ Units under test: ``workers/libero_observation.py``, ``workers/rotations.py``, `
 """
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -109,6 +110,33 @@ def test_a_private_fork_has_other_digests(tmp_path, monkeypatch):
         "base.pyc": [],
         "__init__.py": ["robosuite"],
     }
+
+
+def test_each_environment_draws_resets_and_ends_in_its_own_gl_context():
+    """robosuite 1.4 drew with the objects of the environment that was made last: libero_object, 1.6 grey levels off."""
+    seen: list[str] = []
+
+    def note(name, result=None):
+        return lambda *_, **__: (seen.append(name), result)[1]
+
+    drawn = SimpleNamespace(gl_ctx=SimpleNamespace(make_current=note("own context")))
+    sim = SimpleNamespace(
+        _render_context_offscreen=drawn,
+        render=note("draw", np.zeros((2, 2, 3), np.uint8)),
+        model=SimpleNamespace(geom_id2name=str, ngeom=0),
+    )
+    inner = SimpleNamespace(object_property_initializers=[], objects_dict={})
+    env = SimpleNamespace(
+        sim=sim, env=inner, seed=int, reset=note("reset"), set_init_state=note("state"), close=note("close")
+    )
+    simulation = libero.Simulation(SimpleNamespace(image_size=2), env, np.zeros((1, 3)))
+    simulation._begin(np.zeros(3))
+    simulation._image("agentview")
+    simulation.close()
+    assert seen == ["own context", "reset", "state", "own context", "draw", "own context", "close"]
+    sim._render_context_offscreen = None  # without cameras there is none
+    simulation.close()
+    assert seen[-1] == "close"
 
 
 class Resting:

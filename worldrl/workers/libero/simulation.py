@@ -52,6 +52,7 @@ class Simulation:
         # Each hard reset appends the initial properties (a drawer open, a stove on) to this list again. Each is drawn,
         # so the fixtures, which are drawn later, would be elsewhere after every reset.
         self.env.env.object_property_initializers.clear()
+        self._own_context()
         self.env.reset()
         self._know_geoms()
         self.obs = self.env.set_init_state(state)
@@ -92,7 +93,14 @@ class Simulation:
 
     def _image(self, camera: str) -> NDArray[np.uint8]:
         size = self.suite.image_size
+        self._own_context()
         return turn(np.asarray(self.env.sim.render(camera_name=camera, width=size, height=size)))
+
+    def _own_context(self) -> None:
+        """Make this environment's GL context current: robosuite draws and frees in whichever one of the process is."""
+        context = self.env.sim._render_context_offscreen
+        if context is not None:  # there is none without cameras
+            context.gl_ctx.make_current()
 
     def position(self, name: str) -> NDArray[np.float64]:
         """World position of an object, fixture or site (m)."""
@@ -141,4 +149,5 @@ class Simulation:
 
     def close(self) -> None:
         """Release the environment and its GL context."""
+        self._own_context()
         self.env.close()
