@@ -131,6 +131,8 @@ TURNING = {
     "rollout/real/execution.py": 2,  # steps of time
     "rollout/suites/batched_arm.py": 1,  # bodies of a chain
     "jobs/world_model/report.py": 1,  # an order of rows
+    "jobs/world_model/judge_report.py": 1,  # an order of films
+    "methods/rl/credit.py": 1,  # steps of time
     "reproductions/edge_of_reach/plane.py": 1,  # two coordinates
     "methods/alignment/branch_grpo.py": 1,  # levels of a tree
     "methods/alignment/imagination.py": 1,  # levels of a tree
