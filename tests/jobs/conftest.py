@@ -80,6 +80,8 @@ def fake_libero(monkeypatch):
 
     for job in (libero, check_protocol):
         monkeypatch.setattr(job, "libero_tasks", lambda suite: ["reach_right", "reach_up"])
+        instructions = {"reach_right": "reach right", "reach_up": "reach up"}
+        monkeypatch.setattr(job, "libero_instructions", lambda suite: instructions)
     record = type("E", (), {"record": {"assets_note": "toy"}})
     monkeypatch.setattr(libero, "find_environment", lambda name: record)
     install()
