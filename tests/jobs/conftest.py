@@ -78,9 +78,9 @@ def fake_libero(monkeypatch):
         )
         monkeypatch.setattr(libero, "libero_launch", lambda suite, **settings: launch)
 
+    instructions = {"reach_right": "reach right", "reach_up": "reach up"}
     for job in (libero, check_protocol):
         monkeypatch.setattr(job, "libero_tasks", lambda suite: ["reach_right", "reach_up"])
-        instructions = {"reach_right": "reach right", "reach_up": "reach up"}
         monkeypatch.setattr(job, "libero_instructions", lambda suite: instructions)
     record = type("E", (), {"record": {"assets_note": "toy"}})
     monkeypatch.setattr(libero, "find_environment", lambda name: record)
