@@ -13,9 +13,7 @@ from torch import Tensor
 
 from worldrl.core.interfaces import Logs
 from worldrl.methods.rl.interfaces import AVERAGE, BEGINNING, DEMONSTRATIONS, Evaluated, given, needs
-from worldrl.methods.rl.losses import clipped_objective, over_tokens, per_token, ratio_logs
-
-NO_BOUND = 1e6
+from worldrl.methods.rl.losses import NO_DUAL_CLIP, clipped_objective, over_tokens, per_token, ratio_logs
 
 
 def prefix_minimum(found: Evaluated, *, clip_low: float = 0.2, clip_high: float = 0.28) -> tuple[Tensor, Logs]:
@@ -29,14 +27,7 @@ def prefix_minimum(found: Evaluated, *, clip_low: float = 0.2, clip_high: float 
     ratio = (found.now - found.before).detach().flatten(1).exp()
     first = torch.ones_like(ratio[:, :1])
     least = torch.cat([first, ratio[:, :-1]], dim=1).cummin(dim=1).values.view_as(found.now)
-    objective = clipped_objective(
-        found.now,
-        found.before,
-        per_token(found.advantage, found.now),
-        clip_low=clip_low,
-        clip_high=clip_high,
-        dual_clip=NO_BOUND,
-    )
+    objective = _clipped(found, found.before, clip_low, clip_high)
     logs = ratio_logs(found) | {"prefix": least.mean()}
     return -(found.weight * over_tokens(least * objective)).mean(), logs
 
@@ -110,14 +101,7 @@ def decoupled(
     Paper: PPO-EWMA (2110.00641), whose average decays by 0.889 a step; the decoupled loss of AReaL (2505.24298)
     """
     proximal = given(found.proximal, AVERAGE, "decoupled")
-    objective = clipped_objective(
-        found.now,
-        proximal,
-        per_token(found.advantage, found.now),
-        clip_low=clip_low,
-        clip_high=clip_high,
-        dual_clip=NO_BOUND,
-    )
+    objective = _clipped(found, proximal, clip_low, clip_high)
     weight = (proximal - found.before).exp().clamp(max=largest_weight)
     logs = ratio_logs(found) | {"proximal_ratio": weight.mean()}
     return -(found.weight * over_tokens(weight * objective)).mean(), logs
@@ -143,14 +127,7 @@ def mismatch_mask(
     gap = proximal - found.before
     factor = gap.exp()
     inside = (factor >= least_mismatch) & (factor <= largest_mismatch)
-    objective = clipped_objective(
-        found.now,
-        proximal,
-        per_token(found.advantage, found.now),
-        clip_low=clip_low,
-        clip_high=clip_high,
-        dual_clip=NO_BOUND,
-    )
+    objective = _clipped(found, proximal, clip_low, clip_high)
     logs = ratio_logs(found) | {"mismatch": gap.abs().mean(), "masked": 1 - inside.float().mean()}
     return -(found.weight * over_tokens(factor * inside * objective)).mean(), logs
 
@@ -169,12 +146,16 @@ def with_demonstrations(
     external = given(found.external, DEMONSTRATIONS, "with_demonstrations")
     proximal = given(found.proximal, BEGINNING, "with_demonstrations").exp()
     advantage = per_token(found.advantage, found.now)
-    objective = clipped_objective(
-        found.now, found.before, advantage, clip_low=clip_low, clip_high=clip_high, dual_clip=NO_BOUND
-    )
+    objective = _clipped(found, found.before, clip_low, clip_high)
     likely = found.now.exp()
     shown = 2 * likely / (proximal + (proximal + 1) / 2) * (1 - likely.detach()).clamp_min(0) ** curiosity * advantage
     mixed = torch.where(per_token(external, found.now), shown, objective)
     logs = {"demonstrated": likely.detach()[external].mean()}
     own = replace(found, now=found.now[~external], before=found.before[~external])
     return -(found.weight * over_tokens(mixed)).mean(), ratio_logs(own) | logs
+
+
+def _clipped(found: Evaluated, before: Tensor, low: float, high: float) -> Tensor:
+    """The clipped objective of each token ``[M, ...]``, with the ratio to ``before`` and no bound where A < 0."""
+    advantage = per_token(found.advantage, found.now)
+    return clipped_objective(found.now, before, advantage, clip_low=low, clip_high=high, dual_clip=NO_DUAL_CLIP)
