@@ -76,6 +76,14 @@ def test_the_page_shows_films_of_the_first_episodes_and_says_that_they_are_few(s
     ]
 
 
+def test_the_films_are_there_before_anything_is_measured(settings, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(demo, "measure", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        demo.main(replace(settings, run_dir=str(tmp_path / "run")))
+    assert len(list((tmp_path / "run" / "videos").glob("*.mp4"))) == 3
+    assert "films: " in capsys.readouterr().err
+
+
 def test_a_second_start_plays_nothing_again(shown, settings, monkeypatch, capsys):
     monkeypatch.setattr("worldrl.rollout.real.rollouts.EmbeddedPlayer.play", lambda *_, **__: iter(()))
     again = demo.main(settings)

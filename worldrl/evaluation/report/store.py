@@ -75,9 +75,14 @@ def save_report_data(data: ReportData, folder: Path) -> None:
     """
     content = {name: _plain(getattr(data, name)) for name in FIELDS if name not in BINARY}
     content["filmstrips"] = [_save_strip(folder, index, strip) for index, strip in enumerate(data.filmstrips, 1)]
-    content["videos"] = [_save_video(folder, index, video) for index, video in enumerate(data.videos, 1)]
+    content["videos"] = save_videos(data.videos, folder)
     entry = {"schema": SCHEMA, "kind": "report", "digest": digest(content), "data": content}
     write_json(folder / FILE, entry, error=ArtefactError)
+
+
+def save_videos(videos: Sequence[Video], folder: Path) -> list[dict[str, Any]]:
+    """Write a report's films, also before the report itself; return their records."""
+    return [_save_video(folder, index, video) for index, video in enumerate(videos, 1)]
 
 
 def load_report_data(folder: Path) -> ReportData:

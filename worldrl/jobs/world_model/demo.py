@@ -22,7 +22,7 @@ from worldrl.evaluation.policy.compare import Comparison, compare
 from worldrl.evaluation.policy.evaluate import evaluate_policy, policy_actor
 from worldrl.evaluation.policy.protocol import EvalProtocol, embedded_protocol
 from worldrl.evaluation.policy.trained_on import examine
-from worldrl.evaluation.report.store import publish
+from worldrl.evaluation.report.store import publish, save_videos
 from worldrl.evaluation.world_model.rollout_error import closed_loop_psnr
 from worldrl.jobs.world_model.demo_report import report_page, sentence, small
 from worldrl.paths import weights_dir
@@ -85,15 +85,14 @@ def main(settings: DemoSettings) -> dict[str, Any]:
             console().print(f"warning: {warning}", markup=False, soft_wrap=True)
         claim_inputs(run, inputs_of(settings, facts))
         films = film(run, settings, protocol, device)
+        save_videos(films.videos(), run.path)
+        console().print(f"films: {run.path / 'videos'}", markup=False, soft_wrap=True)
         compared = measure(run, settings, protocol, planner, device)
         planned = planning_metrics(settings.planner, [outcome.planned for outcome in compared.b.outcomes])
         metrics = {**compared.metrics(), "sides": SIDES, **planned, **trained, "films": closed_loop_psnr(films.result)}
         run.write_result(metrics, seed=settings.seed, device=device, protocol_hash=protocol.hash)
         page = publish(run, report_page(metrics, films, seed=settings.seed))
-        console().print(
-            f"{' '.join([sentence(metrics), *small(metrics)])}\nfilms: {run.path / 'videos'}\nreport: {page}",
-            markup=False,
-        )
+        console().print(f"{' '.join([sentence(metrics), *small(metrics)])}\nreport: {page}", markup=False)
     return metrics
 
 
