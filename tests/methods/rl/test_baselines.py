@@ -48,11 +48,11 @@ def test_brpo_takes_each_mate_in_turn_as_the_reference():
 
 def test_a_record_is_a_baseline_for_groups_of_one():
     """Gains 0.75, -0.5, 0.25, -0.5: mean 0, variance (9/16 + 1/4 + 1/16 + 1/4) / 4 = 9/32."""
-    value, foretold = torch.tensor([1.0, 0, 1, 0]), torch.tensor([0.25, 0.5, 0.75, 0.5])
+    value, predicted = torch.tensor([1.0, 0, 1, 0]), torch.tensor([0.25, 0.5, 0.75, 0.5])
     gain, scale = torch.tensor([0.75, -0.5, 0.25, -0.5]), (9 / 32) ** 0.5
-    trace = seen(torch.arange(4), foretold=foretold)
+    trace = seen(torch.arange(4), predicted=predicted)
     close(against_record(value, trace), [(gain / scale).tolist()])
-    surprised = seen(torch.arange(4), times=2, foretold=foretold, surprise=torch.tensor([[0.5] * 4, [100.0] * 4]))
+    surprised = seen(torch.arange(4), times=2, predicted=predicted, surprise=torch.tensor([[0.5] * 4, [100.0] * 4]))
     found = single_rollout(value, surprised)
     close(found[0], gain / scale + 0.2)  # α H = 0.4 · 0.5, below |A| / 2
     close(found[1], gain / scale + (gain / scale).abs() / 2)
@@ -62,7 +62,7 @@ def test_a_record_is_a_baseline_for_groups_of_one():
 
 def test_a_small_group_is_drawn_to_its_record():
     """b = (4 · 0.5 + 1) / (4 + 4) = 3/8, gains 5/8 and -3/8: mean -1/8, variance (25 + 27) / 256 - 1/64 = 3/16."""
-    trace = seen(foretold=torch.full((4,), 0.5))
+    trace = seen(predicted=torch.full((4,), 0.5))
     close(shrunk(ONE_OF_FOUR, trace), [[x / (3 / 16) ** 0.5 for x in (0.625, -0.375, -0.375, -0.375)]])
 
 

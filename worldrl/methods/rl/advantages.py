@@ -137,12 +137,12 @@ def against_one(value: Tensor, trace: Trace) -> Tensor:
 
 @needs(SUCCESS)
 def against_record(value: Tensor, trace: Trace) -> Tensor:
-    """Compared with what the start's record foretold: a group of one is enough.
+    """Compared with what the start's record predicted: a group of one is enough.
 
     Equation: A_i = (R_i - p_start) / (std_batch + 1e-4), p_start = the mean of the Beta posterior before this iteration
     Paper: SPO (Single-stream Policy Optimization, 2509.13232), without its KL-adaptive forgetting
     """
-    gain = value - given(trace.foretold, SUCCESS, "against_record").to(value)
+    gain = value - given(trace.predicted, SUCCESS, "against_record").to(value)
     return (gain / (gain.std(correction=0) + BATCH_EPS)).expand(trace.valid.shape)
 
 
@@ -160,14 +160,14 @@ def single_rollout(value: Tensor, trace: Trace, *, entropy_share: float = 0.4, l
 
 @needs(SUCCESS)
 def shrunk(value: Tensor, trace: Trace, *, prior_rollouts: float = 4.0) -> Tensor:
-    """Compared with the group's mean, drawn to what the start's record foretold: small groups have a steadier baseline.
+    """Compared with the group's mean, drawn to what the start's record predicted: small groups have a steadier baseline.
 
     Equation: A_i = (R_i - b) / (std_batch + 1e-4), b = (n₀ p_start + Σ_g R) / (n₀ + G), n₀ = 4
     Paper: V_0.5 (2603.10848), with the record in place of its value model V_0 (2602.03584), and a fixed n₀
     """
-    foretold = given(trace.foretold, SUCCESS, "shrunk").to(value)
+    predicted = given(trace.predicted, SUCCESS, "shrunk").to(value)
     count = group_sum(torch.ones_like(value), trace.group)[trace.group]
-    baseline = (prior_rollouts * foretold + group_sum(value, trace.group)[trace.group]) / (prior_rollouts + count)
+    baseline = (prior_rollouts * predicted + group_sum(value, trace.group)[trace.group]) / (prior_rollouts + count)
     gain = value - baseline
     return (gain / (gain.std(correction=0) + BATCH_EPS)).expand(trace.valid.shape)
 

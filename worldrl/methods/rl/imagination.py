@@ -179,7 +179,7 @@ class PolicyImagination:
             wins=collected.terms[:, 0] > 0,
             probability=None if shown is None else held(shown[..., -1], rollouts.valid),
             surprise=-rollouts.logp.mean(dim=(2, 3)),
-            foretold=(alpha / (alpha + beta)).float(),
+            predicted=(alpha / (alpha + beta)).float(),
             images=None if end is None else lambda: torch.cat([rollouts.image, end.image[None]]),
         )
 

@@ -95,8 +95,8 @@ class Trace:
     probability: Tensor | None = None
     # mean -log π of each decision's tokens when it was drawn, float32 ``[T, B]``; None: not known.
     surprise: Tensor | None = None
-    # rate of success ``[B]`` that the record of each rollout's start foretold; None where there is none.
-    foretold: Tensor | None = None
+    # rate of success ``[B]`` that the record of each rollout's start predicted; None where there is none.
+    predicted: Tensor | None = None
     # gives the images before each decision and after the last one, uint8 ``[T + 1, B, Y, X, 3]``; None: not kept.
     images: Callable[[], Tensor] | None = None
 

@@ -79,7 +79,7 @@ class Method:
         """Imagine and judge, then yield one loss per gradient step, computed with the weights of that moment."""
         request = self.request(iteration)
         collected = self.schedule(self.source, request, self.mix, logs)
-        decisions = self.decided(request, collected, logs)  # first: what is foretold of a start knows no outcome yet
+        decisions = self.decided(request, collected, logs)  # first: what is predicted of a start knows no outcome yet
         self.source.learned(request.starts, collected)
         yield from self.descend(decisions, iteration, logs)
         logs.update({f"{self.prefix}/{name}": value for name, value in self.control.after(iteration).items()})

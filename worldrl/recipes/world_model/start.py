@@ -218,9 +218,9 @@ def wan_as_asked(folder: Path, held: WanConfig, wanted: WanConfig) -> WanConfig:
 
 
 def _require_trained_ensemble(config: WanSettings) -> None:
-    if (jury := config.model.outcome.ensemble_size) and not config.training.outcome_steps:
+    if (ensemble := config.model.outcome.ensemble_size) and not config.training.outcome_steps:
         raise SettingError(
-            f"wan.model.outcome.ensemble_size={jury}: its members would stay untrained; give wan.training.outcome_steps above 0, or ensemble_size=0"
+            f"wan.model.outcome.ensemble_size={ensemble}: its members would stay untrained; give wan.training.outcome_steps above 0, or ensemble_size=0"
         )
 
 

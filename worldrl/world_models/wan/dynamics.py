@@ -278,7 +278,7 @@ class WanSuccess(nn.Module):
         return self.head.embed(instruction)
 
     def find(self, features: Tensor, embedded: Tensor) -> Tensor:
-        """Return findings ``[B, F, width]`` from the features of all tokens, for the outcome jury."""
+        """Return findings ``[B, F, width]`` from the features of all tokens, for the outcome ensemble."""
         return self.head.find(self.narrow(features), embedded)
 
     def forward(self, features: Tensor, embedded: Tensor) -> Tensor:

@@ -211,7 +211,7 @@ def finished_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def whole(model: WanWorldModel, folder: Path) -> WanWorldModel:
-    """Return the model with all of its parameters here: itself, or, where it was sharded, a new one with its jury.
+    """Return the model with all of its parameters here: itself, or, where it was sharded, a new one with its ensemble.
 
     Raises SettingError: it was sharded and ``folder`` holds no checkpoint.
     """
@@ -219,8 +219,8 @@ def whole(model: WanWorldModel, folder: Path) -> WanWorldModel:
         return model
     fresh = WanWorldModel.from_base(model.base.folder, model.config, model.embodiment, seed=0).to(model.device)
     fresh.outcome = model.outcome
-    jury = {name: value for name, value in model.trained().items() if name.startswith("outcome.")}
-    fresh.load_trained(finished_weights(folder) | jury)
+    ensemble = {name: value for name, value in model.trained().items() if name.startswith("outcome.")}
+    fresh.load_trained(finished_weights(folder) | ensemble)
     return fresh
 
 

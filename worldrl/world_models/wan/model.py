@@ -2,7 +2,7 @@
 
 Reference and memory are kept as pictures and encoded before each chunk, as a training clip's were: the causal
 autoencoder makes latents that depend on what came before. The actions behind the memory are kept too: an arm still
-follows them. An outcome jury's probability counts; without one the joint success head's.
+follows them. An outcome ensemble's probability counts; without one the joint success head's.
 
 Shapes legend: ``B`` rows, ``V`` views, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions per chunk, ``M`` actions behind
 the memory, ``A`` numbers of an action and of a command, ``f`` latent frames of a clip, ``c h w`` latent, ``Y X``

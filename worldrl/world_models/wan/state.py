@@ -28,7 +28,7 @@ class WanState(RowState):
     memory_action: Tensor  # float32 ``[B, M, A]``, the actions that led to the memory.
     command: Tensor  # what the robot was last told ``[B, A]``.
     instruction: Tensor  # embedded instructions ``[B, d]``.
-    belief: Tensor  # of the outcome jury ``[B, J b]``, nothing where there is none.
+    belief: Tensor  # of the outcome ensemble ``[B, J b]``, nothing where there is none.
     measured: Tensor | None = None  # newest measured numbers ``[B, S]``; None where the model does not predict them.
 
 
