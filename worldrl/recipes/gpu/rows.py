@@ -169,7 +169,8 @@ def imagine(row: Row, model: AnyVideoModel, device: torch.device, repetitions: i
     model.eval().requires_grad_(False)  # the FLOP counter trips over parameters with gradient
     model.compute_dtype = resolve_dtype(row.dtype, device)
     records = random_records(1, model.memory_frames, model.config.codec.image_size)
-    state, action = model.start(records), torch.zeros(1, model.chunk_length, ROBOT.actions.size)
+    state: Any = model.start(records)
+    action = torch.zeros(1, model.chunk_length, ROBOT.actions.size)
 
     def one() -> object:
         return model.imagine(state, action, generators=row_streams(0, ("bench",), 1))
