@@ -14,7 +14,6 @@ from worldrl.core.errors import WorldrlError
 NAMES = {
     "envs": "control steps and resets per second of the environments",
     "rollout": "imagined frames per second of both dynamics backends",
-    "gpu": "frames per second and peak memory of world models on a GPU, over batches until memory ends",
     "offline": "rollouts and training of the state ensemble beside published code",
     "agents": "RAVL's update beside edge-of-reach's, and compiled or recorded",
     "reading": "what the checks of data sets cost when they are read, beside an earlier version",

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from wan_geometries import GEOMETRIES
 
 from worldrl.world_models.wan.adapter import add_adapter, is_trained
 from worldrl.world_models.wan.config import GROUP, WanDynamicsConfig
 from worldrl.world_models.wan.dynamics import WanDynamics
 from worldrl.world_models.wan.folder import blank_transformer, blank_vae, latent_shape
+from worldrl.world_models.wan.geometries import GEOMETRIES
 
 IMAGE_SIZE = 256
 TRAINED_BYTES = 16  # Of a trained parameter: float32 weight, gradient and AdamW's two moments

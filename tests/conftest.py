@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import torch
 from worldrl.core.embodiment import Embodiment, integrate_commands, next_command
 from worldrl.core.rng import initial_weights, numpy_stream, row_noise
 from worldrl.core.types import Episode, Imagined, ResetRecord
+from worldrl.world_models.wan.geometries import TINY as WAN
 
 # One process per core runs the suite (-n 2), and what it starts inherits this: more threads would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -369,8 +369,6 @@ def same_tree() -> Callable[[Any, Any], None]:
 
 
 # -- published Wan weights, tiny ---------------------------------------------------------------------------------------
-
-WAN = runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "wan_geometries.py"))["TINY"]
 
 
 def _publish_wan(folder: Path, *, transformer: dict[str, Any], vae: dict[str, Any], seed: int) -> Path:

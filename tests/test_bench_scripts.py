@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 
 from worldrl.core.errors import WorkerEnvironmentError
+from worldrl.recipes.gpu import kernels
 
 
 @pytest.fixture
-def parts(script):
-    return script("bench.kernels")
+def parts():
+    return kernels
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def turns(script):
 
 def test_every_benchmark_has_its_module_and_every_module_its_benchmark(script):
     names = script("bench").__path__
-    shared = {"__init__", "turns", "kernels", "peers", "gpu_rows", "read_once"}
+    shared = {"__init__", "turns", "peers", "read_once"}
     modules = {path.stem for path in Path(names[0]).glob("*.py")} - shared
     assert modules == set(cli().NAMES)
 
@@ -46,14 +47,14 @@ def missing(_):
 
 def test_options_reach_the_benchmark_that_is_named(script, monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(script("bench.kernels"), "main", lambda words: asked.append(words) or 3, raising=False)
+    monkeypatch.setattr(script("bench.turns"), "main", lambda words: asked.append(words) or 3, raising=False)
     command = cli()
-    monkeypatch.setitem(command.NAMES, "kernels", "a test")
-    assert command.main(["kernels", "--steps", "3", "--help"]) == 3
+    monkeypatch.setitem(command.NAMES, "turns", "a test")
+    assert command.main(["turns", "--steps", "3", "--help"]) == 3
     assert asked == [["--steps", "3", "--help"]]
-    monkeypatch.setattr(script("bench.kernels"), "main", missing)
-    assert command.main(["kernels"]) == 2
-    assert capsys.readouterr().err == "bench.py kernels: libero: build it\n"
+    monkeypatch.setattr(script("bench.turns"), "main", missing)
+    assert command.main(["turns"]) == 2
+    assert capsys.readouterr().err == "bench.py turns: libero: build it\n"
     with pytest.raises(SystemExit) as ended:
         command.main(["fly"])
     assert ended.value.code == 2
@@ -176,107 +177,3 @@ def test_a_model_faster_than_square_products_is_measured_by_its_own_convolutions
     assert found["frames_per_s"]["median"] == 8
     other = line("flow")
     assert other.to_json(1, bench.anchors_of(other, anchors, 1))["share_of_anchor"] == pytest.approx(1.5)
-
-
-# -- on a GPU, tried on the CPU --------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def gpu(script):
-    return script("bench.gpu_rows")
-
-
-@pytest.fixture
-def bench_gpu(script):
-    return script("bench.gpu")
-
-
-@pytest.fixture
-def row(gpu):
-    def make(model="gpu", work="imagine", batch=2, **over):
-        given = {"device": "cpu", "size": "tiny", "dtype": "float32", "repetitions": 2}
-        return gpu.Row(model, work, batch, **{**given, **over})
-
-    return make
-
-
-@pytest.mark.parametrize("work", ["imagine", "train"])
-def test_the_preset_without_published_weights_is_measured(gpu, row, work):
-    one, two = (gpu.measure(row(work=work, batch=batch)) for batch in (1, 2))
-    assert one["status"] == two["status"] == "measured"
-    assert two["gflop"] == pytest.approx(2 * one["gflop"])
-    assert two["frames_per_s"] == pytest.approx(2 * 4 / two["seconds"])  # two rows, four frames a chunk
-    assert two["share_of_anchor"] == pytest.approx(two["gflop"] / two["seconds"] / two["anchor"]["gflops"])
-    assert two["peak_memory_mb"] > 10
-    assert two["parameters"] > 1000
-
-
-@pytest.mark.parametrize("work", ["imagine", "train lora", "train full"])
-def test_wan_geometries_are_measured_with_random_weights(gpu, row, work):
-    pytest.importorskip("accelerate")
-    pytest.importorskip("peft")
-    found = gpu.measure(row("Wan2.1-T2V-1.3B", work))
-    assert found["status"] == "measured"
-    assert found["frames_per_s"] == pytest.approx(2 * 8 / found["seconds"])
-    assert found["gflop"] > 0
-    adapter = gpu.composed(row("Wan2.1-T2V-1.3B", work)).wan.model.dynamics.adapter
-    assert adapter == {"imagine": "lora", "train lora": "lora", "train full": "full"}[work]
-
-
-def test_the_work_of_a_step_is_that_of_its_forward_and_backward_pass(gpu, row):
-    """A layer of known size in the place of the loss: a product forward and two backward, for each of four rows."""
-    model = gpu.make_model(row(), torch.device("cpu"))
-    layer, x = torch.nn.Linear(3, 2), torch.randn(5, 3, requires_grad=True)
-    gflop, own = gpu._work_of_a_step(model, lambda: layer(x).sum(), 4)
-    assert gflop == pytest.approx(4 * 3 * (2 * 5 * 3 * 2) / 1e9)
-    assert [str(kernel) for kernel in own] == ["product 5x3 by 3x2"]
-
-
-def test_a_process_ends_its_row_alone(bench_gpu, row):
-    found = bench_gpu.in_a_process(row(repetitions=1))
-    assert (found["status"], found["model"], found["batch"]) == ("measured", "gpu", 2)
-    assert bench_gpu.in_a_process(row(work="fly"))["status"] == "failed"
-
-
-def test_what_became_of_a_process(bench_gpu):
-    assert bench_gpu.outcome(0, 'talk\n{"status": "measured"}\n', "") == {"status": "measured"}
-    assert bench_gpu.outcome(-9, "", "")["status"].startswith("out of memory")
-    assert bench_gpu.outcome(1, "", "a\nb") == {"status": "failed", "error": "a\nb"}
-
-
-def test_out_of_memory_is_a_result(gpu, row, monkeypatch):
-    def full(*_):
-        raise torch.OutOfMemoryError("no more")
-
-    monkeypatch.setattr(gpu, "imagine", full)
-    assert gpu.measure(row())["status"] == "out of memory"
-
-
-def test_batches_grow_until_memory_ends(gpu, bench_gpu, tmp_path, capsys):
-    timing = gpu.Timing(gflop=500.0, frames=16, seconds=2.0, own=(), more={})
-    ran = []
-
-    def run(row):
-        ran.append((row.model, row.work, row.batch))
-        if row.batch > 2:
-            return {**vars(row), "status": "out of memory"}
-        return {**vars(row), "status": "measured", "peak_memory_mb": 1500.0, **gpu.told(timing, {"a": 500.0, "b": 1e3})}
-
-    words = "--device cpu --models gpu --batches 1 2 4 8 --json"
-    asked = [*words.split(), str(tmp_path / "found.json")]
-    assert bench_gpu.main(asked, run) == 0
-    assert ran == [("gpu", work, batch) for work in ("imagine", "train") for batch in (1, 2, 4)]
-    table = (tmp_path / "found.md").read_text()
-    assert table in capsys.readouterr().out
-    assert "| gpu | imagine | 2 | 8 | 2 | 0.5 | 1 | 25% | 1.5 |" in table
-    assert "| gpu | train | 4 | out of memory |  |  |  |  |  |" in table
-    stored = json.loads((tmp_path / "found.json").read_text())
-    assert stored["results"][0]["anchor"] == {"name": "b", "gflops": 1e3}
-    assert bench_gpu.main(asked, lambda row: {**vars(row), "status": "failed", "error": "shape"}) == 1
-    assert "gpu, imagine, batch 1: shape" in capsys.readouterr().err
-
-
-def test_without_a_gpu_it_says_so(bench_gpu, monkeypatch, capsys):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert bench_gpu.main([]) == 2
-    assert "device: 'cuda' was asked for, but" in capsys.readouterr().err

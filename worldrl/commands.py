@@ -51,7 +51,7 @@ class Command:
 FOLDERS: Mapping[str, tuple[str, ...]] = {
     "jobs.benchmark": ("benchmark", "check-protocol", "check-suite", "compare"),
     "jobs.data": ("collect", "restyle", "extend", "make-dataset"),
-    "jobs.environment": ("doctor", "setup", "report", "runs", "methods", "card"),
+    "jobs.environment": ("doctor", "gpu-check", "setup", "report", "runs", "methods", "card"),
     "jobs.motion": ("train-idm", "align-world-model"),
     "jobs.offline": ("train-offline", "benchmark-offline"),
     "jobs.policy": ("train-policy", "evaluate", "rank", "serve-policy"),
@@ -253,5 +253,10 @@ COMMANDS = {
         ),
         Command("methods", "list RL methods and their parts", ("", "kind=loss json=true"), owns_run_dir=False),
         Command("doctor", "check this machine, and name the command that repairs each fault", ("",)),
+        Command(
+            "gpu-check",
+            "measure in about 20 minutes what only a GPU can show: speed, utilisation, memory, recorded updates",
+            ("", "only=[imagine-gpu,grpo]", "only=[imagine-gpu] batches=[1,2,4,8,16,32,64,128]", "preset=tiny"),
+        ),
     )
 }

@@ -70,7 +70,7 @@ COSTS: dict[str, tuple[float, Callable[[float], float] | None, str]] = {
 """Least cost by unit: seconds for each, bytes of all, and an explanation."""
 
 _NAMES: tuple[tuple[Range, str], ...] = (
-    (COUNT, "accumulate|ahead|attempts|backbone_stride|batch|batch_size|block|capacity|checkpoint_epochs|checkpoint_every|"
+    (COUNT, "accumulate|ahead|attempts|backbone_stride|batch|batch_size|batches|block|capacity|checkpoint_epochs|checkpoint_every|"
             "checkpoint_steps|children|chunk_length|chunks|clip_frames|clusters|codec_batch|context|cycles|debounce|"
             "distill_sampling_steps|distill_teacher_steps|envs|envs_per_worker|evaluate_every|every|explore_steps|explored|"
             "frame_stride|gate_episodes|given_frames|generations|group_size|groups|horizon|horizons|imagined_candidates|iterations|keyframe_margin|"
@@ -96,7 +96,7 @@ _NAMES: tuple[tuple[Range, str], ...] = (
     (PROCESSES, "workers"),
     (Range(0, 2**63 - 1), "seed"),
     (Range(0, 65_535), "port"),
-    (SECONDS, "timeout_s|render_timeout_s"),
+    (SECONDS, "timeout_s|render_timeout_s|minutes"),
     (RATE, "actor_rate|codec_learning_rate|critic_rate|learning_rate|new_learning_rate|outcome_learning_rate|"
            "restorer_learning_rate"),
     (NON_NEGATIVE, "clone_rate|temperature_rate"),

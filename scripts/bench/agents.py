@@ -30,12 +30,12 @@ from bench.turns import Part, options, pin, results, show, take_turns, tell
 from worldrl.core.device import resolve_device
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.transitions import Transitions
-from worldrl.methods.offline.agent import Facts
 from worldrl.methods.offline.ravl import Ravl, RavlConfig
 from worldrl.methods.offline.sac import actor_loss
 from worldrl.methods.offline.updates import COMPILED, EAGER, GRAPHED, WARM_UP, updates_of
+from worldrl.recipes.gpu.learning import A, S, make_agent, make_batch
 
-S, A, BATCH, WIDTH = 11, 3, 256, 256
+WIDTH = 256
 OURS, PEER = "worldrl", "edge-of-reach"
 TOLERANCE = 1e-4  # Largest relative difference of losses and gradients from equal weights (float32)
 
@@ -46,25 +46,9 @@ def device_clock() -> float:
     return time.perf_counter()
 
 
-def make_batch() -> Transitions:
-    """Random rows."""
-    generator = stream(0, "bench", "batch")
-    sizes = {"obs": (BATCH, S), "action": (BATCH, A), "reward": (BATCH,), "next_obs": (BATCH, S)}
-    columns = {name: torch.randn(*size, generator=generator) for name, size in sizes.items()}
-    columns["action"] = columns["action"].tanh()
-    no = torch.zeros(BATCH, dtype=torch.bool)
-    return Transitions(**columns, terminated=torch.rand(BATCH, generator=generator) < 0.05, truncated=no)
-
-
 def our_agent(critics: int, diversity: float) -> Ravl:
-    """RAVL with the published numbers; the last layer is shaken, so that critics differ as trained ones do."""
-    facts = Facts(torch.zeros(S), torch.ones(S), A)
-    with initial_weights(0, "bench", "agent"):
-        agent = Ravl(RavlConfig(critics=critics, diversity=diversity), facts)
-        with torch.no_grad():
-            agent.critic.linears[-1].weight.add_(0.3 * torch.randn_like(agent.critic.linears[-1].weight))
-    agent.target_critic.load_state_dict(agent.critic.state_dict())
-    return agent
+    """RAVL with the published numbers."""
+    return make_agent(RavlConfig(critics=critics, diversity=diversity))
 
 
 def peer_agent(folder: Path, ours: Ravl) -> Any:

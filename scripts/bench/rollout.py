@@ -21,12 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.kernels import DTYPES, ROBOT, Kernel, count_gflop, kernels_of, random_records, shares, square
 from bench.turns import BESIDE, Part, options, pin, take_turns, tell
 from worldrl.core.device import autocast
 from worldrl.core.rng import initial_weights, row_streams, stream
 from worldrl.evaluation.report.model import Table
 from worldrl.evaluation.report.tables import print_table
+from worldrl.recipes.gpu.kernels import DTYPES, ROBOT, Kernel, count_gflop, kernels_of, random_records, shares, square
 from worldrl.world_models.video.config import DynamicsConfig, DynamicsKind, VideoWorldModelConfig
 from worldrl.world_models.video.model import VideoWorldModel
 

@@ -39,7 +39,7 @@ FILE = "report.json"
 PAGE = "report.html"
 WITH_PAGE = (
     "demo, train-vla, rank, evaluate-world-model, `judge`, imagine, train-idm, align-world-model, benchmark, benchmark-offline, "
-    "check-protocol, reproduce"
+    "check-protocol, reproduce, gpu-check"
 )
 """Commands that end with a page."""
 BINARY = ("filmstrips", "videos")

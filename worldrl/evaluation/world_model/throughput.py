@@ -29,11 +29,25 @@ def imagined_frames_per_s(
     Returns frames of all rows per second: ``latent`` without decoding, ``decoded`` with it. A Wan model decodes while
     it imagines, so both are the same.
     """
+    frames = rows * (model.chunk_length // model.frame_stride)
+    seconds = imagined_seconds(model, record, rows, chunks=chunks, clock=clock)
+    return {name: frames / float(np.median(values)) for name, values in seconds.items()}
+
+
+def imagined_seconds(
+    model: AnyVideoModel,
+    record: ResetRecord,
+    rows: int,
+    *,
+    chunks: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
+    """Seconds of each chunk that :func:`imagined_frames_per_s` takes the median of, ``latent`` and ``decoded``."""
     state: Any = model.start([record] * rows)
     first = first_frames([record] * rows)
     still = torch.from_numpy(model.embodiment.actions.hold(record.command))
     action = still.expand(rows, model.chunk_length, -1).contiguous()
-    imagining, decoding, frames = [], [], rows * (model.chunk_length // model.frame_stride)
+    imagining, decoding = [], []
     noise = [[stream(0, "throughput", row, chunk) for row in range(rows)] for chunk in range(1 + chunks)]
     rolled = roll_forward(model, state, 1 + chunks, lambda *_: action, noise.__getitem__)
     for _ in noise:
@@ -45,10 +59,7 @@ def imagined_frames_per_s(
         ended = now(model.device, clock)
         imagining.append(between - began)
         decoding.append(ended - began)
-    return {
-        "latent": frames / float(np.median(imagining[1:])),
-        "decoded": frames / float(np.median(decoding[1:])),
-    }
+    return {"latent": imagining[1:], "decoded": decoding[1:]}
 
 
 def now(device: torch.device, clock: Callable[[], float] = time.perf_counter) -> float:
