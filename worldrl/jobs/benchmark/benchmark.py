@@ -44,6 +44,7 @@ from worldrl.jobs.benchmark.films import (
 from worldrl.jobs.benchmark.plan import BenchmarkPlan, plan_metrics, plan_rows, show_plan, write_plan
 from worldrl.jobs.benchmark.report import EMBEDDED, EXPERT, RECORDINGS, Measured, report_page
 from worldrl.jobs.benchmark.tables import protocol_line, write_tables
+from worldrl.recipes.engine import ENGINE, WITH_RAY, RayOptions, check_engine, engine_of
 from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, say_assets, show, video_writer
 from worldrl.recipes.planning import PLANNER, planning_metrics, say_planning
 from worldrl.recipes.run import choose_tasks, claim_inputs, measured_inputs, open_run
@@ -91,6 +92,8 @@ class BenchmarkSettings:
     assets: str = setting("", "LIBERO: folder of its assets; empty takes the folder given to setup")
     assets_note: str = setting("", "LIBERO: note on its assets for the result, added to the note given to setup")
     timeout_s: float = setting(300.0, "longest silence of a worker before it is replaced (s)")
+    engine: str = setting("local", ENGINE)
+    ray: RayOptions = field(default_factory=RayOptions, metadata={"only_with": WITH_RAY})
     recycle_after: int | None = setting(
         None, "episodes after which a worker is replaced; null for 50 of an external suite, 250 of the embedded one"
     )
@@ -109,6 +112,7 @@ class BenchmarkSettings:
     def __post_init__(self) -> None:
         """Check the names and the ranges."""
         require_suite_name(self.suite)
+        check_engine(self)
         one_of("domain", self.domain, DOMAINS)
         if self.domain != "clean" and self.suite != EMBEDDED:
             raise SettingError(f"domain: is of the embedded suite's bimanual tasks; leave it out with {self.suite}")
@@ -291,7 +295,7 @@ def embedded(settings: BenchmarkSettings) -> Generator[tuple[EmbeddedPlayer, Eva
         fitting_facts(policy_place(settings.policy), protocol)
     each = max(1, settings.envs // max(1, settings.workers))
     limits = (settings.timeout_s, settings.restarts, recycle_after_of(settings))
-    yield EmbeddedPlayer(protocol.env_options, settings.workers, each, *limits), protocol
+    yield EmbeddedPlayer(protocol.env_options, settings.workers, each, *limits, engine=engine_of(settings)), protocol
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from worldrl.evaluation.policy.result import EvalResult
 from worldrl.jobs.benchmark.report import EMBEDDED, EXPERT, Films, choose_failures
 from worldrl.methods.offline.agent import load_agent, saved_algorithm
 from worldrl.methods.offline.neubay.neubay import Neubay
+from worldrl.recipes.engine import engine_of
 from worldrl.recipes.offline.settings import offline_agent
 from worldrl.recipes.planning import planner_of
 from worldrl.recipes.suites.opening import OpenSuite, fit_for, open_suite
@@ -53,7 +54,8 @@ def open_external(
         settings.assets,
         Fit.stretch if settings.policy == EXPERT else fit_for(suite, policy_place(settings.policy)),
     )
-    return open_suite(suite, asked, timeout_s=settings.timeout_s, assets_note=settings.assets_note)
+    limits = {"timeout_s": settings.timeout_s, "engine": engine_of(settings)}
+    return open_suite(suite, asked, **limits, assets_note=settings.assets_note)
 
 
 def recycle_after_of(settings: BenchmarkSettings) -> int:

@@ -22,6 +22,7 @@ from worldrl.evaluation.policy.protocol import DOMAINS, instruction_of
 from worldrl.jobs.data.collect_suite import check_settings, collecting_policy, record_suite
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.remote.address import refuse_temperature
+from worldrl.recipes.engine import ENGINE, WITH_RAY, RayOptions, check_engine, engine_of
 from worldrl.recipes.evaluation_output import say_assets
 from worldrl.recipes.planning import PLANNER, planning_metrics, say_planning
 from worldrl.recipes.run import DATASET, choose_tasks, open_run, rate_interval
@@ -59,6 +60,8 @@ class CollectSettings:
     workers: int = setting(2, "simulator processes; 0 runs in this process")
     envs_per_worker: int = setting(4, "environments per process, stepped in lock-step")
     timeout_s: float = setting(120.0, "longest silence of a worker before it is restarted (s)")
+    engine: str = setting("local", ENGINE)
+    ray: RayOptions = field(default_factory=RayOptions, metadata={"only_with": WITH_RAY})
     suite: str = setting(EMBEDDED, SUITE)
     python: str = setting("", SUITE_PYTHON)
     first_index: int = setting(0, "external suites: first initial state; leave those out that a benchmark will measure")
@@ -124,6 +127,7 @@ class CollectSettings:
             )
         one_of("domain", self.domain, DOMAINS)
         require_suite_name(self.suite)
+        check_engine(self)
         if self.suite != EMBEDDED:
             check_settings(self)
         elif self.demonstrations is not None:
@@ -174,7 +178,8 @@ def record_embedded(
     options = env_options(settings, tasks)
     require_room(settings, len(tasks), run.path / DATASET)
     plans = [*make_plans(settings, tasks, device), *imagined_plans(settings, tasks, run.path / "dreams.npz", device)]
-    player = EmbeddedPlayer(options, settings.workers, settings.envs_per_worker, settings.timeout_s)
+    limits = settings.workers, settings.envs_per_worker, settings.timeout_s
+    player = EmbeddedPlayer(options, *limits, engine=engine_of(settings))
     return collect_dataset(run.path / DATASET, plans, player, hold_steps=settings.hold_steps), {}
 
 
