@@ -177,6 +177,15 @@ class Arrivals:
             self._room.release()
 
 
+def require_listener(address: str, mend: str) -> None:
+    """WorkerEnvironmentError where nobody listens at ``HOST:PORT``; Ray itself would try for five minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), STRANGER_S).close()
+    except (OSError, ValueError) as error:
+        raise WorkerEnvironmentError(f"ray.address={address}: no Ray cluster answers; {mend}") from error
+
+
 def _exactly(end: socket.socket, size: int) -> bytes:
     found = b""
     while len(found) < size:

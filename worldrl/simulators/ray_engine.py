@@ -23,7 +23,7 @@ from typing import Any
 
 from worldrl.core.errors import WorkerEnvironmentError, WorkerError
 from worldrl.core.extras import require
-from worldrl.simulators.arrivals import Arrivals, AwaitedChannel
+from worldrl.simulators.arrivals import Arrivals, AwaitedChannel, require_listener
 from worldrl.simulators.process import JOIN_S, Launch, Started, WorkerDied, describe_exit
 from worldrl.workers.link import boot, node
 
@@ -34,6 +34,8 @@ COPY_BYTES = 8 << 30
 """Most bytes of one folder that are copied through the object store."""
 _SENT = ("WORLDRL_", "MUJOCO_", "PYOPENGL_", "HF_", "TORCH_", "MKL_", "OMP_")
 """Beginnings of the driver's variables that a worker of this environment receives on a node."""
+
+_MEND = "start one with `ray start --head`, or give ray.address=local for a cluster of this machine"
 
 logger = logging.getLogger(__name__)
 
@@ -81,17 +83,17 @@ class RayEngine:
         if ray.is_initialized():
             return
         given: dict[str, Any] = {"include_dashboard": False} if self._address == LOCAL_CLUSTER else {}
+        named = os.environ.get("RAY_ADDRESS", "") if self._address == AUTO else self._address
+        if ":" in named and "://" not in named:
+            require_listener(named, _MEND)
         handler = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(address=self._address, log_to_driver=False, configure_logging=False, **given)
         except ConnectionError as error:
-            raise WorkerEnvironmentError(
-                f"ray_address={self._address}: no Ray cluster answers; start one with `ray start --head`, or give "
-                "ray_address=local for a cluster of this machine"
-            ) from error
+            raise WorkerEnvironmentError(f"ray.address={self._address}: no Ray cluster answers; {_MEND}") from error
         except (RuntimeError, ValueError) as error:
-            raise WorkerEnvironmentError(f"ray_address={self._address}: {_one_line(error)}") from error
-        if threading.current_thread() is threading.main_thread():
+            raise WorkerEnvironmentError(f"ray.address={self._address}: {_one_line(error)}") from error
+        if handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray's own would end this process without its cleanup
 
     def _order(self, launch: Launch) -> dict[str, Any]:
