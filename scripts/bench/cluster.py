@@ -177,7 +177,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--episodes", type=int, default=24, help="of each run of the embedded suite")
     parser.add_argument("--noop-episodes", type=int, default=20_000)
     given = parser.parse_args(argv)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # A busy machine starts a node slowly.
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "240"}
     nodes = TwoNodes(cores=2)
     found: dict[str, Any] = {}
     try:

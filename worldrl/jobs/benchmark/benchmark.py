@@ -1,7 +1,7 @@
 """``worldrl benchmark``: a policy, or a suite's scripted expert, on a benchmark suite, without a screen.
 
-The same command serves the embedded suite and every foreign one (LIBERO, ManiSkill, RoboTwin, Isaac Lab); an interrupted run continues where it stopped. With ``against``
-it ends as soon as the comparison is decided; with ``plan.diff`` it says how many episodes a comparison needs.
+The same command serves every suite; an interrupted run continues where it stopped. With ``against`` it ends as soon
+as the comparison is decided; with ``plan.diff`` it says how many episodes a comparison needs.
 """
 
 from __future__ import annotations
@@ -276,8 +276,8 @@ def measure(
             on_recording=video_writer(run.path / RECORDINGS, protocol.control_hz) if settings.videos else None,
             comparison=comparison,
         )
-    planned = planning_metrics(settings.planner, [outcome.planned for outcome in result.outcomes])
-    return result, player.spent, {**planned, **player.facts, **trained, **undecided(comparison, result)}
+    extra = planning_metrics(settings.planner, [outcome.planned for outcome in result.outcomes]) | player.facts
+    return result, player.spent, {**extra, **trained, **undecided(comparison, result)}
 
 
 @contextmanager
@@ -294,8 +294,8 @@ def embedded(settings: BenchmarkSettings) -> Generator[tuple[EmbeddedPlayer, Eva
     if settings.policy != EXPERT:
         fitting_facts(policy_place(settings.policy), protocol)
     each = max(1, settings.envs // max(1, settings.workers))
-    limits = (settings.timeout_s, settings.restarts, recycle_after_of(settings))
-    yield EmbeddedPlayer(protocol.env_options, settings.workers, each, *limits, engine=engine_of(settings)), protocol
+    limits = settings.workers, each, settings.timeout_s, settings.restarts, recycle_after_of(settings)
+    yield EmbeddedPlayer(protocol.env_options, *limits, engine=engine_of(settings)), protocol
 
 
 @contextmanager
