@@ -41,13 +41,22 @@ from worldrl.jobs.benchmark.films import (
     planner_for,
     recycle_after_of,
 )
-from worldrl.jobs.benchmark.plan import BenchmarkPlan, plan_metrics, plan_rows, show_plan, write_plan
+from worldrl.jobs.benchmark.plan import BenchmarkPlan, advise
 from worldrl.jobs.benchmark.report import EMBEDDED, EXPERT, RECORDINGS, Measured, report_page
 from worldrl.jobs.benchmark.tables import protocol_line, write_tables
-from worldrl.recipes.engine import ENGINE, WITH_RAY, RayOptions, check_engine, engine_of
 from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, say_assets, show, video_writer
 from worldrl.recipes.planning import PLANNER, planning_metrics, say_planning
-from worldrl.recipes.run import choose_tasks, claim_inputs, measured_inputs, open_run
+from worldrl.recipes.run import (
+    ENGINE,
+    WITH_RAY,
+    RayOptions,
+    check_engine,
+    choose_tasks,
+    claim_inputs,
+    engine_of,
+    measured_inputs,
+    open_run,
+)
 from worldrl.recipes.suites.opening import OpenSuite
 from worldrl.rollout.agents.policy_folder import is_agent, policy_facts, policy_place
 from worldrl.rollout.agents.vector_agent import require_vector_fits
@@ -196,22 +205,10 @@ def say(settings: BenchmarkSettings, run: RunDirectory, stored: Mapping[str, Any
     console().print(protocol_line(EvalResult.load(run.path).protocol, run.path), markup=False)
     say_planning(metrics)
     say_assets(metrics)
-    if metrics[IMAGES_NOTE]:
-        console().print(metrics[IMAGES_NOTE], markup=False)
-    for warning in metrics.get("warnings", ()):
-        console().print(f"warning: {warning}", markup=False)
+    notes = filter(None, [metrics[IMAGES_NOTE]])
+    for line in [*notes, *(f"warning: {warning}" for warning in metrics.get("warnings", ()))]:
+        console().print(line, markup=False)
     console().print(f"report: {run.path / 'report.html'}", markup=False)
-
-
-def advise(settings: BenchmarkSettings) -> dict[str, Any]:
-    """Say how many episodes a comparison needs; nothing is run."""
-    rows = plan_rows(settings.plan)
-    metrics = plan_metrics(settings.plan, rows)
-    with open_run("benchmark", settings) as run:
-        write_plan(run.path, settings.plan, rows)
-        run.write_result(metrics, seed=settings.seed, device="cpu")
-    show_plan(settings.plan, rows)
-    return metrics
 
 
 def finish_sequential_comparison(
@@ -276,8 +273,8 @@ def measure(
             on_recording=video_writer(run.path / RECORDINGS, protocol.control_hz) if settings.videos else None,
             comparison=comparison,
         )
-    extra = planning_metrics(settings.planner, [outcome.planned for outcome in result.outcomes]) | player.facts
-    return result, player.spent, {**extra, **trained, **undecided(comparison, result)}
+    planned = planning_metrics(settings.planner, [outcome.planned for outcome in result.outcomes])
+    return result, player.spent, {**planned, **player.facts, **trained, **undecided(comparison, result)}
 
 
 @contextmanager

@@ -21,9 +21,9 @@ from worldrl.evaluation.policy.result import EvalResult
 from worldrl.jobs.benchmark.report import EMBEDDED, EXPERT, Films, choose_failures
 from worldrl.methods.offline.agent import load_agent, saved_algorithm
 from worldrl.methods.offline.neubay.neubay import Neubay
-from worldrl.recipes.engine import engine_of
 from worldrl.recipes.offline.settings import offline_agent
 from worldrl.recipes.planning import planner_of
+from worldrl.recipes.run import engine_of
 from worldrl.recipes.suites.opening import OpenSuite, fit_for, open_suite
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, actor_to_json
 from worldrl.rollout.agents.policy_folder import is_agent, policy_facts, policy_place

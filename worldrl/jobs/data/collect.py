@@ -22,10 +22,19 @@ from worldrl.evaluation.policy.protocol import DOMAINS, instruction_of
 from worldrl.jobs.data.collect_suite import check_settings, collecting_policy, record_suite
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.remote.address import refuse_temperature
-from worldrl.recipes.engine import ENGINE, WITH_RAY, RayOptions, check_engine, engine_of
 from worldrl.recipes.evaluation_output import say_assets
 from worldrl.recipes.planning import PLANNER, planning_metrics, say_planning
-from worldrl.recipes.run import DATASET, choose_tasks, open_run, rate_interval
+from worldrl.recipes.run import (
+    DATASET,
+    ENGINE,
+    WITH_RAY,
+    RayOptions,
+    check_engine,
+    choose_tasks,
+    engine_of,
+    open_run,
+    rate_interval,
+)
 from worldrl.recipes.stages import imagined_plan
 from worldrl.recipes.world_model.start import weights_folder
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, WanderActor

@@ -17,9 +17,8 @@ from worldrl.core.storage.capacity import require_disk
 from worldrl.core.storage.run import RunDirectory
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.writer import least_bytes
-from worldrl.recipes.engine import engine_of
 from worldrl.recipes.planning import planner_of
-from worldrl.recipes.run import DATASET
+from worldrl.recipes.run import DATASET, engine_of
 from worldrl.recipes.suites.opening import OpenSuite, fit_for, open_suite, suite_layout
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor
 from worldrl.rollout.agents.planned_policy import policy_with

@@ -16,10 +16,19 @@ from worldrl.core.storage.run import RESULT, RunDirectory
 from worldrl.evaluation.policy.evaluate import evaluate_policy
 from worldrl.evaluation.policy.protocol import DOMAINS, EvalProtocol, embedded_protocol, suite_protocol
 from worldrl.evaluation.policy.trained_on import examine
-from worldrl.recipes.engine import ENGINE, WITH_RAY, RayOptions, check_engine, engine_of
 from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, say_assets, show, video_writer
 from worldrl.recipes.planning import PLANNER, planner_of, planning_metrics, say_planning
-from worldrl.recipes.run import choose_tasks, claim_inputs, measured_inputs, open_run
+from worldrl.recipes.run import (
+    ENGINE,
+    WITH_RAY,
+    RayOptions,
+    check_engine,
+    choose_tasks,
+    claim_inputs,
+    engine_of,
+    measured_inputs,
+    open_run,
+)
 from worldrl.rollout.agents.policy_folder import PolicyFacts, policy_facts, policy_place
 from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.planning.config import NONE, Planner, PlanningConfig

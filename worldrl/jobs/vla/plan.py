@@ -29,8 +29,7 @@ from worldrl.jobs.vla.training_suite import (
 from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.rl.improve import Improvement
 from worldrl.policies.token.policy import TokenPolicyConfig
-from worldrl.recipes.engine import engine_of
-from worldrl.recipes.run import choose_tasks
+from worldrl.recipes.run import choose_tasks, engine_of
 from worldrl.recipes.stages import held_out_count
 from worldrl.recipes.training_data import require_debounce
 from worldrl.recipes.world_model.start import (

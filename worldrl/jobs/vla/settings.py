@@ -12,8 +12,8 @@ from worldrl.evaluation.world_model.gates import GateThresholds
 from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.rl.improve import Improvement
 from worldrl.policies.token.policy import TokenPolicyConfig
-from worldrl.recipes.engine import ENGINE, WITH_RAY, RayOptions, check_engine
 from worldrl.recipes.rl_parts import improvement_parts
+from worldrl.recipes.run import ENGINE, WITH_RAY, RayOptions, check_engine
 from worldrl.recipes.tracking import Tracked
 from worldrl.recipes.world_model.start import SCRATCH, require_trained_codec
 from worldrl.recipes.world_model.wan_settings import WanSettings

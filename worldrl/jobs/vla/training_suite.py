@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.image_fit import Fit
@@ -28,7 +28,9 @@ from worldrl.rollout.real.embedded import embedded_cameras, embedded_embodiment,
 from worldrl.rollout.real.episodes import Player
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.suites.names import EMBEDDED
-from worldrl.simulators.process import Engine
+
+if TYPE_CHECKING:
+    from worldrl.simulators.process import Engine
 
 
 @dataclass(frozen=True)

@@ -128,14 +128,14 @@ class WorkerPool:
         timeout_s: float,
         restarts: int,
         recycle_after: int | None = None,
-        engine: Engine = LOCAL,
+        engine: Engine | None = None,
     ) -> None:
         self._shares = shares
         self._rules: dict[str, Any] = {
             "timeout_s": timeout_s,
             "restarts": restarts,
             "recycle_after": recycle_after,
-            "engine": engine,
+            "engine": engine or LOCAL,
         }
         self._workers: list[Worker] = []
 

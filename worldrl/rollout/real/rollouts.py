@@ -26,10 +26,10 @@ from worldrl.rollout.real.episodes import DatasetLayout, EpisodeTiming, Order, R
 from worldrl.rollout.real.slots import silent
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
 from worldrl.rollout.real.worker import Assignment, WorkerTask, run_share
-from worldrl.simulators.process import LOCAL, Engine
 
 if TYPE_CHECKING:
     from worldrl.rollout.real.pool import WorkerPool
+    from worldrl.simulators.process import Engine
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class EmbeddedPlayer:
     recycle_after: int | None = None  # episodes after which a worker is replaced; None never.
     # the time is added to it; workers decide and simulate in one.
     spent: EpisodeTiming = field(default_factory=EpisodeTiming)
-    engine: Engine = LOCAL  # starts the processes; results do not depend on it.
+    engine: Engine | None = None  # starts the processes, None on this machine; results do not depend on it.
 
     def play(
         self,
