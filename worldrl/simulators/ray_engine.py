@@ -91,7 +91,7 @@ class RayEngine:
             ray.init(address=self._address, log_to_driver=False, configure_logging=False, **given)
         except ConnectionError as error:
             raise WorkerEnvironmentError(f"ray.address={self._address}: no Ray cluster answers; {_MEND}") from error
-        except (RuntimeError, ValueError) as error:
+        except Exception as error:  # Ray raises the bare class where a node of its own does not start
             raise WorkerEnvironmentError(f"ray.address={self._address}: {_one_line(error)}") from error
         if handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray's own would end this process without its cleanup
