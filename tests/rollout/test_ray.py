@@ -19,8 +19,8 @@ from worldrl.simulators.pool import SimulatorPool
 from worldrl.simulators.process import LOCAL, Launch
 from worldrl.simulators.ray_engine import _MEND, RayEngine
 
-pytest.importorskip("ray", reason="the extra dev brings it: pip install -c constraints.txt -e '.[dev]'")
 pytestmark = [
+    pytest.mark.ray,
     pytest.mark.filterwarnings("ignore"),  # Ray's own, of files and of later versions
     pytest.mark.xdist_group("ray"),
 ]
