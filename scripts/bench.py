@@ -18,6 +18,7 @@ NAMES = {
     "agents": "RAVL's update beside edge-of-reach's, and compiled or recorded",
     "reading": "what the checks of data sets cost when they are read, beside an earlier version",
     "play": "what a chunk of `worldrl play` costs, and how long a driver waits for it",
+    "cluster": "engine=ray beside local processes: equality, overhead, killed nodes",
     "workers": "what LIBERO's workers cost and bring",
 }
 

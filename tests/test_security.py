@@ -39,6 +39,7 @@ LOCAL = {
     "policies/remote/link.py",  # connects where the user says: policy=ws://HOST:PORT
     "recipes/local_server.py",  # listens on this machine only
     "simulators/process.py", "workers/link/channel.py", "workers/link/server.py",  # socket pairs with child processes
+    "simulators/arrivals.py", "workers/link/node.py",  # engine=ray: workers connect back to the driver, with a token
     "core/storage/hub.py",  # only for an hf:// name, from_pretrained of OWNER/NAME, and an upload that is asked for
     "core/storage/lock.py",  # the name of this machine
 }  # fmt: skip

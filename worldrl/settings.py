@@ -38,7 +38,7 @@ COMMAND_LINE: ContextVar[tuple[str, ...]] = ContextVar("COMMAND_LINE", default=(
 
 MAY_CHANGE = ("run_dir", "gates", "tracker")
 """Settings that change no computation: a run may be moved, resume after a failed gate, or be shown elsewhere."""
-WHERE = ("workers", "worlds")
+WHERE = ("workers", "worlds", "engine", "ray")
 """Settings that distribute the work: a run may resume with others. Its config holds those it was started with."""
 
 

@@ -70,7 +70,7 @@ def no_orphans(started):
 
 
 def running(started):
-    return [process.pid for process in started if process._process.poll() is None]
+    return [process.pid for process in started if process.started.end(0) is None]
 
 
 @pytest.fixture(scope="module")

@@ -105,7 +105,7 @@ def test_an_abandoned_iterator_leaves_nobody(specs, options, started):
     many = [dataclasses.replace(specs[0], index=index) for index in range(24)]  # no worker ends before the question
     episodes = EmbeddedPlayer(options, workers=2).play([(spec, ExpertActor()) for spec in many])
     next(episodes)
-    assert [process._process.poll() for process in started] == [None, None]
+    assert [process.started.end(0) for process in started] == [None, None]
     episodes.close()
 
 

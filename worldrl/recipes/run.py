@@ -1,11 +1,11 @@
-"""Shared by simulator jobs: opening the run directory, choosing tasks, printing rates."""
+"""Shared by simulator jobs: the run directory, where simulator processes run, choosing tasks, printing rates."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,11 @@ from worldrl.core.errors import RunDirectoryError, SettingError, nearest
 from worldrl.core.storage.heartbeat import Heartbeat
 from worldrl.core.storage.jsonfile import difference, read_json, write_json
 from worldrl.core.storage.run import INPUTS, RunDirectory
-from worldrl.settings import MAY_CHANGE, WHERE, as_plain, resume_command
+from worldrl.settings import MAY_CHANGE, WHERE, as_plain, non_negative, one_of, resume_command, setting
 
 if TYPE_CHECKING:
     from worldrl.rollout.planning.config import Planner
+    from worldrl.simulators.process import Engine
 
 DATASET = "dataset"  # Folder of the recorded episodes in a run directory
 
@@ -100,3 +101,47 @@ def choose_tasks(tasks: Sequence[str], kind: str | None) -> list[str]:
 def rate_interval(rate: Mapping[str, Any]) -> str:
     """A rate's interval in per cent, for tables."""
     return f"{100 * rate['lo']:.0f}–{100 * rate['hi']:.0f} %"
+
+
+# -- where simulator processes run --------------------------------------------------------------------------------
+
+LOCAL, RAY = "local", "ray"
+ENGINE = "where simulator processes run: local, or ray for the nodes of a Ray cluster; results are equal"
+WITH_RAY = f"engine={RAY}"
+
+
+@dataclass
+class RayOptions:
+    """Which Ray cluster, and what each simulator process takes of it besides one core."""
+
+    address: str = setting("auto", "HOST:PORT, auto (RAY_ADDRESS, or this machine's cluster), or local for a new one")
+    gpus: float = setting(0.0, "GPUs of each process, also a fraction: where a policy decides in it on cuda")
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        non_negative("gpus", self.gpus)
+        if not self.address or "://" in self.address:
+            raise SettingError(
+                f"ray.address: must be HOST:PORT, auto or local, got {self.address!r}; a program that runs outside the "
+                "cluster is sent into it with `ray job submit`"
+            )
+
+
+def check_engine(settings: Any, *, plays: bool = True) -> None:
+    """Refuse an unknown engine, and Ray without processes or where nothing ``plays`` in a simulator; SettingError."""
+    one_of("engine", settings.engine, (LOCAL, RAY))
+    if settings.engine == RAY and not plays:
+        raise SettingError(f"engine={RAY}: suite={settings.suite} plays in no simulator; leave engine out")
+    if settings.engine == RAY and not settings.workers:
+        raise SettingError("workers: 0 plays in this process, engine=ray on the cluster; give workers=1 or more")
+
+
+def engine_of(settings: Any) -> Engine:
+    """The engine of a command's settings; MissingExtraError where Ray is not installed."""
+    if settings.engine == LOCAL:
+        from worldrl.simulators.process import LOCAL as LOCAL_ENGINE
+
+        return LOCAL_ENGINE
+    from worldrl.simulators.ray_engine import RayEngine
+
+    return RayEngine(settings.ray.address, settings.ray.gpus)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.errors import ActionError, SettingError, WorkerError
 from worldrl.core.image_fit import ImageFit, fit_image
-from worldrl.simulators.process import Launch, Reply, SimulatorProcess, WorkerDied
+from worldrl.simulators.process import LOCAL, Engine, Launch, Losses, Reply, SimulatorProcess, WorkerDied
 from worldrl.workers.link.server import is_image, start_name, unpack
 from worldrl.workers.link.wire import Arrays
 
@@ -64,7 +64,8 @@ class _Journal:
     actions: list[tuple[NDArray[np.float32], bool]] = field(default_factory=list[tuple[NDArray[np.float32], bool]])
     asked: bool = False
     state: NDArray[Any] | None = None
-    losses: int = 0
+    restarted: bool = False
+    losses: Losses = field(default_factory=Losses)
 
 
 class SimulatorPool:
@@ -72,8 +73,8 @@ class SimulatorPool:
 
     ``slots`` counts environments in all, ``timeout_s`` is the longest silence of a worker (s). The same episode may
     lose its worker ``restarts`` times before that is an error. A worker is replaced after ``recycle_after`` episodes;
-    None never. ``images`` is how a simulator's own images get another size; None keeps it. Raises SettingError (a number
-    is out of range).
+    None never. ``images`` is how a simulator's own images get another size; None keeps it. ``engine`` starts the
+    processes. Raises SettingError (a number is out of range).
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class SimulatorPool:
         restarts: int = 2,
         recycle_after: int | None = 50,
         images: ImageFit | None = None,
+        engine: Engine = LOCAL,
     ) -> None:
         self.slots = workers if slots is None else slots
         given = {"workers": workers, "slots": self.slots, "recycle_after": recycle_after}
@@ -96,11 +98,13 @@ class SimulatorPool:
             raise SettingError(f"timeout_s must be > 0 and restarts >= 0, got {timeout_s} and {restarts}")
         self.launch, self.workers = launch, min(workers, self.slots)
         self._timeout_s, self._restarts, self._recycle_after = timeout_s, restarts, recycle_after
-        self._images = images
+        self._images, self._engine = images, engine
+        self._idle_losses = Losses()  # of workers that held no episode
         self._processes: dict[int, SimulatorProcess] = {}
         self._played = dict.fromkeys(range(self.workers), 0)
         self._journals: dict[int, _Journal] = {}
         self.suite: dict[str, Any] = {}
+        self._described: dict[str, Any] = {}  # by the newest worker
         self.probed: dict[str, Any] = {}
 
     def __enter__(self) -> SimulatorPool:
@@ -203,11 +207,11 @@ class SimulatorPool:
 
     def restarted(self, slot: int) -> bool:
         """Whether a slot's running episode lost its worker."""
-        return slot in self._journals and self._journals[slot].losses > 0
+        return slot in self._journals and self._journals[slot].restarted
 
     def finish(self, slot: int) -> bool:
         """Forget a slot's ended episode; returns whether its worker was lost meanwhile."""
-        return self._journals.pop(slot).losses > 0
+        return self._journals.pop(slot).restarted
 
     def owner(self, slot: int) -> int:
         """Number of the worker that holds a slot."""
@@ -220,13 +224,16 @@ class SimulatorPool:
         return grouped
 
     def _process(self, number: int) -> SimulatorProcess:
-        return SimulatorProcess(self.launch, number=number, timeout_s=self._timeout_s)
+        return SimulatorProcess(self.launch, number=number, timeout_s=self._timeout_s, engine=self._engine)
 
     def _introduced(self, number: int) -> dict[str, Any]:
         try:
             return self._processes[number].answer()[0]["suite"]
         except WorkerDied as loss:
-            raise WorkerError(f"{self.launch.name}: worker {number} {loss} before it was ready") from loss
+            if not loss.node_lost:
+                raise WorkerError(f"{self.launch.name}: worker {number} {loss} before it was ready") from loss
+            self._replace_worker(number, loss)
+            return self._described
 
     def _recycle(self, number: int) -> None:
         try:
@@ -238,7 +245,7 @@ class SimulatorPool:
         """Replace a worker's process, and play its episodes up to the same step."""
         self._processes.pop(number).stop()
         self._processes[number] = self._process(number)
-        self._processes[number].answer()
+        self._described = self._processes[number].answer()[0]["suite"]
         self._played[number] = 0
         for slot, journal in self._journals.items():
             # An episode lost during its reset has no state yet: its request is sent again.
@@ -274,10 +281,14 @@ class SimulatorPool:
             place = self._journals.get(process.slot) or next(iter(mine.values()), None)
             report = f"{self.launch.name}: worker {number} ({place.start.describe() if place else 'no episode'}, at "
             report += f"{process.call!r}) {loss}"
+            counts = [journal.losses for journal in mine.values()] or [self._idle_losses]
+            for losses in counts:
+                losses.add(loss)
+            worst = max(counts, key=lambda losses: losses.own)
+            if worst.too_many(self._restarts if mine else 0):
+                raise WorkerError(f"{report}, and {worst.limit}")
             for journal in mine.values():
-                journal.losses += 1
-            if not mine or max(journal.losses for journal in mine.values()) > self._restarts:
-                raise WorkerError(f"{report}, and was restarted {self._restarts} times before")
+                journal.restarted = True
             logger.warning("%s; restarting it, %d episodes are played again", report, len(mine))
             try:
                 self._renew(number)
@@ -304,7 +315,7 @@ class SimulatorPool:
         process = self._processes[number]
         try:
             if silent:
-                raise WorkerDied(process.silence())
+                raise process.silence()
             reply = process.receive()
         except WorkerDied as loss:
             left_s = time.monotonic()

@@ -1,7 +1,7 @@
 """``worldrl benchmark``: a policy, or a suite's scripted expert, on a benchmark suite, without a screen.
 
-The same command serves the embedded suite and every foreign one (LIBERO, ManiSkill, RoboTwin, Isaac Lab); an interrupted run continues where it stopped. With ``against``
-it ends as soon as the comparison is decided; with ``plan.diff`` it says how many episodes a comparison needs.
+The same command serves every suite; an interrupted run continues where it stopped. With ``against`` it ends as soon
+as the comparison is decided; with ``plan.diff`` it says how many episodes a comparison needs.
 """
 
 from __future__ import annotations
@@ -41,12 +41,22 @@ from worldrl.jobs.benchmark.films import (
     planner_for,
     recycle_after_of,
 )
-from worldrl.jobs.benchmark.plan import BenchmarkPlan, plan_metrics, plan_rows, show_plan, write_plan
+from worldrl.jobs.benchmark.plan import BenchmarkPlan, advise
 from worldrl.jobs.benchmark.report import EMBEDDED, EXPERT, RECORDINGS, Measured, report_page
 from worldrl.jobs.benchmark.tables import protocol_line, write_tables
 from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, say_assets, show, video_writer
 from worldrl.recipes.planning import PLANNER, planning_metrics, say_planning
-from worldrl.recipes.run import choose_tasks, claim_inputs, measured_inputs, open_run
+from worldrl.recipes.run import (
+    ENGINE,
+    WITH_RAY,
+    RayOptions,
+    check_engine,
+    choose_tasks,
+    claim_inputs,
+    engine_of,
+    measured_inputs,
+    open_run,
+)
 from worldrl.recipes.suites.opening import OpenSuite
 from worldrl.rollout.agents.policy_folder import is_agent, policy_facts, policy_place
 from worldrl.rollout.agents.vector_agent import require_vector_fits
@@ -91,6 +101,8 @@ class BenchmarkSettings:
     assets: str = setting("", "LIBERO: folder of its assets; empty takes the folder given to setup")
     assets_note: str = setting("", "LIBERO: note on its assets for the result, added to the note given to setup")
     timeout_s: float = setting(300.0, "longest silence of a worker before it is replaced (s)")
+    engine: str = setting("local", ENGINE)
+    ray: RayOptions = field(default_factory=RayOptions, metadata={"only_with": WITH_RAY})
     recycle_after: int | None = setting(
         None, "episodes after which a worker is replaced; null for 50 of an external suite, 250 of the embedded one"
     )
@@ -109,6 +121,7 @@ class BenchmarkSettings:
     def __post_init__(self) -> None:
         """Check the names and the ranges."""
         require_suite_name(self.suite)
+        check_engine(self)
         one_of("domain", self.domain, DOMAINS)
         if self.domain != "clean" and self.suite != EMBEDDED:
             raise SettingError(f"domain: is of the embedded suite's bimanual tasks; leave it out with {self.suite}")
@@ -192,22 +205,10 @@ def say(settings: BenchmarkSettings, run: RunDirectory, stored: Mapping[str, Any
     console().print(protocol_line(EvalResult.load(run.path).protocol, run.path), markup=False)
     say_planning(metrics)
     say_assets(metrics)
-    if metrics[IMAGES_NOTE]:
-        console().print(metrics[IMAGES_NOTE], markup=False)
-    for warning in metrics.get("warnings", ()):
-        console().print(f"warning: {warning}", markup=False)
+    notes = filter(None, [metrics[IMAGES_NOTE]])
+    for line in [*notes, *(f"warning: {warning}" for warning in metrics.get("warnings", ()))]:
+        console().print(line, markup=False)
     console().print(f"report: {run.path / 'report.html'}", markup=False)
-
-
-def advise(settings: BenchmarkSettings) -> dict[str, Any]:
-    """Say how many episodes a comparison needs; nothing is run."""
-    rows = plan_rows(settings.plan)
-    metrics = plan_metrics(settings.plan, rows)
-    with open_run("benchmark", settings) as run:
-        write_plan(run.path, settings.plan, rows)
-        run.write_result(metrics, seed=settings.seed, device="cpu")
-    show_plan(settings.plan, rows)
-    return metrics
 
 
 def finish_sequential_comparison(
@@ -290,8 +291,8 @@ def embedded(settings: BenchmarkSettings) -> Generator[tuple[EmbeddedPlayer, Eva
     if settings.policy != EXPERT:
         fitting_facts(policy_place(settings.policy), protocol)
     each = max(1, settings.envs // max(1, settings.workers))
-    limits = (settings.timeout_s, settings.restarts, recycle_after_of(settings))
-    yield EmbeddedPlayer(protocol.env_options, settings.workers, each, *limits), protocol
+    limits = settings.workers, each, settings.timeout_s, settings.restarts, recycle_after_of(settings)
+    yield EmbeddedPlayer(protocol.env_options, *limits, engine=engine_of(settings)), protocol
 
 
 @contextmanager

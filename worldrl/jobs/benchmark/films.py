@@ -23,6 +23,7 @@ from worldrl.methods.offline.agent import load_agent, saved_algorithm
 from worldrl.methods.offline.neubay.neubay import Neubay
 from worldrl.recipes.offline.settings import offline_agent
 from worldrl.recipes.planning import planner_of
+from worldrl.recipes.run import engine_of
 from worldrl.recipes.suites.opening import OpenSuite, fit_for, open_suite
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, actor_to_json
 from worldrl.rollout.agents.policy_folder import is_agent, policy_facts, policy_place
@@ -53,7 +54,8 @@ def open_external(
         settings.assets,
         Fit.stretch if settings.policy == EXPERT else fit_for(suite, policy_place(settings.policy)),
     )
-    return open_suite(suite, asked, timeout_s=settings.timeout_s, assets_note=settings.assets_note)
+    limits = {"timeout_s": settings.timeout_s, "engine": engine_of(settings)}
+    return open_suite(suite, asked, **limits, assets_note=settings.assets_note)
 
 
 def recycle_after_of(settings: BenchmarkSettings) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -20,7 +20,11 @@ from worldrl.core.statistics.sequential import (
 from worldrl.core.storage.atomic import write_file
 from worldrl.core.storage.log import console
 from worldrl.evaluation.report.tables import csv_bytes, markdown
+from worldrl.recipes.run import open_run
 from worldrl.settings import fraction, non_negative, setting
+
+if TYPE_CHECKING:
+    from worldrl.jobs.benchmark.benchmark import BenchmarkSettings
 
 RATES = (0.5, 0.7, 0.8, 0.9)
 """Rates of the weaker policy that are shown where none is expected."""
@@ -149,3 +153,14 @@ def show_plan(plan: BenchmarkPlan, rows: Sequence[PlanRow]) -> None:
     for row in rows:
         table.add_row(*cells(row))
     console().print(table)
+
+
+def advise(settings: BenchmarkSettings) -> dict[str, Any]:
+    """Say how many episodes a comparison needs; nothing is run."""
+    rows = plan_rows(settings.plan)
+    metrics = plan_metrics(settings.plan, rows)
+    with open_run("benchmark", settings) as run:
+        write_plan(run.path, settings.plan, rows)
+        run.write_result(metrics, seed=settings.seed, device="cpu")
+    show_plan(settings.plan, rows)
+    return metrics

@@ -24,7 +24,17 @@ from worldrl.policies.exploration import Exploration
 from worldrl.policies.remote.address import refuse_temperature
 from worldrl.recipes.evaluation_output import say_assets
 from worldrl.recipes.planning import PLANNER, planning_metrics, say_planning
-from worldrl.recipes.run import DATASET, choose_tasks, open_run, rate_interval
+from worldrl.recipes.run import (
+    DATASET,
+    ENGINE,
+    WITH_RAY,
+    RayOptions,
+    check_engine,
+    choose_tasks,
+    engine_of,
+    open_run,
+    rate_interval,
+)
 from worldrl.recipes.stages import imagined_plan
 from worldrl.recipes.world_model.start import weights_folder
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, WanderActor
@@ -59,6 +69,8 @@ class CollectSettings:
     workers: int = setting(2, "simulator processes; 0 runs in this process")
     envs_per_worker: int = setting(4, "environments per process, stepped in lock-step")
     timeout_s: float = setting(120.0, "longest silence of a worker before it is restarted (s)")
+    engine: str = setting("local", ENGINE)
+    ray: RayOptions = field(default_factory=RayOptions, metadata={"only_with": WITH_RAY})
     suite: str = setting(EMBEDDED, SUITE)
     python: str = setting("", SUITE_PYTHON)
     first_index: int = setting(0, "external suites: first initial state; leave those out that a benchmark will measure")
@@ -124,6 +136,7 @@ class CollectSettings:
             )
         one_of("domain", self.domain, DOMAINS)
         require_suite_name(self.suite)
+        check_engine(self)
         if self.suite != EMBEDDED:
             check_settings(self)
         elif self.demonstrations is not None:
@@ -174,7 +187,8 @@ def record_embedded(
     options = env_options(settings, tasks)
     require_room(settings, len(tasks), run.path / DATASET)
     plans = [*make_plans(settings, tasks, device), *imagined_plans(settings, tasks, run.path / "dreams.npz", device)]
-    player = EmbeddedPlayer(options, settings.workers, settings.envs_per_worker, settings.timeout_s)
+    limits = settings.workers, settings.envs_per_worker, settings.timeout_s
+    player = EmbeddedPlayer(options, *limits, engine=engine_of(settings))
     return collect_dataset(run.path / DATASET, plans, player, hold_steps=settings.hold_steps), {}
 
 

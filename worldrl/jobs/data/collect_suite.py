@@ -18,7 +18,7 @@ from worldrl.core.storage.run import RunDirectory
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.writer import least_bytes
 from worldrl.recipes.planning import planner_of
-from worldrl.recipes.run import DATASET
+from worldrl.recipes.run import DATASET, engine_of
 from worldrl.recipes.suites.opening import OpenSuite, fit_for, open_suite, suite_layout
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor
 from worldrl.rollout.agents.planned_policy import policy_with
@@ -80,7 +80,7 @@ def record_suite(
         return rows, {"suite": suite.name}
     slots = settings.workers * settings.envs_per_worker
     asked = Workers(cameras, settings.image_size, settings.workers, slots, shadows=settings.shadows, fit=fit)
-    with open_suite(suite, asked, timeout_s=settings.timeout_s) as opened:
+    with open_suite(suite, asked, timeout_s=settings.timeout_s, engine=engine_of(settings)) as opened:
         rows = record_missing(run.path / DATASET, plans, _player(opened, settings, cameras), layout)
     return rows, {"suite": suite.name, **opened.facts}
 

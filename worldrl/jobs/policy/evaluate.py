@@ -18,7 +18,17 @@ from worldrl.evaluation.policy.protocol import DOMAINS, EvalProtocol, embedded_p
 from worldrl.evaluation.policy.trained_on import examine
 from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, say_assets, show, video_writer
 from worldrl.recipes.planning import PLANNER, planner_of, planning_metrics, say_planning
-from worldrl.recipes.run import choose_tasks, claim_inputs, measured_inputs, open_run
+from worldrl.recipes.run import (
+    ENGINE,
+    WITH_RAY,
+    RayOptions,
+    check_engine,
+    choose_tasks,
+    claim_inputs,
+    engine_of,
+    measured_inputs,
+    open_run,
+)
 from worldrl.rollout.agents.policy_folder import PolicyFacts, policy_facts, policy_place
 from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.planning.config import NONE, Planner, PlanningConfig
@@ -52,6 +62,8 @@ class EvaluateSettings:
     workers: int = setting(2, "simulator processes; 0 runs in this process")
     envs_per_worker: int = setting(4, "environments per process, and the largest batch of a decision")
     timeout_s: float = setting(120.0, "longest silence of a worker before it is restarted (s)")
+    engine: str = setting("local", ENGINE)
+    ray: RayOptions = field(default_factory=RayOptions, metadata={"only_with": WITH_RAY})
     suite: str = setting(EMBEDDED, SUITE)
     python: str = setting("", SUITE_PYTHON)
     tasks: list[str] = setting([], "names of tasks; empty takes all, in the embedded suite of kind")
@@ -73,6 +85,7 @@ class EvaluateSettings:
     def __post_init__(self) -> None:
         """Check the ranges."""
         require_suite_name(self.suite)
+        check_engine(self)
         changed = [name for name, default in OF_THE_EMBEDDED.items() if getattr(self, name) != default]
         if self.suite != EMBEDDED and changed:
             raise SettingError(f"{changed[0]}: has an effect in the embedded suite only, not with suite={self.suite}")
@@ -151,7 +164,7 @@ def opened(
     cameras = embedded_cameras(tasks, images_among(facts.more))
     protocol = embedded_protocol(tasks, image_size=facts.image_size, cameras=cameras, **fields, **own)
     limits = settings.workers, settings.envs_per_worker, settings.timeout_s
-    return nullcontext((EmbeddedPlayer(protocol.env_options, *limits), protocol))
+    return nullcontext((EmbeddedPlayer(protocol.env_options, *limits, engine=engine_of(settings)), protocol))
 
 
 @contextmanager
@@ -170,7 +183,7 @@ def external(
     cameras, size = (suite.main_camera, *facts.cameras[1:]), drawn_size(suite, facts.picture)
     slots = settings.workers * settings.envs_per_worker
     asked = Workers(cameras, size, settings.workers, slots, fit=fit_for(suite, policy))
-    with open_suite(suite, asked, timeout_s=settings.timeout_s) as player:
+    with open_suite(suite, asked, timeout_s=settings.timeout_s, engine=engine_of(settings)) as player:
         described = player.pool.suite
         shown = {"image_size": size, "cameras": cameras, "assets_note": player.assets_note}
         yield player, suite_protocol(suite, described, tasks=settings.tasks, **shown, **fields)

@@ -89,7 +89,7 @@ class ExternalTrainingSuite(SimulatedSuite):
         slots = options.workers * options.envs_per_worker
         drawn = {"shadows": options.shadows, "fit": options.fit}
         asked = Workers(self._cameras, options.image_size, options.workers, slots, **drawn)
-        self._on_demand = SuiteOnDemand(suite, asked, timeout_s=options.timeout_s)
+        self._on_demand = SuiteOnDemand(suite, asked, timeout_s=options.timeout_s, engine=options.engine)
         self._first_evaluated = training_states(suite, options.evaluation.episodes)
         horizons = {task: suite.horizon(task) for task in tasks}
         self.simulator_backend = ExternalBackend(

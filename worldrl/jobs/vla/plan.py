@@ -29,7 +29,7 @@ from worldrl.jobs.vla.training_suite import (
 from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.rl.improve import Improvement
 from worldrl.policies.token.policy import TokenPolicyConfig
-from worldrl.recipes.run import choose_tasks
+from worldrl.recipes.run import choose_tasks, engine_of
 from worldrl.recipes.stages import held_out_count
 from worldrl.recipes.training_data import require_debounce
 from worldrl.recipes.world_model.start import (
@@ -184,6 +184,7 @@ def _suite(settings: TrainVlaSettings, device: torch.device) -> TrainingSuite:
         workers=settings.workers,
         envs_per_worker=settings.envs_per_worker,
         timeout_s=settings.timeout_s,
+        engine=engine_of(settings),
         domain=settings.domain,
         shadows=settings.shadows,
     )

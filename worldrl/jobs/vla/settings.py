@@ -13,6 +13,7 @@ from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.rl.improve import Improvement
 from worldrl.policies.token.policy import TokenPolicyConfig
 from worldrl.recipes.rl_parts import improvement_parts
+from worldrl.recipes.run import ENGINE, WITH_RAY, RayOptions, check_engine
 from worldrl.recipes.tracking import Tracked
 from worldrl.recipes.world_model.start import SCRATCH, require_trained_codec
 from worldrl.recipes.world_model.wan_settings import WanSettings
@@ -130,6 +131,8 @@ class TrainVlaSettings(Tracked):
     workers: int = setting(2, "simulator processes")
     envs_per_worker: int = setting(8, "environments per process, stepped in lock-step")
     timeout_s: float = setting(300.0, "longest silence of a worker before it is replaced (s); loading a policy counts")
+    engine: str = setting("local", ENGINE)
+    ray: RayOptions = field(default_factory=RayOptions, metadata={"only_with": WITH_RAY})
     suite: str = setting(EMBEDDED, f"{SUITE}; {RECORDINGS} takes those of data, and no simulator")
     python: str = setting("", SUITE_PYTHON)
     shadows: bool = setting(
@@ -210,6 +213,7 @@ class TrainVlaSettings(Tracked):
     def __post_init__(self) -> None:
         """Check the ranges."""
         require_suite_name(self.suite, RECORDINGS)
+        check_engine(self, plays=self.suite != RECORDINGS)
         self._check_recordings()
         self._share_inputs()
         one_of("gates", self.gates, ("stop", "warn"))

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.image_fit import Fit
@@ -29,13 +29,16 @@ from worldrl.rollout.real.episodes import Player
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.suites.names import EMBEDDED
 
+if TYPE_CHECKING:
+    from worldrl.simulators.process import Engine
+
 
 @dataclass(frozen=True)
 class SuiteOptions:
     """How a run uses its suite.
 
     ``image_size`` in pixels, of the cameras' ``images``; ``chunk_length`` and ``hold_steps``, recorded after the first
-    success, in control steps; ``evaluation``: of both evaluations; ``timeout_s``: longest silence of a worker (s);
+    success, in control steps; ``evaluation``: of both evaluations; ``timeout_s``: longest silence of a worker (s); ``engine`` starts it;
     ``fit``: how images of a simulator's own size get ``image_size``.
     """
 
@@ -47,6 +50,7 @@ class SuiteOptions:
     workers: int
     envs_per_worker: int
     timeout_s: float
+    engine: Engine
     domain: str
     shadows: bool
     fit: Fit = Fit.stretch
@@ -158,7 +162,8 @@ class EmbeddedTrainingSuite(SimulatedSuite):
         """In the run's domain."""
         asked = self.options
         options = embedded_options(self.tasks, asked.image_size, asked.domain, asked.images)
-        return EmbeddedPlayer(options, asked.workers, asked.envs_per_worker, asked.timeout_s)
+        limits = asked.workers, asked.envs_per_worker, asked.timeout_s
+        return EmbeddedPlayer(options, *limits, engine=asked.engine)
 
     def exploration_expert(self, collection: CollectionSettings) -> tuple[str, AnyActor]:
         """An expert with noise and misplaced goals that tries each skill once, whatever becomes of it."""

@@ -18,6 +18,7 @@ from worldrl.rollout.real.specs import EpisodeSpec
 from worldrl.rollout.suites.episodes import Rules, play_episodes
 from worldrl.rollout.suites.suite import Suite, Workers, recorded_robot
 from worldrl.simulators.pool import SimulatorPool
+from worldrl.simulators.process import LOCAL, Engine
 
 
 @dataclass(frozen=True)
@@ -91,15 +92,17 @@ def suite_layout(suite: Suite, cameras: tuple[str, ...], image_size: int, fit: F
 
 
 @contextmanager
-def open_suite(suite: Suite, asked: Workers, *, timeout_s: float, assets_note: str = "") -> Generator[OpenSuite]:
+def open_suite(
+    suite: Suite, asked: Workers, *, timeout_s: float, assets_note: str = "", engine: Engine = LOCAL
+) -> Generator[OpenSuite]:
     """Start a suite's workers and probe its physics: in LIBERO, let a stored state settle.
 
     Settings as of :class:`~worldrl.rollout.suites.suite.Workers`; ``timeout_s`` is the longest silence (s), and
-    ``assets_note`` is added to the one given at setup. Raises WorkerEnvironmentError without setup or rendering,
+    ``assets_note`` is added to the one given at setup; ``engine`` starts the processes. Raises WorkerEnvironmentError without setup or rendering,
     WorkerError for a broken worker or another physics.
     """
     config = suite.worker_config(asked)
-    with SimulatorPool(config.launch, timeout_s=timeout_s, **config.pool) as pool:
+    with SimulatorPool(config.launch, timeout_s=timeout_s, engine=engine, **config.pool) as pool:
         settled = pool.probe()
         note = suite.assets_note(pool.suite, assets=asked.assets, given=assets_note)
         yield OpenSuite(suite, pool, asked.cameras, asked.image_size, note, settled["distance_mm"], asked.fit)
@@ -108,14 +111,14 @@ def open_suite(suite: Suite, asked: Workers, *, timeout_s: float, assets_note: s
 class SuiteOnDemand(ExitStack):
     """An external suite whose workers start with the first request, and stop with it; see :func:`open_suite`."""
 
-    def __init__(self, suite: Suite, asked: Workers, *, timeout_s: float) -> None:
+    def __init__(self, suite: Suite, asked: Workers, *, timeout_s: float, engine: Engine = LOCAL) -> None:
         super().__init__()
-        self._suite, self._asked, self._timeout_s = suite, asked, timeout_s
+        self._suite, self._asked, self._limits = suite, asked, {"timeout_s": timeout_s, "engine": engine}
 
     @cached_property
     def opened(self) -> OpenSuite:
         """Its running workers."""
-        return self.enter_context(open_suite(self._suite, self._asked, timeout_s=self._timeout_s))
+        return self.enter_context(open_suite(self._suite, self._asked, **self._limits))
 
 
 def fit_for(suite: Suite, policy: Path) -> Fit:

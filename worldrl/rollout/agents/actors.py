@@ -7,6 +7,7 @@ after the episode, so an episode's draws never depend on the batch, the worker o
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -97,6 +98,14 @@ _SPECS: dict[str, type[AnyActor] | str] = {
     **{spec.kind: spec for spec in (ExpertActor, WanderActor, PolicyActor, ImaginedPlanActor, ReplayActor)},
     "planned-policy": _PLANNED,
 }
+
+
+def paths_read_by(actor: AnyActor) -> list[str]:
+    """Folders and files that an actor opens inside the worker, as its spec names them; an address is none."""
+    named_paths = [getattr(actor, name) for name in ("folder", "file", "dataset") if hasattr(actor, name)]
+    if (planner := getattr(actor, "planner", None)) is not None:
+        named_paths.append(planner.config.world_model)
+    return [name for name in named_paths if os.path.exists(name)]
 
 
 def actor_to_json(spec: AnyActor) -> dict[str, Any]:

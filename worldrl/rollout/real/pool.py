@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from multiprocessing.connection import wait
@@ -15,7 +15,7 @@ from typing import Any
 from worldrl.core.errors import WorkerError
 from worldrl.rollout.real.episodes import Result
 from worldrl.rollout.real.worker import Assignment, WorkerTask, decode_result
-from worldrl.simulators.process import Launch, SimulatorProcess, WorkerDied
+from worldrl.simulators.process import LOCAL, Engine, Launch, Losses, SimulatorProcess, WorkerDied
 
 TARGET = "worldrl.rollout.real.worker:Share"
 NO_EPISODE = -1
@@ -28,21 +28,30 @@ class Worker:
     """One worker process, its remaining episodes and its last call; settings as of :class:`WorkerPool`."""
 
     def __init__(
-        self, number: int, share: WorkerTask, *, timeout_s: float, restarts: int, recycle_after: int | None
+        self,
+        number: int,
+        share: WorkerTask,
+        *,
+        timeout_s: float,
+        restarts: int,
+        recycle_after: int | None,
+        engine: Engine,
     ) -> None:
         self.number = number
         self.finished = False
         self._share, self._timeout_s, self._restarts, self._most = share, timeout_s, restarts, recycle_after
+        self._engine = engine
         self._remaining: dict[int, Assignment] = {item.position: item for item in share.episodes}
         self._started: set[int] = set()
-        self._losses: Counter[int] = Counter()
+        self._losses: defaultdict[int, Losses] = defaultdict(Losses)
         self._start()
 
     def _start(self) -> None:
         self._given = list(self._remaining)[: self._most]
         share = replace(self._share, episodes=[self._remaining[position] for position in self._given])
-        launch = Launch("worldrl", sys.executable, TARGET, {"share": share.to_json()}, shared=True)
-        self.process = SimulatorProcess(launch, number=self.number, timeout_s=self._timeout_s)
+        options = {"share": share.to_json()}
+        launch = Launch("worldrl", sys.executable, TARGET, options, shared=True, reads=share.reads)
+        self.process = SimulatorProcess(launch, number=self.number, timeout_s=self._timeout_s, engine=self._engine)
         self._started.clear()
 
     def _continue(self) -> None:
@@ -76,7 +85,7 @@ class Worker:
             return None
         result = decode_result(header, arrays)
         del self._remaining[result[0]]
-        del self._losses[NO_EPISODE]
+        self._losses.pop(NO_EPISODE, None)
         return result
 
     def _place(self) -> str:
@@ -93,11 +102,11 @@ class Worker:
             self._continue()
             return
         lost = self._started & self._remaining.keys()
-        self._losses.update(lost or {NO_EPISODE})
-        if max(self._losses[position] for position in lost or {NO_EPISODE}) > self._restarts:
-            raise WorkerError(
-                f"{report}, and was restarted {self._restarts} times before; run that episode alone with workers=0 to see why"
-            )
+        for losses in (counts := [self._losses[position] for position in lost or {NO_EPISODE}]):
+            losses.add(end)
+        worst = max(counts, key=lambda losses: losses.own)
+        if worst.too_many(self._restarts):
+            raise WorkerError(f"{report}, and {worst.limit}; run that episode alone with workers=0 to see why")
         self._remaining |= {position: replace(self._remaining[position], restarted=True) for position in lost}
         logger.warning("%s; restarting it, %d episodes run again", report, len(lost))
         self.process.stop()
@@ -109,14 +118,25 @@ class WorkerPool:
 
     ``shares`` are one per worker, ``timeout_s`` is the longest silence of a worker (s). The same episode may lose its
     worker ``restarts`` times before that is an error. A worker is replaced after ``recycle_after`` episodes; None
-    never.
+    never. ``engine`` starts the processes.
     """
 
     def __init__(
-        self, shares: Sequence[WorkerTask], *, timeout_s: float, restarts: int, recycle_after: int | None = None
+        self,
+        shares: Sequence[WorkerTask],
+        *,
+        timeout_s: float,
+        restarts: int,
+        recycle_after: int | None = None,
+        engine: Engine | None = None,
     ) -> None:
         self._shares = shares
-        self._rules: dict[str, Any] = {"timeout_s": timeout_s, "restarts": restarts, "recycle_after": recycle_after}
+        self._rules: dict[str, Any] = {
+            "timeout_s": timeout_s,
+            "restarts": restarts,
+            "recycle_after": recycle_after,
+            "engine": engine or LOCAL,
+        }
         self._workers: list[Worker] = []
 
     def __enter__(self) -> WorkerPool:
@@ -170,7 +190,7 @@ def _attend(worker: Worker) -> tuple[int, Result] | None:
         if worker.process.connection.poll(0):
             return worker.receive()
         if worker.process.patience_s <= 0:
-            raise WorkerDied(worker.process.silence())
+            raise worker.process.silence()
     except WorkerDied as end:
         worker.restart(end)
     return None

@@ -29,6 +29,7 @@ from worldrl.rollout.real.worker import Assignment, WorkerTask, run_share
 
 if TYPE_CHECKING:
     from worldrl.rollout.real.pool import WorkerPool
+    from worldrl.simulators.process import Engine
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class EmbeddedPlayer:
     recycle_after: int | None = None  # episodes after which a worker is replaced; None never.
     # the time is added to it; workers decide and simulate in one.
     spent: EpisodeTiming = field(default_factory=EpisodeTiming)
+    engine: Engine | None = None  # starts the processes, None on this machine; results do not depend on it.
 
     def play(
         self,
@@ -97,8 +99,9 @@ class EmbeddedPlayer:
         if self.workers == 0:
             return arranged(run_share(whole, silent), order)
         shares = [replace(whole, episodes=whole.episodes[number::count]) for number in range(count)]
-        limits = {"timeout_s": self.timeout_s, "restarts": self.restarts, "recycle_after": self.recycle_after}
-        return _pooled(WorkerPool(shares, **limits), shares, order)
+        names = ("timeout_s", "restarts", "recycle_after", "engine")
+        rules = {name: getattr(self, name) for name in names}
+        return _pooled(WorkerPool(shares, **rules), shares, order)
 
     @property
     def facts(self) -> Mapping[str, Any]:

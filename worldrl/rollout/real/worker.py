@@ -21,7 +21,7 @@ import torch
 from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import WorldrlError
 from worldrl.core.types import Episode
-from worldrl.rollout.agents.actors import AnyActor, PolicyActor, actor_from_json, actor_to_json
+from worldrl.rollout.agents.actors import AnyActor, PolicyActor, actor_from_json, actor_to_json, paths_read_by
 from worldrl.rollout.real.episodes import Planned, Result, play
 from worldrl.rollout.real.slots import EmbeddedSlots, Pulse
 from worldrl.rollout.real.specs import EnvOptions, EpisodeOutcome, EpisodeSpec
@@ -83,6 +83,11 @@ class WorkerTask:
     def draws(self) -> bool:
         """Whether images are rendered: where a policy or a record needs them."""
         return any(item.record or isinstance(self.actors[item.actor], PolicyActor) for item in self.episodes)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Folders and files that the actors open, as their specs name them."""
+        return tuple(dict.fromkeys(name for actor in self.actors for name in paths_read_by(actor)))
 
 
 def run_share(share: WorkerTask, pulse: Pulse) -> Generator[tuple[int, Result]]:

@@ -1,0 +1,106 @@
+"""Real Ray on this machine: a head and two nodes, of which one is killed. One cluster serves all tests of the file.
+
+Unit under test: ``simulators/ray_engine.py``.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from worldrl.core.errors import WorkerEnvironmentError
+from worldrl.rollout.agents.actors import ExpertActor
+from worldrl.rollout.agents.policy_actor import PolicyActor
+from worldrl.rollout.real.rollouts import EmbeddedPlayer
+from worldrl.rollout.real.specs import EpisodeSpec
+from worldrl.rollout.suites.episodes import Rules, play_episodes
+from worldrl.simulators.arrivals import require_listener
+from worldrl.simulators.pool import SimulatorPool
+from worldrl.simulators.process import LOCAL, Launch
+from worldrl.simulators.ray_engine import _MEND, RayEngine
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.filterwarnings("ignore"),  # Ray's own, of files and of later versions
+    pytest.mark.xdist_group("ray"),
+]
+STORE_BYTES = 80 << 20
+TARGET = f"{Path(__file__).parents[1] / 'workers' / 'fake_suite.py'}:Fake"
+HORIZON = {"reach_right": 40, "reach_up": 40}
+
+
+class Nodes:
+    def __init__(self):
+        from ray.cluster_utils import Cluster
+
+        head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.nodes = [self.add(), self.add()]
+
+    def add(self):
+        return self.cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES)
+
+    def replace(self, number):
+        self.cluster.remove_node(self.nodes[number], allow_graceful=False)
+        self.nodes[number] = self.add()
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patched.setenv("PYTHONPATH", ":".join(sys.path))
+        import ray
+
+        made = Nodes()
+        yield made
+        ray.shutdown()
+        made.cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def engine(nodes):
+    return RayEngine(nodes.cluster.address)
+
+
+def play(engine, disturb=lambda number: None):
+    """Twelve episodes of two workers; ``disturb`` is called after each result."""
+    launch = Launch("fake", sys.executable, TARGET, {"image_size": 0})
+    specs = [EpisodeSpec(task, index, 5, init_id=index) for task in HORIZON for index in range(6)]
+    found = []
+    with SimulatorPool(launch, workers=2, slots=2, restarts=0, engine=engine) as pool:
+        for outcome in play_episodes(pool, specs, ExpertActor(), Rules(HORIZON, (), 2, frozenset())):
+            found.append({**outcome.to_json(), "restarted": False})
+            disturb(len(found))
+    return {(row["task"], row["index"]): row for row in found}, len(found)
+
+
+def test_a_policys_episodes_equal_the_local_ones(engine, specs, options, policy_folder):
+    planned = [(spec, PolicyActor(str(policy_folder), temperature=1.0)) for spec in specs[:2]]
+    local, ray = (
+        [o.to_json() for o in EmbeddedPlayer(options, workers=2, engine=each).play(planned, record=False)]
+        for each in (LOCAL, engine)
+    )
+    assert local == ray
+
+
+def test_killed_nodes_lose_and_double_nothing(nodes, engine):
+    local = play(LOCAL)
+    assert play(engine, lambda number: nodes.replace(number % 2) if number in (3, 8) else None) == local
+
+
+def test_a_node_that_lacks_something_is_named_before_anything_starts(engine, monkeypatch):
+    order = engine._order
+    monkeypatch.setattr(
+        engine, "_order", lambda launch: {**order(launch), "paths": ["/no/such/assets"], "mend": "fetch them"}
+    )
+    monkeypatch.setattr(engine, "_starter", None)  # no actor may be made
+    with pytest.raises(WorkerEnvironmentError, match=r"node \S+ lacks /no/such/assets; fetch them"):
+        play(engine)
+
+
+def test_no_cluster_at_the_address_is_one_line():
+    with pytest.raises(
+        WorkerEnvironmentError, match=r"^ray\.address=127\.0\.0\.1:1: no Ray cluster answers; start one with [^\n]*$"
+    ):
+        require_listener("127.0.0.1:1", _MEND)
