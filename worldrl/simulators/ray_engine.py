@@ -166,15 +166,15 @@ class _RayWorker:
         self._end: WorkerDied | None = None
         self._text = ""
         self._stopped = False
-        outcome.future().add_done_callback(self._finished)
+        threading.Thread(target=self._watch, args=(outcome.future(),), daemon=True).start()
 
     @property
     def pid(self) -> int:
         """On its node; 0 before it has connected."""
         return int(self.connection.head.get("pid", 0))
 
-    def _finished(self, future: Any) -> None:
-        """Called in a thread of Ray's: a worker that never connects, or whose node is lost, must end the wait."""
+    def _watch(self, future: Any) -> None:
+        """Wait for the actor in a thread of its own: a worker that never connects, or whose node is lost, must end the wait."""
         if future.exception() is not None or not self.connection.connected:
             self.connection.abandon()
 
