@@ -31,12 +31,11 @@ def rank_device(device: torch.device) -> torch.device:
     return device
 
 
-def refuse_many(what: str) -> None:
-    """SettingError where several processes were launched."""
+def refuse_many(what: str, instead: str = "") -> None:
+    """SettingError where several processes were launched; ``instead`` says what else would help."""
     if world_size() > 1:
-        raise SettingError(
-            f"{what} runs in one process, {world_size()} were launched; start it without accelerate launch or torchrun"
-        )
+        mend = f"start it without accelerate launch or torchrun{', ' if instead else ''}{instead}"
+        raise SettingError(f"{what} runs in one process, {world_size()} were launched; {mend}")
 
 
 def keep_silent() -> None:

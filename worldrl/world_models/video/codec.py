@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from worldrl.core.interfaces import Logs
-from worldrl.core.rng import on_device
+from worldrl.core.rng import draw, on_device
 from worldrl.nn.blocks import Block
 from worldrl.nn.embed import patchify, unpatchify
 from worldrl.world_models.video.config import CodecConfig
@@ -97,7 +97,7 @@ class PatchCodec(nn.Module):
         """Reconstruction loss of uint8 frames ``[N, Y, X, 3]``: salience-weighted squared plus absolute error."""
         target = to_unit(frames)
         latent = self.encode(target[:, None])
-        noise = torch.randn(latent.shape, generator=on_device(generator, latent.device), device=latent.device)
+        noise = draw(torch.randn, latent.shape, on_device(generator, latent.device), device=latent.device)
         decoded = self.decode(latent + self.config.latent_noise * noise)[:, 0]
         weight = salience_weight(target, self.config.salience)
         error = decoded - target

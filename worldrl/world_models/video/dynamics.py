@@ -22,7 +22,8 @@ class ChunkLoss:
 
     loss: Tensor  # scalar.
     features: Tensor  # ``[B, n, d]`` for the heads, from the evaluations that gave the loss.
-    # noise share of those evaluations in [0, 1]: ``[B, F]``, or ``[B, 1]`` where all frames of a row are alike.
+    # noise share of those evaluations in [0, 1]: ``[B, F]``, or ``[B, 1]`` where all frames of a row are alike. Of the
+    # whole batch, where these rows are a part of one (``core.rng.Part``).
     level: Tensor
     logs: Logs  # detached scalars.
 

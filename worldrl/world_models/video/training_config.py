@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from worldrl.core.errors import SettingError
+from worldrl.core.training.devices import DeviceSettings
 
 
 @dataclass
-class WorldModelTraining:
+class WorldModelTraining(DeviceSettings):
     """Settings of ``training.fit_codec``, ``training.fit_dynamics`` and ``outcome_training.fit_outcome``."""
 
     codec_steps: int = 0  # steps of the codec; 0 trains none, and pixels need none.
