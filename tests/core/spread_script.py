@@ -30,13 +30,7 @@ from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 from worldrl.recipes.motion.idm_stages import learn_idm
 from worldrl.rewards.config import IdmConfig, IdmTraining
 from worldrl.rewards.motion.readout import choose_columns, recorded_names
-from worldrl.world_models.video.config import (
-    CodecConfig,
-    CodecKind,
-    DynamicsConfig,
-    OutcomeConfig,
-    VideoWorldModelConfig,
-)
+from worldrl.world_models.video.config import CodecConfig, CodecKind, DynamicsConfig, OutcomeHeadConfig, VideoWorldModelConfig
 from worldrl.world_models.video.instructions import TaskInstructions
 from worldrl.world_models.video.model import VideoWorldModel
 from worldrl.world_models.video.outcome_training import fit_outcome
@@ -112,11 +106,10 @@ def toy(folder: Path, settings: DeviceSettings, steps: int, dies: int = -1, inte
 
 
 def policy(folder: Path, settings: DeviceSettings, steps: int) -> nn.Module:
-    sizes = {"image_size": 16, "chunk_length": 2, "width": 8, "depth": 1, "heads": 1}
-    known = {name: value for name, value in sizes.items() if name in TokenPolicyConfig.__dataclass_fields__}
+    sizes = {"image_size": 16, "chunk_length": 2, "width": 8, "blocks": 1, "keypoints": 2, "text_width": 8, "hidden": 16}
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        found = TokenPolicy(TokenPolicyConfig(**known), PolicyStatistics.from_episodes(EPISODES))
+        found = TokenPolicy(TokenPolicyConfig(**sizes), PolicyStatistics.from_episodes(EPISODES))
     config = BehaviourCloning(
         **vars(settings), steps=steps, batch_size=8, warmup_steps=1, checkpoint_every=2, dtype="float32", ema_decay=0.5
     )
@@ -126,12 +119,11 @@ def policy(folder: Path, settings: DeviceSettings, steps: int) -> nn.Module:
 
 def world_model(folder: Path, settings: DeviceSettings, steps: int) -> nn.Module:
     config = VideoWorldModelConfig(
-        codec_kind=CodecKind.patch,
-        codec=CodecConfig(image_size=16, patch=8, channels=4, width=16, depth=1, heads=2),
+        codec=CodecConfig(kind=CodecKind.patch, image_size=16, patch=8, channels=4, width=16, depth=1, heads=2),
         dynamics=DynamicsConfig(
             chunk_length=4, frame_stride=2, memory_frames=2, width=16, depth=2, heads=2, sampling_steps=1
         ),
-        outcome=OutcomeConfig(ensemble_size=1, width=8),
+        outcome=OutcomeHeadConfig(ensemble_size=1, width=8),
     )
     with torch.random.fork_rng():
         torch.manual_seed(0)
