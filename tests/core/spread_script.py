@@ -30,7 +30,13 @@ from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 from worldrl.recipes.motion.idm_stages import learn_idm
 from worldrl.rewards.config import IdmConfig, IdmTraining
 from worldrl.rewards.motion.readout import choose_columns, recorded_names
-from worldrl.world_models.video.config import CodecConfig, CodecKind, DynamicsConfig, OutcomeHeadConfig, VideoWorldModelConfig
+from worldrl.world_models.video.config import (
+    CodecConfig,
+    CodecKind,
+    DynamicsConfig,
+    OutcomeHeadConfig,
+    VideoWorldModelConfig,
+)
 from worldrl.world_models.video.instructions import TaskInstructions
 from worldrl.world_models.video.model import VideoWorldModel
 from worldrl.world_models.video.outcome_training import fit_outcome
@@ -106,7 +112,15 @@ def toy(folder: Path, settings: DeviceSettings, steps: int, dies: int = -1, inte
 
 
 def policy(folder: Path, settings: DeviceSettings, steps: int) -> nn.Module:
-    sizes = {"image_size": 16, "chunk_length": 2, "width": 8, "blocks": 1, "keypoints": 2, "text_width": 8, "hidden": 16}
+    sizes = {
+        "image_size": 16,
+        "chunk_length": 2,
+        "width": 8,
+        "blocks": 1,
+        "keypoints": 2,
+        "text_width": 8,
+        "hidden": 16,
+    }
     with torch.random.fork_rng():
         torch.manual_seed(0)
         found = TokenPolicy(TokenPolicyConfig(**sizes), PolicyStatistics.from_episodes(EPISODES))
@@ -159,7 +173,9 @@ def run(folder: Path, what: str, given: dict[str, str]) -> None:
     steps = int(given.get("steps", 4))
     more = {name: int(given[name]) for name in ("dies", "interrupted") if name in given}
     model = globals()[what](folder / what, settings, steps, **more)
-    state = {name: value.detach().cpu() for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    state = {
+        name: value.detach().cpu() for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)
+    }
     torch.save(state, folder / f"{what}-{rank()}.pt")
 
 
@@ -180,8 +196,6 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     return 0
-
-
 
 
 if __name__ == "__main__":

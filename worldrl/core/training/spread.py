@@ -86,9 +86,7 @@ class Spread(OneProcess):
 
                 stack.enter_context(sharded(self.module, optimizer, ema))
             elif self.processes > 1:
-                self.module = nn.parallel.DistributedDataParallel(
-                    self.module, find_unused_parameters=True
-                )
+                self.module = nn.parallel.DistributedDataParallel(self.module, find_unused_parameters=True)
             yield
         self.module = None
 

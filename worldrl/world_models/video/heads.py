@@ -104,9 +104,7 @@ class GripperHead(nn.Module):
         return self.out(self.find(features))
 
 
-def opening_loss(
-    predicted: Tensor, opening: Tensor, valid: Tensor, unit: float, count: Tensor | None = None
-) -> Tensor:
+def opening_loss(predicted: Tensor, opening: Tensor, valid: Tensor, unit: float, count: Tensor | None = None) -> Tensor:
     """Mean squared error of ``predicted`` (in ``unit``) and measured openings ``[B, F, G]`` over ``valid`` frames ``[B, F]``.
 
     ``count`` replaces their number, where these rows are a part of a batch (:meth:`WindowBatch.mean_count`).

@@ -112,7 +112,9 @@ def fit_outcome(
         )
     divided = spread(config, outcome_batch=config.outcome_batch)
     labelled = _found(
-        divided, folder, lambda: imagine_episodes(model, episodes, config, instructions, seed=seed, series=series, batch=rows)
+        divided,
+        folder,
+        lambda: imagine_episodes(model, episodes, config, instructions, seed=seed, series=series, batch=rows),
     ).to(model.device)
     width, members = labelled.findings.shape[-1], ensemble.members
 

@@ -243,7 +243,9 @@ def fit_windows(
         series,
         modules={**modules, **({} if rollouts is None else {"rollouts": rollouts})},
         optimizer=adamw(together, config.learning_rate, config.weight_decay),
-        loss=WindowLoss(model, sampler, config, instructions, seed, rollouts, video_part(model, denoise), processes=divided),
+        loss=WindowLoss(
+            model, sampler, config, instructions, seed, rollouts, video_part(model, denoise), processes=divided
+        ),
         steps=steps,
         folder=folder,
         every_checkpoint=config.checkpoint_every,
