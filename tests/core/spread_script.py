@@ -3,10 +3,10 @@
 Alone or as one of several processes, which find each other by torchrun's variables.
 """
 
-from contextlib import nullcontext
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -191,7 +191,7 @@ def main() -> int:
                 place.mkdir(parents=True, exist_ok=True)
                 run(place, what, given)
     except WorldrlError as error:
-        print(f"worldrl: {error}", file=sys.stderr)
+        sys.stderr.write(f"worldrl: {error}\n")
         return 2
     except KeyboardInterrupt:
         return 130

@@ -144,6 +144,7 @@ class OneProcess:
 
     part: Part = WHOLE
     first = True  # whether this process writes
+    parts = 1  # equal parts of each batch
 
     def prepared(
         self, name: str, modules: Mapping[str, nn.Module], optimizer: Optimizer, ema: Ema | None

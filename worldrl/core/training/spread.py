@@ -68,6 +68,7 @@ class Spread(OneProcess):
         self.settings, self.processes = settings, processes
         self.number = rank() if processes > 1 else 0
         self.first = self.number == 0
+        self.parts = processes * settings.accumulate
         self.sharded = processes > 1 and settings.parallel is Parallel.fsdp
         self.module: Any = None
 

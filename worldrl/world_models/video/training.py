@@ -233,7 +233,7 @@ def fit_windows(
     ema = Ema(together, config.ema_decay) if config.ema_decay else None
     rollouts = latent_rollouts(model, sampler, config)
     divided = spread(config, batch=config.batch)
-    if rollouts is not None and not type(divided) is OneProcess:
+    if rollouts is not None and divided.parts > 1:
         raise SettingError(
             f"training.bootstrap_rows={config.bootstrap_rows}: rollouts are kept by one process that computes the batch at once; "
             "give training.bootstrap_rows=0, or one process with training.accumulate=1"
