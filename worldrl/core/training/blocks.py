@@ -3,9 +3,10 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any, cast
 
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils import checkpoint
 
 
 def blocks(module: nn.Module) -> list[nn.Module]:
@@ -20,9 +21,9 @@ def blocks(module: nn.Module) -> list[nn.Module]:
 @contextmanager
 def checkpointed_blocks(module: nn.Module) -> Generator[None]:
     """Compute each block again in the backward pass, instead of keeping what it computed."""
-    chosen = blocks(module)
+    chosen, recompute = blocks(module), cast("Any", checkpoint).checkpoint
     for block in chosen:
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        block.forward = partial(recompute, block.forward, use_reentrant=False)
     try:
         yield
     finally:

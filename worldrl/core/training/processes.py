@@ -64,17 +64,13 @@ def in_group() -> bool:
 def wait() -> None:
     """Wait for all processes."""
     if in_group():
-        import torch.distributed as group
-
-        group.barrier()
+        _group().barrier()
 
 
 def total(value: Tensor) -> Tensor:
     """Sum a tensor over the processes."""
     if in_group():
-        import torch.distributed as group
-
-        group.all_reduce(value)
+        _group().all_reduce(value)
     return value
 
 
@@ -93,8 +89,14 @@ def gather_texts(text: str, device: torch.device) -> list[str]:
 
 def _gather(value: Tensor, length: int) -> Sequence[Any]:
     import torch
-    import torch.distributed as group
 
     rows = [torch.empty(length, dtype=value.dtype, device=value.device) for _ in range(world_size())]
-    group.all_gather(rows, value)
+    _group().all_gather(rows, value)
     return rows
+
+
+def _group() -> Any:
+    """Torch's functions of the group, whose types are unknown in part."""
+    import torch.distributed as group
+
+    return group

@@ -7,7 +7,7 @@ import copy
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,7 @@ def sharded(module: nn.Module, optimizer: Optimizer, ema: Ema | None) -> Generat
     for group in optimizer.param_groups:
         group["params"] = [moved[id(parameter)] for parameter in group["params"]]
     hook = optimizer.register_load_state_dict_pre_hook(_placed_moments)
-    hooks = [one.module.register_load_state_dict_pre_hook(_place) for one in undo]
+    hooks = [cast("Any", one.module).register_load_state_dict_pre_hook(_place) for one in undo]
     try:
         yield
     finally:

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from worldrl.core.errors import SettingError
@@ -27,6 +26,8 @@ from worldrl.core.training.fit import Loss, OneProcess
 from worldrl.core.training.loop import Training
 from worldrl.core.training.processes import in_group, total, wait
 from worldrl.core.training.ranks import rank, world_size
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def spread(settings: DeviceSettings, **batches: int) -> OneProcess:
@@ -155,7 +156,7 @@ class Spread(OneProcess):
 def refuse_batch_norm(name: str, modules: Mapping[str, nn.Module]) -> None:
     """SettingError for modules whose result depends on how a batch is divided."""
     for module in modules.values():
-        if any(isinstance(child, _BatchNorm) for child in module.modules()):
+        if any(isinstance(child, BATCH_NORMS) for child in module.modules()):
             raise SettingError(
                 f"{name}: batch normalisation measures each part of a batch by itself; train this model in one process with "
                 "training.accumulate=1, or choose a backbone without it"
