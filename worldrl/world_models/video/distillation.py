@@ -60,7 +60,7 @@ class Consistency:
         x = add_noise(clean, noise, sigma)
         target = self._target(x, sigma, sigma_next, reference, memory, action)
         answer, features = self.student(x, sigma, reference, memory, action)
-        weight = motion_weight(clean, memory[:, -1:], self.student.config.motion_weight)
+        weight = motion_weight(clean, memory[:, -1:], self.student.config.motion_weight, generator)
         loss = (weight * valid[:, :, None, None, None] * (answer.float() - target).square()).mean()
         return ChunkLoss(loss, features, grid[steps][:, None], {"wm/consistency_loss": loss.detach()})
 

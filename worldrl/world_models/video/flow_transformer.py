@@ -187,7 +187,9 @@ class FlowTransformer(nn.Module):
         sigma = own_rows(sigmas, generator)
         noise = draw(torch.randn, clean.shape, generator, device=clean.device)
         predicted, features = self(add_noise(clean, noise, sigma), sigma, reference, memory, action)
-        weight = motion_weight(clean, memory[:, -1:], self.config.motion_weight) * valid[:, :, None, None, None]
+        weight = (
+            motion_weight(clean, memory[:, -1:], self.config.motion_weight, generator) * valid[:, :, None, None, None]
+        )
         loss = (weight * (predicted.float() - clean).square()).mean()
         return ChunkLoss(loss, features, sigmas[:, None], {"wm/flow_loss": loss.detach()})
 

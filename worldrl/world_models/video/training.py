@@ -17,7 +17,7 @@ from worldrl.core.device import autocast as device_autocast
 from worldrl.core.device import resolve_dtype
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs
-from worldrl.core.rng import on_device, own_rows
+from worldrl.core.rng import on_device
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.training.ema import Ema
 from worldrl.core.training.fit import FitReport, OneProcess, fit, fit_module
@@ -52,7 +52,7 @@ def fit_codec(
 
     def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:
         generator = divided.part.stream(seed, "codec", step)
-        rows = own_rows(torch.randint(len(frames), (config.codec_batch,), generator=generator), generator)
+        rows = torch.randint(len(frames), (config.codec_batch,), generator=generator)
         with autocast(model, config):
             return codec.loss(frames[rows.to(frames.device)].to(model.device), generator=generator)
 

@@ -149,7 +149,7 @@ class EdmUNet(nn.Module):
             levels.append(edm.flow_level(edm.fold_offset(sigmas, unet.offset_noise)))
             found.append(features)
             memory = self._remember(memory, estimate.detach())
-        weight = motion_weight(clean, now, self.config.motion_weight) * valid[:, :, None, None, None]
+        weight = motion_weight(clean, now, self.config.motion_weight, generator) * valid[:, :, None, None, None]
         loss = (weight * torch.stack(errors, dim=1)).mean()
         return ChunkLoss(loss, self._features(found), torch.stack(levels, dim=1), {"wm/edm_loss": loss.detach()})
 
