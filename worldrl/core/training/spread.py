@@ -177,7 +177,9 @@ class _Together(Training):
 
     def resume(self) -> tuple[int, tuple[str, ...]]:
         """Read the newest checkpoint; the first process before the others, since it also repairs the folder."""
-        if self.spread.first:
+        if self.spread.sharded:  # loading parts is done by all together
+            found = super().resume()
+        elif self.spread.first:
             found = super().resume()
             self.spread.wait()
         else:
