@@ -16,12 +16,11 @@ from torch import nn
 from worldrl.core.embodiment import Embodiment
 from worldrl.core.errors import WorldrlError
 from worldrl.core.rng import draw, own_rows, stream
-from worldrl.core.training.devices import DeviceSettings, Parallel
 from worldrl.core.training.ema import Ema
 from worldrl.core.training.fit import fit
 from worldrl.core.training.optimizer import warmup_cosine
 from worldrl.core.training.processes import joined
-from worldrl.core.training.ranks import rank, world_size
+from worldrl.core.training.ranks import DeviceSettings, rank, world_size
 from worldrl.core.training.spread import spread
 from worldrl.core.types import Episode
 from worldrl.methods.imitation.behaviour_cloning import BehaviourCloning, train_policy
@@ -167,9 +166,7 @@ def idm(folder: Path, settings: DeviceSettings, steps: int) -> nn.Module:
 
 def run(folder: Path, what: str, given: dict[str, str]) -> None:
     """Train one model and keep its weights, by process."""
-    settings = DeviceSettings(
-        Parallel[given.get("parallel", "ddp")], int(given.get("accumulate", 1)), "checkpointing" in given
-    )
+    settings = DeviceSettings(int(given.get("accumulate", 1)), "checkpointing" in given)
     steps = int(given.get("steps", 4))
     more = {name: int(given[name]) for name in ("dies", "interrupted") if name in given}
     model = globals()[what](folder / what, settings, steps, **more)

@@ -6,7 +6,7 @@ The newest that verifies is loaded bit for bit, so a kill at any moment costs at
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +17,6 @@ from worldrl.core.errors import ArtefactError
 from worldrl.core.interfaces import Stateful
 from worldrl.core.storage.artefact import Artefact, read_artefact, write_artefact
 from worldrl.core.storage.atomic import recover, remove_folder
-from worldrl.core.storage.shards import read_shards, remove_shards
 from worldrl.core.storage.tree import flatten, unflatten
 
 KIND = "checkpoint"
@@ -50,28 +49,15 @@ def save_checkpoint(
     ``extra`` (numbers, text, lists, tuples, dicts, tensors) comes back equal. ArtefactError where a value cannot be
     stored, or the disk refuses; older checkpoints stay.
     """
-    state, tensors = checkpoint_state(modules, optimizers, extra)
-    return write_checkpoint(folder, step, state, tensors)
-
-
-def checkpoint_state(
-    modules: Mapping[str, Stateful], optimizers: Mapping[str, Optimizer], extra: Mapping[str, Any] | None = None
-) -> tuple[Any, dict[str, Tensor]]:
-    """Return what a checkpoint holds: a JSON-ready tree, and the tensors that it names."""
     tensors: dict[str, Tensor] = {}
     state = {
         "modules": {name: dict(module.state_dict()) for name, module in modules.items()},
         "optimizers": {name: _optimizer_state(optimizer) for name, optimizer in optimizers.items()},
         "extra": dict(extra or {}),
     }
-    return flatten(state, "state", tensors), tensors
-
-
-def write_checkpoint(folder: Path, step: int, state: Any, tensors: Mapping[str, Tensor], shards: int = 0) -> Path:
-    """Write :func:`checkpoint_state`, then drop all but the newest two; ``shards`` have been written before."""
+    config = {"step": step, "state": flatten(state, "state", tensors)}
     path = folder / f"step-{step:08d}"
-    config = {"step": step, "state": state, **({"shards": shards} if shards else {})}
-    write_artefact(path, kind=KIND, config=config, tensors=dict(tensors))
+    write_artefact(path, kind=KIND, config=config, tensors=tensors)
     _prune(folder, step)
     return path
 
@@ -90,12 +76,11 @@ def load_checkpoint(
     for _, path in sorted(_steps(folder), reverse=True):
         try:
             artefact = read_artefact(path, kind=KIND)
-            tensors = artefact.tensors | read_shards(path, artefact.config.get("shards", 0))
         except ArtefactError as reason:
             skipped.append(str(reason))
             _log.warning("skipped a damaged checkpoint: %s", reason)
             continue
-        return _restore(replace(artefact, tensors=tensors), modules, optimizers, tuple(skipped))
+        return _restore(artefact, modules, optimizers, tuple(skipped))
     if skipped:
         raise ArtefactError(
             f"{folder}: no checkpoint can be read; delete the folder to start again. {'; '.join(skipped)}"
@@ -167,4 +152,3 @@ def _prune(folder: Path, step: int) -> None:
     for other, path in _steps(folder):
         if other not in kept:
             remove_folder(path)
-            remove_shards(path)

@@ -1,4 +1,4 @@
-"""The repeated blocks of a network: what is recomputed, or sharded, one after the other."""
+"""The repeated blocks of a network: what is recomputed, one after the other."""
 
 from collections.abc import Generator
 from contextlib import contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from worldrl.core.errors import SettingError
@@ -10,6 +11,15 @@ from worldrl.core.storage.log import WORKER_VARIABLE
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass
+class DeviceSettings:
+    """How a training is divided; the batch size stays that of all processes together."""
+
+    accumulate: int = 1  # passes per optimiser step, each on an equal part of the batch; fewer rows at once.
+    # compute each block again in the backward pass: less memory, about a third more time.
+    activation_checkpointing: bool = False
 
 
 def rank() -> int:

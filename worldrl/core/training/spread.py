@@ -5,7 +5,7 @@ from the step's stream and keeps the rows of its part (``core.rng.Part``), so th
 on the number of parts. Sums over masked elements are divided by the count of the whole batch, which every process knows.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +20,11 @@ from worldrl.core.interfaces import Logs
 from worldrl.core.rng import Part
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.training.blocks import checkpointed_blocks
-from worldrl.core.training.devices import DeviceSettings, Parallel
 from worldrl.core.training.ema import Ema
 from worldrl.core.training.fit import Loss, OneProcess
 from worldrl.core.training.loop import Training
 from worldrl.core.training.processes import in_group, total, wait
-from worldrl.core.training.ranks import rank, world_size
+from worldrl.core.training.ranks import DeviceSettings, rank, world_size
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -51,7 +50,7 @@ def spread(settings: DeviceSettings, **batches: int) -> OneProcess:
 
 
 class _LossModule(nn.Module):
-    """The loss of a step as a forward pass: what DDP and FSDP2 need to follow gradients."""
+    """The loss of a step as a forward pass: what DDP needs to follow gradients."""
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
         super().__init__()
@@ -70,7 +69,6 @@ class Spread(OneProcess):
         self.number = rank() if processes > 1 else 0
         self.first = self.number == 0
         self.parts = processes * settings.accumulate
-        self.sharded = processes > 1 and settings.parallel is Parallel.fsdp
         self.module: Any = None
 
     @contextmanager
@@ -83,11 +81,7 @@ class Spread(OneProcess):
         with ExitStack() as stack:
             if self.settings.activation_checkpointing:
                 stack.enter_context(checkpointed_blocks(self.module))
-            if self.sharded:
-                from worldrl.core.training.sharding import sharded
-
-                stack.enter_context(sharded(self.module, optimizer, ema))
-            elif self.processes > 1:
+            if self.processes > 1:
                 self.module = nn.parallel.DistributedDataParallel(self.module, find_unused_parameters=True)
             yield
         self.module = None
@@ -131,26 +125,7 @@ class Spread(OneProcess):
 
     def _gradients_stay(self, stay: bool) -> Any:
         """Leave the gradients in this process until the last pass."""
-        if self.sharded:
-            self.module.set_requires_gradient_sync(not stay)
-            return nullcontext()
         return self.module.no_sync() if stay and self.processes > 1 else nullcontext()
-
-    def norm(self, parameters: list[Tensor], limit: float | None) -> Tensor:
-        """Return the norm of the gradients, in all processes together where they are sharded."""
-        found = super().norm(parameters, limit)
-        whole: Callable[[], Tensor] | None = getattr(found, "full_tensor", None)
-        return found if whole is None else whole()
-
-    def clip(self, parameters: list[Tensor], limit: float, norm: Tensor) -> None:
-        """Clip the gradients of ``norm``."""
-        if not self.sharded:
-            return super().clip(parameters, limit, norm)
-        factor = min(1.0, limit / (float(norm) + 1e-6))  # as torch clips
-        for parameter in parameters:
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor)
-        return None
 
 
 def refuse_batch_norm(name: str, modules: Mapping[str, nn.Module]) -> None:
@@ -177,9 +152,7 @@ class _Together(Training):
 
     def resume(self) -> tuple[int, tuple[str, ...]]:
         """Read the newest checkpoint; the first process before the others, since it also repairs the folder."""
-        if self.spread.sharded:  # loading parts is done by all together
-            found = super().resume()
-        elif self.spread.first:
+        if self.spread.first:
             found = super().resume()
             self.spread.wait()
         else:
@@ -196,13 +169,7 @@ class _Together(Training):
 
     def save(self, position: int) -> None:
         """Write a checkpoint, and wait for it."""
-        if self.spread.sharded and self.folder is not None:
-            from worldrl.core.training.sharding import save_sharded
-
-            if self.log is not None:
-                self.log.flush()
-            save_sharded(self.folder, position, self.modules, self.optimizers, self.spread.number)
-        elif self.spread.first:
+        if self.spread.first:
             super().save(position)
         self.spread.wait()
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import SettingError, require_at_least_one
-from worldrl.core.training.devices import DeviceSettings
+from worldrl.core.training.ranks import DeviceSettings
 
 
 @dataclass

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from worldrl.core.interfaces import Logs
 from worldrl.core.rng import part_of
-from worldrl.core.training.processes import in_group, total
 from worldrl.core.training.ranks import world_size
 
 
@@ -81,11 +80,13 @@ def motion_weight(target: Tensor, now: Tensor, strength: float, generator: torch
     """Weight places by their change within the chunk, ``[B, F, 1, h, w]`` with mean 1 over the batch.
 
     A place that changed from ``now [B, 1, c, h, w]`` by its own scale has the weight ``strength`` on top of 1.
-    Where the ``generator`` draws for a part of the batch, the mean is over the rows of this pass in all processes.
+    Where the ``generator`` draws for a part of the batch, the mean is over the rows of all processes.
     """
     change = (target - now).square().mean(dim=2, keepdim=True).clamp(max=1)
     weight = 1 + strength * change
     mean = weight.mean()
-    if generator is not None and part_of(generator).count > 1 and in_group():
+    if generator is not None and part_of(generator).count > 1 and world_size() > 1:
+        from worldrl.core.training.processes import total
+
         mean = total(mean.clone()) / world_size()
     return weight / mean

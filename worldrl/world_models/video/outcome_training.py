@@ -22,6 +22,7 @@ from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.training.fit import FitReport, OneProcess, fit_module
 from worldrl.core.training.optimizer import adamw
+from worldrl.core.training.ranks import DeviceSettings
 from worldrl.core.training.spread import spread
 from worldrl.core.types import Episode
 from worldrl.data.windows.batch import WindowBatch
@@ -110,7 +111,9 @@ def fit_outcome(
         raise SettingError(
             "outcome.ensemble_size: this world model has no outcome head to train; give it at least one member"
         )
-    divided = spread(config, outcome_batch=config.outcome_batch)
+    divided = OneProcess()
+    if isinstance(config, DeviceSettings):  # Wan's outcome head is trained by the first process alone
+        divided = spread(config, outcome_batch=config.outcome_batch)
     labelled = _found(
         divided,
         folder,

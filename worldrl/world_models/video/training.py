@@ -235,8 +235,8 @@ def fit_windows(
     divided = spread(config, batch=config.batch)
     if rollouts is not None and divided.parts > 1:
         raise SettingError(
-            f"training.bootstrap_rows={config.bootstrap_rows}: rollouts are kept by one process that computes the batch at once; "
-            "give training.bootstrap_rows=0, or one process with training.accumulate=1"
+            f"training.bootstrap_rows={config.bootstrap_rows}: one process keeps the rollouts; "
+            "give training.bootstrap_rows=0, or train in one process"
         )
     model.train()
     report = fit(

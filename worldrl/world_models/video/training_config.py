@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from worldrl.core.errors import SettingError
-from worldrl.core.training.devices import DeviceSettings
+from worldrl.core.training.ranks import DeviceSettings
 
 
 @dataclass
@@ -49,6 +49,11 @@ class WorldModelTraining(DeviceSettings):
     checkpoint_every: int = 200  # steps between checkpoints.
 
     def __post_init__(self) -> None:
+        if self.accumulate > 1:
+            raise SettingError(
+                f"training.accumulate={self.accumulate}: the dynamics' loss is relative to the motion of the whole batch; "
+                "give training.accumulate=1"
+            )
         for name in ("bootstrap", "negative_share", "action_dropout"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingError(f"training.{name} must be in [0, 1], got {getattr(self, name)}")
