@@ -78,7 +78,7 @@ def gather_texts(text: str, device: torch.device) -> list[str]:
     """Return every process's text, by rank."""
     import torch
 
-    data = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).to(device)
+    data = torch.tensor(list(text.encode()), dtype=torch.uint8, device=device)
     sizes = _gather(torch.tensor([len(data)], device=device), 1)
     longest = max(int(size) for size in sizes)
     padded = torch.zeros(longest, dtype=torch.uint8, device=device)
