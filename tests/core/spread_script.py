@@ -19,7 +19,7 @@ from worldrl.core.rng import draw, own_rows, stream
 from worldrl.core.training.ema import Ema
 from worldrl.core.training.fit import fit
 from worldrl.core.training.optimizer import warmup_cosine
-from worldrl.core.training.processes import joined
+from worldrl.core.training.processes import gather_texts, joined
 from worldrl.core.training.ranks import DeviceSettings, rank, world_size
 from worldrl.core.training.spread import spread
 from worldrl.core.types import Episode
@@ -181,6 +181,8 @@ def main() -> int:
     torch.set_num_threads(1)
     try:
         with joined(torch.device("cpu")) if world_size() > 1 else nullcontext():
+            if world_size() > 1 and gather_texts("é" * rank(), torch.device("cpu")) != ["", "é"]:
+                return 3
             for job in jobs:
                 what, *pairs = job.split(",")
                 given = dict(pair.split("=") for pair in pairs)
