@@ -163,12 +163,6 @@ def test_weights_of_the_other_backbone_are_refused(wan_model, world_model, push_
             learn_world_model(tmp_path, model, push_episodes, training, seed=0, log=None)
 
 
-def test_several_processes_are_for_wan_alone(make_settings, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(SettingError, match="backbone=video runs in one process, 2 were launched"):
-        train_world_model.main(make_settings(backbone="video", training=WorldModelTraining(codec_steps=1)))
-
-
 def test_a_policy_practises_in_a_wan_model(tmp_path, make_wan):
     """``train-vla backbone=wan`` to its end, begun with a trained folder of one camera, to which another is added."""
     make_wan(lora_rank=3).save(tmp_path / "wan")

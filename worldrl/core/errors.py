@@ -48,6 +48,10 @@ class NonFiniteError(WorldrlError):
     """A loss, gradient, action or latent became NaN or infinite; training stops with its name and step."""
 
 
+class LostProcessError(WorldrlError):
+    """Another process of the same training ended; the message says how to resume."""
+
+
 class MissingExtraError(WorldrlError, ImportError):
     """An optional package is not installed; the message names the extra that brings it."""
 

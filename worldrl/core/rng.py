@@ -4,8 +4,10 @@ A new consumer moves nobody's draws, and a loop that asks for a stream per step 
 """
 
 import hashlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,7 +41,9 @@ def on_device(generator: torch.Generator, device: torch.device) -> torch.Generat
     if generator.device.type == device.type:
         return generator
     seed = int(torch.randint(2**62, (), generator=generator))
-    return torch.Generator(device=device).manual_seed(seed)
+    found = part_of(generator).generator(device)
+    found.manual_seed(seed)
+    return found
 
 
 @contextmanager
@@ -66,3 +70,66 @@ def row_noise(
 ) -> torch.Tensor:
     """Draw standard normal float32 ``[len(generators), *shape]``, each row from its own generator."""
     return torch.stack([torch.randn(tuple(shape), generator=g) for g in generators]).to(device)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The ``number``-th of ``count`` equal parts of a batch's rows."""
+
+    number: int = 0
+    count: int = 1
+
+    def rows(self, total: int) -> slice:
+        """Which rows of a whole batch of ``total`` are its own; ValueError where the parts are not equal."""
+        if total % self.count:
+            raise ValueError(f"{total} rows do not divide into {self.count} equal parts")
+        own = total // self.count
+        return slice(self.number * own, (self.number + 1) * own)
+
+    def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
+        """Make a generator that :func:`draw`, :func:`whole_rows` and :func:`own_rows` know as this part's."""
+        if self.count == 1:
+            return torch.Generator(device=device)
+        generator = _PartGenerator(device=device)
+        generator.part = self
+        return generator
+
+    def stream(self, seed: int, *names: Name) -> torch.Generator:
+        """Return the CPU generator of the named stream; all parts of a batch draw the same numbers from it."""
+        generator = self.generator()
+        generator.manual_seed(stream_seed(seed, *names))
+        return generator
+
+
+WHOLE = Part()
+"""All rows: the one part of an undivided batch."""
+
+
+class _PartGenerator(torch.Generator):
+    """A generator that carries the part for which is drawn."""
+
+    part: Part
+
+
+def part_of(generator: torch.Generator) -> Part:
+    """Which part of the rows a generator draws for; the only one, unless :class:`Part` made it."""
+    return generator.part if isinstance(generator, _PartGenerator) else WHOLE
+
+
+def whole_rows(rows: int, generator: torch.Generator) -> int:
+    """How many rows the whole batch has, of which ``rows`` are the generator's part."""
+    return rows * part_of(generator).count
+
+
+def own_rows(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Take the rows of the generator's part out of those of the whole batch."""
+    part = part_of(generator)
+    return value if part.count == 1 else value[part.rows(len(value))]
+
+
+def draw(
+    sample: Callable[..., torch.Tensor], shape: Sequence[int], generator: torch.Generator, **more: Any
+) -> torch.Tensor:
+    """Draw ``shape``, rows first, by ``sample`` (``torch.rand`` or alike): for the whole batch, to keep the own rows."""
+    rows, *rest = shape
+    return own_rows(sample((whole_rows(rows, generator), *rest), generator=generator, **more), generator)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from worldrl.core.rng import draw
 from worldrl.diffusion.flow import expand_sigma, velocity
 
 
@@ -66,8 +67,8 @@ def draw_sigma(
 def draw_noise(shape: Sequence[int], sigma: Tensor, offset: float, generator: torch.Generator) -> Tensor:
     """Draw the noise of clean rows ``[B, c, h, w]``: σ·n, and DIAMOND's offset per channel."""
     # Without an offset the mean colour is visible at every level, and samples from pure noise drift in brightness.
-    noise = torch.randn(tuple(shape), generator=generator, device=generator.device)
-    channel = torch.randn((*shape[:2], 1, 1), generator=generator, device=generator.device)
+    noise = draw(torch.randn, tuple(shape), generator, device=generator.device)
+    channel = draw(torch.randn, (*shape[:2], 1, 1), generator, device=generator.device)
     return expand_sigma(sigma, noise) * noise + offset * channel
 
 

@@ -8,12 +8,15 @@ channels-last memory, which is twice as fast on a CPU.
 Shapes legend: ``B`` rows, ``Y X`` pixels, ``C`` channels, ``K`` keypoints, ``N`` cells.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from worldrl.core.device import autocast
 from worldrl.core.errors import SettingError
+from worldrl.core.rng import draw
 
 STRIDE = 4  # pixels per cell of the feature map
 SIDES = 8  # divisor of an image's sides
@@ -26,7 +29,7 @@ def image_to_float(image: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 def random_shift(image: Tensor, *, pixels: int, generator: torch.Generator) -> Tensor:
     """Shift each image ``[B, Y, X, 3]`` by up to ``pixels`` along both axes (two draws a row), repeating the border."""
-    offset = torch.randint(-pixels, pixels + 1, (len(image), 2), generator=generator)
+    offset = draw(partial(torch.randint, -pixels, pixels + 1), (len(image), 2), generator)
     return shift(image, offset.to(image.device))
 
 
@@ -44,9 +47,9 @@ def colour_jitter(image: Tensor, *, strength: float, generator: torch.Generator)
 
     Gains are 1 ± ``strength`` per image and 1 ± ``strength``/2 per channel, offsets ± 32 ``strength`` grey levels.
     """
-    draw = (2 * torch.rand(len(image), 5, generator=generator) - 1).to(image.device) * strength
-    gain = (1 + draw[:, :1]) * (1 + 0.5 * draw[:, 1:4])  # [B, 3]
-    changed = image.float() * gain[:, None, None] + 32 * draw[:, None, None, 4:]
+    drawn = (2 * draw(torch.rand, (len(image), 5), generator) - 1).to(image.device) * strength
+    gain = (1 + drawn[:, :1]) * (1 + 0.5 * drawn[:, 1:4])  # [B, 3]
+    changed = image.float() * gain[:, None, None] + 32 * drawn[:, None, None, 4:]
     return changed.round().clamp(0, 255).to(torch.uint8)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import SettingError
 from worldrl.core.observation import STATE, camera_of
+from worldrl.core.rng import Part
 from worldrl.core.types import Episode
 from worldrl.policies.statistics import one_robot
 
@@ -53,6 +54,10 @@ class Samples:
         instruction, task = (tuple(texts[i] for i in index.tolist()) for texts in (self.instruction, self.task))
         more = {name: value[index] for name, value in self.more.items()}
         return Samples(self.image[index], self.command[index], self.chunk[index], instruction, task, more=more)
+
+    def part(self, part: Part) -> "Samples":
+        """Take a part's samples."""
+        return self if part.count == 1 else self.select(torch.arange(len(self))[part.rows(len(self))])
 
     def back(self, index: Tensor, steps: int) -> Tensor:
         """The frame ``steps`` before each of ``index``, at the earliest its episode's first; SettingError: torn."""

@@ -16,6 +16,7 @@ from worldrl.core.lookup import named
 from worldrl.core.rng import initial_weights
 from worldrl.core.storage.capacity import require_model_memory
 from worldrl.core.storage.log import MetricLog
+from worldrl.core.training.ranks import rank
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.evaluation.world_model.rollout_error import padded_actions, replay, whole_chunks
@@ -52,7 +53,7 @@ def learn_policy(
     training: BehaviourCloning,
     seed: int,
     device: torch.device,
-    log: MetricLog,
+    log: MetricLog | None,
     trained: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """Clone demonstrations into ``folder/policy``, with their provenance ``trained``; return the training report."""
@@ -71,7 +72,8 @@ def learn_policy(
         device=device,
         paraphrases=training_instructions_or_known(episodes),
     )
-    policy.save(folder / POLICY)
+    if rank() == 0:
+        policy.save(folder / POLICY)
     return report.to_json()
 
 

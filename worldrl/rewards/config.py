@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from worldrl.core.errors import SettingError, require_at_least_one
+from worldrl.core.training.ranks import DeviceSettings
 
 OFFSETS = {1: (0,), 2: (0, 1), 3: (-1, 0, 1)}  # frames of each window, relative to the frame that is read
 
@@ -31,7 +32,7 @@ class IdmConfig:
 
 
 @dataclass
-class IdmTraining:
+class IdmTraining(DeviceSettings):
     """Settings of :func:`fit_idm`."""
 
     steps: int = 3000  # gradient steps.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
 
-from worldrl.core.storage.log import console
+from worldrl.core.storage.log import console, in_worker
 
 
 @contextmanager
@@ -18,7 +18,8 @@ def interrupts(unit: str = "step") -> Generator[Callable[[], bool]]:
         if asked.is_set():
             raise KeyboardInterrupt
         asked.set()
-        console().print(f"interrupted: finishing this {unit} and saving it; press Ctrl-C again to stop at once")
+        if not in_worker():
+            console().print(f"interrupted: finishing this {unit} and saving it; press Ctrl-C again to stop at once")
 
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set

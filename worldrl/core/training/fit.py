@@ -6,6 +6,7 @@ So a killed run continues bit for bit from its newest checkpoint (same machine, 
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from torch.optim import Optimizer
 
 from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.interfaces import Logs
+from worldrl.core.rng import WHOLE, Part
 from worldrl.core.storage.log import MetricLog, Progress
 from worldrl.core.training.ema import Ema
 from worldrl.core.training.loop import Training, every, repeat
@@ -68,7 +70,6 @@ def fit(
             raise SettingError(f"{name}: {count} must be at least 1, got {value}")
     saved = {**modules} if ema is None else {**modules, "ema": ema}
     spread = processes or OneProcess()
-    training = spread.training(name, folder, log, saved, optimizer)
     stepper = _Stepper(name, modules, optimizer, loss, schedule, clip_norm, ema, spread, log, every_log, steps)
 
     def take(step: int, progress: Progress) -> int:
@@ -79,7 +80,9 @@ def fit(
         return step + 1
 
     try:
-        session = repeat(training, take, steps, due=every(every_checkpoint))
+        with spread.prepared(name, modules, optimizer, ema):
+            training = spread.training(name, folder, log, saved, optimizer)
+            session = repeat(training, take, steps, due=every(every_checkpoint))
     finally:
         stepper.scale_rates(1)  # another training may begin with this optimizer
     return FitReport(name, session.last, session.first, session.wall_s, stepper.logs, session.skipped)
@@ -102,6 +105,7 @@ def fit_module(
     folder: Path | None,
     log: MetricLog | None,
     on_step: Callable[[int], None] | None = None,
+    processes: "OneProcess | None" = None,
 ) -> FitReport:
     """Train one module as most are: warm-up (cut to ``steps``), half a cosine to ``final``, clipped gradients.
 
@@ -124,6 +128,7 @@ def fit_module(
         every_log=every_log,
         ema=ema,
         on_step=on_step,
+        processes=processes,
     )
     if ema is not None:
         module.load_state_dict(ema.module.state_dict())
@@ -132,7 +137,23 @@ def fit_module(
 
 
 class OneProcess:
-    """How a step's gradients are computed, and the training is stored, in the one process of most trainings."""
+    """How a step's gradients are computed, and the training is stored, in the one process of most trainings.
+
+    ``part`` is the part of the batch's rows that the running call of the loss computes.
+    """
+
+    part: Part = WHOLE
+    first = True  # whether this process writes
+    parts = 1  # equal parts of each batch
+
+    def prepared(
+        self, name: str, modules: Mapping[str, nn.Module], optimizer: Optimizer, ema: Ema | None
+    ) -> AbstractContextManager[None]:
+        """Spread modules, optimizer and average over devices while they are trained."""
+        return nullcontext()
+
+    def wait(self) -> None:
+        """Wait until every process is here."""
 
     def training(
         self,

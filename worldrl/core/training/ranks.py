@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from worldrl.core.errors import SettingError
@@ -10,6 +11,15 @@ from worldrl.core.storage.log import WORKER_VARIABLE
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass
+class DeviceSettings:
+    """How a training is divided; the batch size stays that of all processes together."""
+
+    accumulate: int = 1  # passes per optimiser step, each on an equal part of the batch; fewer rows at once.
+    # compute each block again in the backward pass: less memory, about a third more time.
+    activation_checkpointing: bool = False
 
 
 def rank() -> int:
@@ -31,12 +41,11 @@ def rank_device(device: torch.device) -> torch.device:
     return device
 
 
-def refuse_many(what: str) -> None:
-    """SettingError where several processes were launched."""
+def refuse_many(what: str, instead: str = "") -> None:
+    """SettingError where several processes were launched; ``instead`` says what else would help."""
     if world_size() > 1:
-        raise SettingError(
-            f"{what} runs in one process, {world_size()} were launched; start it without accelerate launch or torchrun"
-        )
+        mend = f"start it without accelerate launch or torchrun{', ' if instead else ''}{instead}"
+        raise SettingError(f"{what} runs in one process, {world_size()} were launched; {mend}")
 
 
 def keep_silent() -> None:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from worldrl.core.errors import SettingError
+from worldrl.core.rng import Part
 from worldrl.data.windows.frame_store import FrameStore
 
 Index = NDArray[np.int64]
@@ -64,6 +65,27 @@ class WindowBatch:
     start: Tensor  # int64 `[B]`, the frame `t`
     instruction: list[str]  # `B` sentences
     task: list[str]  # `B` task names
+    # Of the whole batch, where these rows are one of its `parts` equal parts; None where they are all.
+    whole_success: Tensor | None = None
+    whole_valid: Tensor | None = None
+    parts: int = 1
+
+    def part(self, part: Part) -> "WindowBatch":
+        """Take the rows of a part; the masks of the whole batch stay with it."""
+        if part.count == 1:
+            return self
+        rows, beside = part.rows(len(self.task)), ("whole_success", "whole_valid", "parts")
+        own = {field.name: getattr(self, field.name)[rows] for field in fields(self) if field.name not in beside}
+        return WindowBatch(**own, whole_success=self.success, whole_valid=self.valid, parts=part.count)
+
+    def masks(self, frames: slice) -> tuple[Tensor, Tensor]:
+        """Return success and validity ``[whole B, F]`` of these frames in the whole batch."""
+        whole = (self.success, self.valid) if self.whole_valid is None else (self.whole_success, self.whole_valid)
+        return whole[0][:, frames], whole[1][:, frames]  # pyright: ignore[reportOptionalSubscript]
+
+    def mean_count(self, frames: slice) -> Tensor:
+        """Valid frames of the whole batch among ``frames``, at least one, shared out evenly over its parts."""
+        return self.masks(frames)[1].sum().clamp_min(1) / self.parts
 
     def to(self, device: torch.device | str) -> "WindowBatch":
         """Move the tensors."""

@@ -20,6 +20,7 @@ from worldrl.core.storage.capacity import require_frames_memory, require_memory
 from worldrl.core.storage.jsonfile import read_json
 from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.log import MetricLog, console
+from worldrl.core.training.ranks import refuse_many
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.evaluation.report.store import publish
@@ -139,6 +140,7 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
     Returns the metrics: every reward term with its weight and the motion, before and after with the paired gain,
     whether the motion was kept, and the costs.
     """
+    refuse_many("align-world-model")
     device = resolve_device(settings.device)
     images = images_of(settings.start)
     datasets = open_datasets(settings.data, images)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from worldrl.core.rng import stream
 from worldrl.core.storage.artefact import artefact_hash
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.storage.run import RunDirectory
+from worldrl.core.training.ranks import rank, rank_device
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.evaluation.report.card import write_card
@@ -33,6 +35,7 @@ from worldrl.recipes.motion.idm_stages import (
     through_codec,
 )
 from worldrl.recipes.run import open_run
+from worldrl.recipes.several import together
 from worldrl.recipes.stages import split_held_out
 from worldrl.recipes.tracking import Tracked
 from worldrl.recipes.training_data import open_datasets, require_image_size
@@ -118,14 +121,21 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
     Returns the metrics: errors and coverage per column, noise floor, acceptance probe. Raises SettingError (no such
     column, or too few episodes).
     """
-    device = resolve_device(settings.device)
+    device = rank_device(resolve_device(settings.device))
     set_threads(settings.threads)
+    with together(settings, device):
+        return _train(settings, device)
+
+
+def _train(settings: TrainIdmSettings, device: torch.device) -> dict[str, Any]:
     data = open_datasets(settings.data, None if settings.world_model is None else images_of(settings.world_model))
     pooled = data[0].concatenate(*data[1:])
     check_images(settings, data[0])
     columns = choose_columns(settings.target, recorded_names(pooled.embodiment))
     if settings.executed:
         check_targets(columns, pooled.embodiment.actions)
+    if rank() > 0:
+        return _help(settings, pooled, columns, device)
     with open_run("train-idm", settings) as run, MetricLog(run.path, settings.tracker) as log:
         episodes = pooled.load()
         training, scaling, held_out = split_held_out(list(episodes), settings.held_out, seed=settings.seed)
@@ -166,6 +176,18 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
         publish(run, report_page(findings, run.config["data"], seed=settings.seed, device=str(device)))
         show(findings, run.path)
     return metrics
+
+
+def _help(
+    settings: TrainIdmSettings, pooled: EpisodeDataset, columns: Sequence[Column], device: torch.device
+) -> dict[str, Any]:
+    """Train along in another process than the first, which alone writes and measures."""
+    training, scaling, _ = split_held_out(list(pooled.load()), settings.held_out, seed=settings.seed)
+    look = {"frame_stride": settings.frame_stride, "camera": settings.camera, "restore": open_restore(settings, device)}
+    sizes = {"config": settings.model, "training": settings.training}
+    run = Path(settings.run_dir)
+    learn_idm(run, training, scaling, columns, **sizes, **look, seed=settings.seed, device=device, log=None)
+    return {}
 
 
 def check_images(settings: TrainIdmSettings, dataset: EpisodeDataset) -> None:

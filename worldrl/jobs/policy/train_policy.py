@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
 from worldrl.core.observation import images_among
 from worldrl.core.storage.log import MetricLog, console
+from worldrl.core.training.ranks import rank, rank_device, refuse_many
 from worldrl.core.types import Episode
-from worldrl.data.lerobot.dataset import assumed
+from worldrl.data.lerobot.dataset import EpisodeDataset, assumed
 from worldrl.evaluation.policy.trained_on import trained_on
 from worldrl.evaluation.report.card import write_card
 from worldrl.methods.imitation.config import BehaviourCloning
@@ -21,6 +22,7 @@ from worldrl.policies.lerobot.folder import write_trained_on
 from worldrl.policies.lerobot.policy import LerobotPolicy
 from worldrl.policies.token.policy import TokenPolicyConfig
 from worldrl.recipes.run import open_run
+from worldrl.recipes.several import together
 from worldrl.recipes.stages import POLICY, learn_policy
 from worldrl.recipes.tracking import Tracked
 from worldrl.recipes.training_data import (
@@ -32,6 +34,9 @@ from worldrl.recipes.training_data import (
 )
 from worldrl.rollout.agents.policy_folder import policy_facts
 from worldrl.settings import setting
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass
@@ -60,7 +65,14 @@ def main(settings: TrainPolicySettings) -> dict[str, Any]:
 
     Returns the training report: episodes, samples, loss and token accuracy on training and held-out episodes.
     """
-    device = resolve_device(settings.device)
+    device = rank_device(resolve_device(settings.device))
+    if settings.start:
+        refuse_many("start: fine-tuning of a lerobot policy", "or launch lerobot's own training")
+    with together(settings, device):
+        return _train(settings, device)
+
+
+def _train(settings: TrainPolicySettings, device: torch.device) -> dict[str, Any]:
     datasets = open_datasets(settings.data, None if settings.start else settings.model.images)
     if not settings.start:
         require_instructions(datasets)
@@ -68,22 +80,16 @@ def main(settings: TrainPolicySettings) -> dict[str, Any]:
         require_image_size(datasets[0], settings.model.image_size, "model.image_size", larger, fit="model.fit")
     needed = policy_facts(Path(settings.start)).more if settings.start else settings.model.cameras[1:]
     require_cameras(datasets, images_among(needed))
+    if rank() > 0:  # it trains along; the first process writes
+        learn_new(Path(settings.run_dir), episodes_of(datasets), settings, device, None, None)
+        return {}
     with open_run("train-policy", settings) as run, MetricLog(run.path, settings.tracker) as log:
-        episodes, trained = [episode for dataset in datasets for episode in dataset.load()], trained_on(datasets)
+        episodes, trained = episodes_of(datasets), trained_on(datasets)
         if settings.start:
             metrics = tune_lerobot(run.path, episodes, settings, str(device), log)
             write_trained_on(run.path / POLICY, trained)
         else:
-            metrics = learn_policy(
-                run.path,
-                episodes,
-                model=settings.model,
-                training=settings.training,
-                seed=settings.seed,
-                device=device,
-                log=log,
-                trained=trained,
-            )
+            metrics = learn_new(run.path, episodes, settings, device, log, trained)
         metrics["assumed"] = list(assumed(episodes))
         metrics["hash"] = policy_facts(run.path / POLICY).hash
         run.write_result(metrics, seed=settings.seed, device=str(device))
@@ -91,6 +97,32 @@ def main(settings: TrainPolicySettings) -> dict[str, Any]:
             write_card(run.path / POLICY)
         console().print(f"policy in {run.path / POLICY}: {metrics['samples']} samples, held-out {metrics['held_out']}")
     return metrics
+
+
+def episodes_of(datasets: Sequence[EpisodeDataset]) -> list[Episode]:
+    """Load the episodes of all datasets."""
+    return [episode for dataset in datasets for episode in dataset.load()]
+
+
+def learn_new(
+    folder: Path,
+    episodes: Sequence[Episode],
+    settings: TrainPolicySettings,
+    device: torch.device,
+    log: MetricLog | None,
+    trained: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """Clone into a new policy of worldrl; return the training report."""
+    return learn_policy(
+        folder,
+        episodes,
+        model=settings.model,
+        training=settings.training,
+        seed=settings.seed,
+        device=device,
+        log=log,
+        trained=trained,
+    )
 
 
 def tune_lerobot(

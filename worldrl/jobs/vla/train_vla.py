@@ -31,7 +31,7 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
     SettingError (something that the run needs does not fit (:func:`~worldrl.jobs.vla.plan.resolve`)). Raises
     GateError (the world model is not good enough to practise in, and ``gates=stop``).
     """
-    refuse_many("train-vla")
+    refuse_many("train-vla", "or train its parts by train-policy, train-world-model and train-idm")
     set_threads(settings.threads)
     plan = resolve(settings)
     with closing(plan.suite), open_run("train-vla", settings) as run, MetricLog(run.path, settings.tracker) as log:

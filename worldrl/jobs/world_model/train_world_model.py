@@ -16,7 +16,7 @@ from worldrl.core.storage.artefact import artefact_hash
 from worldrl.core.storage.jsonfile import difference
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.storage.run import RunDirectory
-from worldrl.core.training.ranks import keep_silent, rank, rank_device, refuse_many
+from worldrl.core.training.ranks import keep_silent, rank, rank_device
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset, assumed
 from worldrl.evaluation.report.card import write_card
@@ -24,6 +24,7 @@ from worldrl.evaluation.world_model.gates import Gate, GateThresholds, measure_g
 from worldrl.recipes.gates_output import show_gates
 from worldrl.recipes.run import open_run
 from worldrl.recipes.sampler import Sampler
+from worldrl.recipes.several import together
 from worldrl.recipes.stages import calibrate, learn_world_model, split_held_out
 from worldrl.recipes.tracking import Tracked
 from worldrl.recipes.training_data import (
@@ -126,9 +127,14 @@ def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
     Returns the metrics: last training numbers, every gate, rates with intervals. Raises GateError (a gate failed and
     ``gates=stop``; the model is saved all the same).
     """
-    if settings.backbone != WAN:
-        refuse_many(f"backbone={settings.backbone}")
     device = rank_device(resolve_device(settings.device))
+    if settings.backbone == WAN:  # Accelerate starts its processes
+        return _train(settings, device)
+    with together(settings, device):
+        return _train(settings, device)
+
+
+def _train(settings: TrainWorldModelSettings, device: torch.device) -> dict[str, Any]:
     datasets = open_datasets(settings.data, wanted_images(settings))
     require_instructions(datasets)
     refuse_test_styles(dict(zip(settings.data, datasets, strict=True)))
@@ -234,7 +240,8 @@ def _help(settings: TrainWorldModelSettings, datasets: list[EpisodeDataset], dev
     """Train along in another process than the first, which alone writes, measures and saves."""
     keep_silent()
     model, training, _, _ = _begin(settings, datasets, device)
-    learn_world_model(Path(settings.run_dir), model, training, settings.wan.training, seed=settings.seed, log=None)
+    part = settings.wan.training if settings.backbone == WAN else settings.training
+    learn_world_model(Path(settings.run_dir), model, training, part, seed=settings.seed, log=None)
     return {}
 
 

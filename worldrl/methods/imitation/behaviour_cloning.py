@@ -18,9 +18,10 @@ from worldrl.core.device import resolve_dtype
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs
 from worldrl.core.observation import STATE
-from worldrl.core.rng import stream
+from worldrl.core.rng import draw
 from worldrl.core.storage.log import MetricLog
-from worldrl.core.training.fit import fit_module
+from worldrl.core.training.fit import OneProcess, fit_module
+from worldrl.core.training.spread import spread
 from worldrl.core.types import Episode, PolicyObs
 from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.imitation.demonstrations import Demonstrations, ImitationReport
@@ -93,7 +94,9 @@ def clone(
     series: str = "behaviour-cloning",
 ) -> None:
     """Train a policy in place on samples, on its device, as :func:`train_policy`; it ends in evaluation mode."""
-    batches, weights = _Batches(sources, config, seed, _check_paraphrases(paraphrases)), config.weights(policy.actions)
+    divided = spread(config, batch_size=sum(source.rows for source in sources))
+    batches = _Batches(sources, config, seed, _check_paraphrases(paraphrases), divided)
+    weights = config.weights(policy.actions)
 
     def loss(step: int) -> tuple[Tensor, Logs]:
         obs, chunk, seen = batches(step)
@@ -116,6 +119,7 @@ def clone(
         every_log=1,
         folder=folder,
         log=log,
+        processes=divided,
     )
     set_encoders_dtype(policy, torch.float32)
 
@@ -165,15 +169,16 @@ class _Batches:
     config: BehaviourCloning
     seed: int
     paraphrases: Mapping[str, Sequence[str]]
+    processes: OneProcess
 
     def __call__(self, step: int) -> tuple[PolicyObs, Tensor, Tensor]:
         """Return observations, chunks ``[B, L, A]`` and whether the command is seen ``[B]``."""
-        generator = stream(self.seed, "behaviour-cloning", step)
-        config = self.config
-        samples = Samples.join([source.draw(generator) for source in self.sources])
+        config, part = self.config, self.processes.part
+        generator = part.stream(self.seed, "behaviour-cloning", step)
+        samples = Samples.join([source.draw(generator) for source in self.sources]).part(part)
         rows = len(samples)
-        wording = torch.rand(rows, generator=generator).tolist()
-        seen = torch.rand(rows, generator=generator) >= config.command_dropout
+        wording = draw(torch.rand, (rows,), generator).tolist()
+        seen = draw(torch.rand, (rows,), generator) >= config.command_dropout
         image = self._augmented(samples.image, generator)
         more = {
             name: value if name == STATE else self._augmented(value, generator) for name, value in samples.more.items()

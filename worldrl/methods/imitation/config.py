@@ -7,6 +7,7 @@ from torch import Tensor
 
 from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import SettingError, require_at_least_one
+from worldrl.core.training.ranks import DeviceSettings
 
 
 @dataclass
@@ -33,7 +34,7 @@ class Imitation:
 
 
 @dataclass
-class BehaviourCloning(Imitation):
+class BehaviourCloning(Imitation, DeviceSettings):
     """Settings of :func:`train_policy`."""
 
     label_width: float = 1.0  # standard deviation, in bins, of the soft labels; 0 is one-hot.

@@ -15,6 +15,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.rng import numpy_stream, stream
 from worldrl.core.statistics.bootstrap import bootstrap
 from worldrl.core.storage.log import MetricLog, Progress, console
+from worldrl.core.training.ranks import rank
 from worldrl.core.types import Episode
 from worldrl.rewards.config import GraspConfig, IdmConfig, IdmTraining
 from worldrl.rewards.grasp import (
@@ -83,7 +84,7 @@ def learn_idm(
     data = IdmFrames.of(episodes, columns, frame_stride=frame_stride, camera=camera, restore=restore)
     idm = new_idm(config, columns, data, frame_stride=frame_stride, seed=seed)
     idm.begun = begin_with(idm, training)
-    if idm.begun:
+    if idm.begun and rank() == 0:
         console().print(idm.begun, markup=False)
     idm.to(device)
     fit_idm(idm, data, training, seed=seed, folder=folder / "checkpoints", log=log, series=series)

@@ -19,11 +19,12 @@ from torch import Tensor
 
 from worldrl.core.device import resolve_dtype
 from worldrl.core.errors import SettingError
-from worldrl.core.rng import initial_weights, stream
+from worldrl.core.rng import draw, initial_weights, own_rows
 from worldrl.core.storage.capacity import require_model_memory
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.training.fit import FitReport, fit_module
 from worldrl.core.training.optimizer import adamw
+from worldrl.core.training.spread import spread
 from worldrl.core.types import Episode
 from worldrl.data.windows.frame_store import build_store
 from worldrl.nn.backbone import BackboneEncoder
@@ -142,11 +143,12 @@ def fit_idm(
     """Train in place on frames held in memory; a stopped training resumes bit for bit."""
     usable = torch.isfinite(data.target).all(dim=1).nonzero().squeeze(1)
     offsets = [offset * idm.frame_stride for offset in idm.offsets]
+    divided = spread(training, batch=training.batch)
 
     def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:
-        generator = stream(seed, series, step)
-        row = usable[torch.randint(len(usable), (training.batch,), generator=generator)]
-        through_codec = torch.rand(training.batch, generator=generator) < training.codec_share
+        generator = divided.part.stream(seed, series, step)
+        row = usable[own_rows(torch.randint(len(usable), (training.batch,), generator=generator), generator)]
+        through_codec = draw(torch.rand, (len(row),), generator) < training.codec_share
         frames = data.window(row, offsets, through_codec).to(idm.device)
         tall = frames.flatten(1, 2)  # one image, so that a window's frames change their colours alike
         frames = colour_jitter(tall, strength=training.jitter, generator=generator).view_as(frames)
@@ -167,6 +169,7 @@ def fit_idm(
         every_checkpoint=training.checkpoint_every,
         folder=folder,
         log=log,
+        processes=divided,
     )
     idm.encoder.compute_dtype = torch.float32
     return report

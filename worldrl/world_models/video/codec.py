@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from worldrl.core.interfaces import Logs
-from worldrl.core.rng import on_device
+from worldrl.core.rng import draw, on_device, own_rows
 from worldrl.nn.blocks import Block
 from worldrl.nn.embed import patchify, unpatchify
 from worldrl.world_models.video.config import CodecConfig
@@ -94,12 +94,16 @@ class PatchCodec(nn.Module):
         return as_sheets(unpatchify(pixels, self.config.patch, self.side), views).unflatten(0, shape)
 
     def loss(self, frames: Tensor, *, generator: torch.Generator) -> tuple[Tensor, Logs]:
-        """Reconstruction loss of uint8 frames ``[N, Y, X, 3]``: salience-weighted squared plus absolute error."""
-        target = to_unit(frames)
+        """Reconstruction loss of uint8 frames ``[N, Y, X, 3]``: salience-weighted squared plus absolute error.
+
+        Of the rows of the generator's part, where it has one.
+        """
+        whole = to_unit(frames)
+        target = own_rows(whole, generator)
         latent = self.encode(target[:, None])
-        noise = torch.randn(latent.shape, generator=on_device(generator, latent.device), device=latent.device)
+        noise = draw(torch.randn, latent.shape, on_device(generator, latent.device), device=latent.device)
         decoded = self.decode(latent + self.config.latent_noise * noise)[:, 0]
-        weight = salience_weight(target, self.config.salience)
+        weight = own_rows(salience_weight(whole, self.config.salience), generator)  # the mean frame is the batch's
         error = decoded - target
         squared = error.square()
         # The absolute error keeps small objects sharp, which the squared one alone blurs.

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from worldrl.core.errors import SettingError
+from worldrl.core.rng import draw, own_rows, whole_rows
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.training.fit import FitReport
 from worldrl.core.types import Episode
@@ -51,16 +52,17 @@ class Consistency:
         generator: torch.Generator,
     ) -> ChunkLoss:
         """Squared distance of the student's answers at both ends of a teacher's step; see ``Dynamics.loss``."""
-        grid, rows = self.grid.to(clean.device), clean.shape[0]
-        step = torch.randint(len(grid) - 1, (rows,), generator=generator, device=generator.device).to(clean.device)
+        grid, rows = self.grid.to(clean.device), whole_rows(clean.shape[0], generator)
+        steps = torch.randint(len(grid) - 1, (rows,), generator=generator, device=generator.device).to(clean.device)
+        step = own_rows(steps, generator)
         sigma, sigma_next = grid[step], grid[step + 1]
-        noise = torch.randn(clean.shape, generator=generator, device=clean.device)
+        noise = draw(torch.randn, clean.shape, generator, device=clean.device)
         x = add_noise(clean, noise, sigma)
         target = self._target(x, sigma, sigma_next, reference, memory, action)
         answer, features = self.student(x, sigma, reference, memory, action)
-        weight = motion_weight(clean, memory[:, -1:], self.student.config.motion_weight)
+        weight = motion_weight(clean, memory[:, -1:], self.student.config.motion_weight, generator)
         loss = (weight * valid[:, :, None, None, None] * (answer.float() - target).square()).mean()
-        return ChunkLoss(loss, features, sigma[:, None], {"wm/consistency_loss": loss.detach()})
+        return ChunkLoss(loss, features, grid[steps][:, None], {"wm/consistency_loss": loss.detach()})
 
     @torch.no_grad()
     def _target(

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from worldrl.core.interfaces import Logs
+from worldrl.core.rng import part_of
+from worldrl.core.training.ranks import world_size
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,8 @@ class ChunkLoss:
 
     loss: Tensor  # scalar.
     features: Tensor  # ``[B, n, d]`` for the heads, from the evaluations that gave the loss.
-    # noise share of those evaluations in [0, 1]: ``[B, F]``, or ``[B, 1]`` where all frames of a row are alike.
+    # noise share of those evaluations in [0, 1]: ``[B, F]``, or ``[B, 1]`` where all frames of a row are alike. Of the
+    # whole batch, where these rows are a part of one (``core.rng.Part``).
     level: Tensor
     logs: Logs  # detached scalars.
 
@@ -73,11 +76,17 @@ def hide_actions(action: Tensor, instruction: Tensor, hidden: Tensor) -> Tensor:
     return torch.cat([part.expand(-1, action.shape[1], -1) for part in parts], dim=-1)
 
 
-def motion_weight(target: Tensor, now: Tensor, strength: float) -> Tensor:
+def motion_weight(target: Tensor, now: Tensor, strength: float, generator: torch.Generator | None = None) -> Tensor:
     """Weight places by their change within the chunk, ``[B, F, 1, h, w]`` with mean 1 over the batch.
 
     A place that changed from ``now [B, 1, c, h, w]`` by its own scale has the weight ``strength`` on top of 1.
+    Where the ``generator`` draws for a part of the batch, the mean is over the rows of all processes.
     """
     change = (target - now).square().mean(dim=2, keepdim=True).clamp(max=1)
     weight = 1 + strength * change
-    return weight / weight.mean()
+    mean = weight.mean()
+    if generator is not None and part_of(generator).count > 1 and world_size() > 1:
+        from worldrl.core.training.processes import total
+
+        mean = total(mean.clone()) / world_size()
+    return weight / mean

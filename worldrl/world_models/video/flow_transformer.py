@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
+from worldrl.core.rng import draw, own_rows, whole_rows
 from worldrl.diffusion.flow import add_noise, draw_refinement, draw_sigma, euler_step, refinement_grid, sigma_grid
 from worldrl.nn.blocks import Mlp, ModulatedBlock
 from worldrl.nn.embed import sinusoidal
@@ -182,12 +183,15 @@ class FlowTransformer(nn.Module):
         generator: torch.Generator,
     ) -> ChunkLoss:
         """Squared error of the predicted latents at drawn levels; see :meth:`Dynamics.loss`."""
-        sigma = self._draw_sigma(clean.shape[0], generator)
-        noise = torch.randn(clean.shape, generator=generator, device=clean.device)
+        sigmas = self._draw_sigma(whole_rows(clean.shape[0], generator), generator)
+        sigma = own_rows(sigmas, generator)
+        noise = draw(torch.randn, clean.shape, generator, device=clean.device)
         predicted, features = self(add_noise(clean, noise, sigma), sigma, reference, memory, action)
-        weight = motion_weight(clean, memory[:, -1:], self.config.motion_weight) * valid[:, :, None, None, None]
+        weight = (
+            motion_weight(clean, memory[:, -1:], self.config.motion_weight, generator) * valid[:, :, None, None, None]
+        )
         loss = (weight * (predicted.float() - clean).square()).mean()
-        return ChunkLoss(loss, features, sigma[:, None], {"wm/flow_loss": loss.detach()})
+        return ChunkLoss(loss, features, sigmas[:, None], {"wm/flow_loss": loss.detach()})
 
     def _refinement(self) -> Tensor:
         return refinement_grid(self.config.refinement_steps, self.config.refinement_sigma)

@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
+from worldrl.core.rng import draw
 from worldrl.core.types import Imagined
 from worldrl.data.windows.batch import WindowBatch
 
@@ -131,7 +132,7 @@ def imagine_chunk(
 ) -> tuple[StateT, Tensor]:
     """Imagine a window's ``chunk``-th chunk from its true actions; see :meth:`Follower.follow`."""
     steps = slice(chunk * model.chunk_length, (chunk + 1) * model.chunk_length)
-    noise = torch.randn((state.rows, *model.noise_shape), generator=generator, device=model.device)
+    noise = draw(torch.randn, (state.rows, *model.noise_shape), generator, device=model.device)
     return model.follow(state, batch, steps, noise, hidden)
 
 

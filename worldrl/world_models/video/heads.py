@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from worldrl.core.rng import WHOLE, Part
 from worldrl.nn.attention import Attention
 from worldrl.nn.blocks import Mlp
 from worldrl.nn.text import InstructionEncoder
@@ -64,15 +65,23 @@ class SuccessHead(nn.Module):
 
 
 def success_loss(
-    logit: Tensor, success: Tensor, valid: Tensor, level: Tensor, positive_weight: float, noise_weight: float
+    logit: Tensor,
+    success: Tensor,
+    valid: Tensor,
+    level: Tensor,
+    positive_weight: float,
+    noise_weight: float,
+    part: Part = WHOLE,
 ) -> Tensor:
     """Cross-entropy over valid frames ``[B, F]``, weighted down at high noise ``level`` ``[B, F]`` or ``[B, 1]``.
 
     A frame weighs 1 - ``noise_weight`` · level: nearly deterministic dynamics have a predictable outcome in noise too.
+    ``logit`` may be of one ``part`` of the rows: the mean of all parts' losses is then the loss of the whole batch.
     """
     weight = valid.float() * (1 - noise_weight * level) * torch.where(success, positive_weight, 1.0)
-    loss = F.binary_cross_entropy_with_logits(logit, success.float(), reduction="none")
-    return (weight * loss).sum() / weight.sum().clamp_min(1e-6)
+    own, total = part.rows(len(weight)), weight.sum().clamp_min(1e-6) / part.count
+    loss = F.binary_cross_entropy_with_logits(logit, success[own].float(), reduction="none")
+    return (weight[own] * loss).sum() / total
 
 
 class GripperHead(nn.Module):
@@ -95,10 +104,18 @@ class GripperHead(nn.Module):
         return self.out(self.find(features))
 
 
-def opening_loss(predicted: Tensor, opening: Tensor, valid: Tensor, unit: float) -> Tensor:
-    """Mean squared error of ``predicted`` (in ``unit``) and measured openings ``[B, F, G]`` over ``valid`` frames ``[B, F]``."""
+def opening_loss(predicted: Tensor, opening: Tensor, valid: Tensor, unit: float, count: Tensor | None = None) -> Tensor:
+    """Mean squared error of ``predicted`` (in ``unit``) and measured openings ``[B, F, G]`` over ``valid`` frames ``[B, F]``.
+
+    ``count`` replaces their number, where these rows are a part of a batch (:meth:`WindowBatch.mean_count`).
+    """
     error = (predicted - opening / unit).square() * valid[..., None]
-    return error.sum() / (valid.sum().clamp_min(1) * predicted.shape[-1])
+    return error.sum() / (valid_count(valid, count) * predicted.shape[-1])
+
+
+def valid_count(valid: Tensor, count: Tensor | None) -> Tensor:
+    """Count valid frames, at least one, unless the ``count`` is given."""
+    return valid.sum().clamp_min(1) if count is None else count
 
 
 LEAST_LOG_VARIANCE, LARGEST_LOG_VARIANCE = -4.0, 4.0
@@ -163,12 +180,17 @@ class StateHead(nn.Module):
         mean, log_variance = self(features, command)
         return self.from_command(command) + self.deviation * mean, self.deviation * (0.5 * log_variance).exp()
 
-    def loss(self, features: Tensor, command: Tensor, state: Tensor, valid: Tensor) -> Tensor:
-        """Negative log-likelihood per number (nats) of measured ``state`` ``[B, F, S]`` over ``valid`` frames ``[B, F]``."""
+    def loss(
+        self, features: Tensor, command: Tensor, state: Tensor, valid: Tensor, count: Tensor | None = None
+    ) -> Tensor:
+        """Negative log-likelihood per number (nats) of measured ``state`` ``[B, F, S]`` over ``valid`` frames ``[B, F]``.
+
+        ``count`` as of :func:`opening_loss`.
+        """
         mean, log_variance = self(features, command)
         left = (state - self.from_command(command)) / self.deviation
         value = gaussian_nll(mean, log_variance, left) * valid[..., None]
-        return value.sum() / (valid.sum().clamp_min(1) * value.shape[-1])
+        return value.sum() / (valid_count(valid, count) * value.shape[-1])
 
 
 def gaussian_nll(mean: Tensor, log_variance: Tensor, target: Tensor) -> Tensor:
@@ -235,7 +257,10 @@ def named_as_ensemble(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {single.sub("outcome.jurors.0.", name): value for name, value in tensors.items()}
 
 
-def outcome_loss(logit: Tensor, success: Tensor, valid: Tensor) -> Tensor:
-    """Mean cross-entropy over valid frames; ``logit``, bool ``success`` and bool ``valid`` are ``[B, T]``."""
+def outcome_loss(logit: Tensor, success: Tensor, valid: Tensor, count: Tensor | None = None) -> Tensor:
+    """Mean cross-entropy over valid frames; ``logit``, bool ``success`` and bool ``valid`` are ``[B, T]``.
+
+    ``count`` as of :func:`opening_loss`.
+    """
     loss = F.binary_cross_entropy_with_logits(logit, success.float(), reduction="none")
-    return (loss * valid).sum() / valid.sum().clamp_min(1)
+    return (loss * valid).sum() / valid_count(valid, count)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from worldrl.core.interfaces import Logs
-from worldrl.core.rng import on_device
+from worldrl.core.rng import draw, on_device, part_of
 from worldrl.data.windows.windows import WindowBatch
 from worldrl.diffusion.flow import add_noise
 from worldrl.world_models.video.dynamics import ChunkLoss, Dynamics
@@ -26,8 +26,8 @@ Denoise = Callable[..., ChunkLoss]
 
 def noisy_memory(memory: Tensor, strength: float, generator: torch.Generator) -> Tensor:
     """Mix noise into memory latents, each row at its own level in [0, ``strength``]; the model does not get the level."""
-    level = strength * torch.rand(memory.shape[0], generator=generator, device=memory.device)
-    noise = torch.randn(memory.shape, generator=generator, device=memory.device)
+    level = strength * draw(torch.rand, memory.shape[:1], generator, device=memory.device)
+    noise = draw(torch.randn, memory.shape, generator, device=memory.device)
     return add_noise(memory, noise, level)
 
 
@@ -96,24 +96,25 @@ def chunk_loss(
     config = model.config
     frames = slice(chunk * config.dynamics.chunk_frames, (chunk + 1) * config.dynamics.chunk_frames)
     steps = slice(chunk * config.dynamics.chunk_length, (chunk + 1) * config.dynamics.chunk_length)
-    clean, valid, success = target[:, frames], batch.valid[:, frames], batch.success[:, frames]
+    clean, valid = target[:, frames], batch.valid[:, frames]
     condition = model.window_condition(batch, steps, hidden)
     instruction = model.success.embed(batch.instruction)
     dynamics: Dynamics = model.dynamics
     base = (denoise or dynamics.loss)(clean, valid, state.reference, state.memory, condition, generator=generator)
     logit = model.success(base.features, instruction)
     weights = config.success.positive_weight, config.success.noise_weight
-    head = success_loss(logit.float(), success, valid, base.level, *weights)
+    part, count = part_of(generator), batch.mean_count(frames)
+    head = success_loss(logit.float(), *batch.masks(frames), base.level, *weights, part=part)
     total = base.loss + config.success.loss_weight * head
     logs = {**base.logs, "wm/success_loss": head.detach()}
     if model.state_head is not None:
         before = batch.commands[:, steps.start - 1] if steps.start else batch.command
         command = model.frame_commands(before, batch.commands[:, steps])
-        read = model.state_head.loss(base.features, command, batch.state[:, frames], valid)
+        read = model.state_head.loss(base.features, command, batch.state[:, frames], valid, count)
         total = total + config.state_head.loss_weight * read
         logs["wm/state_nll"] = read.detach()
     if model.gripper is None:
         return total, logs
     unit = model.embodiment.actions.opening_unit
-    grip = opening_loss(model.gripper(base.features).float(), batch.opening[:, frames], valid, unit)
+    grip = opening_loss(model.gripper(base.features).float(), batch.opening[:, frames], valid, unit, count)
     return total + config.gripper.loss_weight * grip, {**logs, "wm/gripper_loss": grip.detach()}

@@ -17,11 +17,13 @@ import torch
 from torch import Tensor
 
 from worldrl.core.errors import SettingError
-from worldrl.core.rng import on_device, stream
+from worldrl.core.rng import draw, on_device, own_rows
 from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.storage.log import MetricLog
-from worldrl.core.training.fit import FitReport, fit_module
+from worldrl.core.training.fit import FitReport, OneProcess, fit_module
 from worldrl.core.training.optimizer import adamw
+from worldrl.core.training.ranks import DeviceSettings
+from worldrl.core.training.spread import spread
 from worldrl.core.types import Episode
 from worldrl.data.windows.batch import WindowBatch
 from worldrl.world_models.video.episode_rollouts import chunks_of, whole_episodes
@@ -109,8 +111,13 @@ def fit_outcome(
         raise SettingError(
             "outcome.ensemble_size: this world model has no outcome head to train; give it at least one member"
         )
+    divided = OneProcess()
+    if isinstance(config, DeviceSettings):  # Wan's outcome head is trained by the first process alone
+        divided = spread(config, outcome_batch=config.outcome_batch)
     labelled = _found(
-        folder, lambda: imagine_episodes(model, episodes, config, instructions, seed=seed, series=series, batch=rows)
+        divided,
+        folder,
+        lambda: imagine_episodes(model, episodes, config, instructions, seed=seed, series=series, batch=rows),
     ).to(model.device)
     width, members = labelled.findings.shape[-1], ensemble.members
 
@@ -119,12 +126,14 @@ def fit_outcome(
         return value, {"wm/outcome_loss": value.detach() / len(members)}
 
     def member_loss(member: OutcomeHead, step: int, number: int) -> Tensor:
-        generator = stream(seed, "outcome", step, number)
-        part = labelled.select(torch.randint(len(labelled), (config.outcome_batch,), generator=generator))
-        mask = torch.rand(config.outcome_batch, 1, width, generator=generator) >= config.outcome_dropout
+        generator = divided.part.stream(seed, "outcome", step, number)
+        index = torch.randint(len(labelled), (config.outcome_batch,), generator=generator)
+        count = labelled.valid[index].sum().clamp_min(1) / divided.part.count
+        part = labelled.select(own_rows(index, generator))
+        mask = draw(torch.rand, (len(part), 1, width), generator) >= config.outcome_dropout
         findings = part.findings.float() * mask.to(part.findings.device) / (1 - config.outcome_dropout)
         logit, _ = member(findings, member.blank(len(part)))
-        return outcome_loss(logit, part.success, part.valid)
+        return outcome_loss(logit, part.success, part.valid, count)
 
     return fit_module(
         series,
@@ -139,16 +148,18 @@ def fit_outcome(
         every_checkpoint=config.checkpoint_every,
         folder=folder,
         log=log,
+        processes=divided,
     )
 
 
-def _found(folder: Path | None, imagine: Callable[[], LabelledEpisodes]) -> LabelledEpisodes:
-    """Imagine, or read the result of an earlier session."""
+def _found(processes: OneProcess, folder: Path | None, imagine: Callable[[], LabelledEpisodes]) -> LabelledEpisodes:
+    """Imagine in the first process, or read the result of an earlier session."""
     if folder is None:
         return imagine()
     stored = folder / FINDINGS
-    if not stored.exists():
+    if processes.first and not stored.exists():
         write_artefact(stored, kind=FINDINGS, config={}, tensors=vars(imagine()))
+    processes.wait()
     return LabelledEpisodes(**read_artefact(stored, kind=FINDINGS).tensors)
 
 

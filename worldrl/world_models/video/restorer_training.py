@@ -15,10 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from worldrl.core.errors import SettingError
-from worldrl.core.rng import numpy_stream, on_device, stream
+from worldrl.core.rng import numpy_stream, on_device, own_rows
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.training.fit import FitReport, fit_module
 from worldrl.core.training.optimizer import adamw
+from worldrl.core.training.spread import spread
 from worldrl.core.types import Episode
 from worldrl.data.windows.batch import WindowBatch
 from worldrl.world_models.video.codec import as_rows, to_uint8, to_unit
@@ -63,8 +64,11 @@ def fit_restorer(
         )
     pairs = imagine_pairs(model, episodes, config, seed=seed, series=series)
 
+    divided = spread(config, restorer_batch=config.restorer_batch)
+
     def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:
-        index = torch.randint(len(pairs), (config.restorer_batch,), generator=stream(seed, "restorer", step))
+        generator = divided.part.stream(seed, "restorer", step)
+        index = own_rows(torch.randint(len(pairs), (config.restorer_batch,), generator=generator), generator)
         drawn = (pairs.imagined[index], pairs.real[index], pairs.first[pairs.episode[index]])
         views = len(model.config.cameras)
         imagined, real, first = (as_rows(to_unit(frames.to(model.device)), views) for frames in drawn)
@@ -83,6 +87,7 @@ def fit_restorer(
         clip_norm=config.clip_norm,
         folder=folder,
         log=log,
+        processes=divided,
     )
 
 

@@ -5,7 +5,7 @@ step.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,11 +17,12 @@ from worldrl.core.device import autocast as device_autocast
 from worldrl.core.device import resolve_dtype
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs
-from worldrl.core.rng import on_device, stream
+from worldrl.core.rng import on_device
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.training.ema import Ema
-from worldrl.core.training.fit import FitReport, fit, fit_module
+from worldrl.core.training.fit import FitReport, OneProcess, fit, fit_module
 from worldrl.core.training.optimizer import adamw, warmup_cosine
+from worldrl.core.training.spread import spread
 from worldrl.core.types import Episode
 from worldrl.data.windows.frame_store import FrameStore
 from worldrl.data.windows.windows import WindowBatch, WindowSampler
@@ -47,8 +48,10 @@ def fit_codec(
     if isinstance(codec, IdentityCodec):
         raise SettingError("codec.kind=identity has no weights to train; give codec_steps=0, or codec.kind=patch")
 
+    divided = spread(config, codec_batch=config.codec_batch)
+
     def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:
-        generator = stream(seed, "codec", step)
+        generator = divided.part.stream(seed, "codec", step)
         rows = torch.randint(len(frames), (config.codec_batch,), generator=generator)
         with autocast(model, config):
             return codec.loss(frames[rows.to(frames.device)].to(model.device), generator=generator)
@@ -66,6 +69,7 @@ def fit_codec(
         every_checkpoint=config.checkpoint_every,
         folder=folder,
         log=log,
+        processes=divided,
     )
 
 
@@ -147,11 +151,12 @@ class WindowLoss:
     # of the random stream of pass ``k``.
     names: Callable[[int], tuple[str | int, ...]] = lambda step: ("dynamics", step)
     split: bool = False  # whether rollouts advance with a generator of their own on devices other than the CPU.
+    processes: OneProcess = field(default_factory=OneProcess)
 
     def __call__(self, step: int) -> tuple[Tensor, Logs]:
         """Draw windows and compute their loss; return it with its scalars."""
         config = self.config
-        generator = stream(self.seed, *self.names(step))
+        generator = self.processes.part.stream(self.seed, *self.names(step))
         if self.rollouts is not None:
             if float(torch.rand((), generator=generator)) < config.bootstrap:
                 return self._continued(self.rollouts, generator)
@@ -168,7 +173,10 @@ class WindowLoss:
         """Give windows other instructions, and hide the actions of some; they are then on the model's device."""
         hidden = hide_rows(batch, self.config.action_dropout, generator)
         batch = relabel(batch, self.instructions, self.config.negative_share, generator, hidden)
-        return batch.to(self.model.device), hidden
+        part = self.processes.part
+        if hidden is not None:
+            hidden = hidden[part.rows(len(hidden))]
+        return batch.part(part).to(self.model.device), hidden
 
     def _continued(self, rollouts: LatentRollouts, generator: torch.Generator) -> tuple[Tensor, Logs]:
         context = rollouts.draw(self.config.batch, generator)
@@ -224,12 +232,20 @@ def fit_windows(
     together = torch.nn.ModuleDict(modules)
     ema = Ema(together, config.ema_decay) if config.ema_decay else None
     rollouts = latent_rollouts(model, sampler, config)
+    divided = spread(config, batch=config.batch)
+    if rollouts is not None and divided.parts > 1:
+        raise SettingError(
+            f"training.bootstrap_rows={config.bootstrap_rows}: one process keeps the rollouts; "
+            "give training.bootstrap_rows=0, or train in one process"
+        )
     model.train()
     report = fit(
         series,
         modules={**modules, **({} if rollouts is None else {"rollouts": rollouts})},
         optimizer=adamw(together, config.learning_rate, config.weight_decay),
-        loss=WindowLoss(model, sampler, config, instructions, seed, rollouts, video_part(model, denoise)),
+        loss=WindowLoss(
+            model, sampler, config, instructions, seed, rollouts, video_part(model, denoise), processes=divided
+        ),
         steps=steps,
         folder=folder,
         every_checkpoint=config.checkpoint_every,
@@ -238,6 +254,7 @@ def fit_windows(
         log=log,
         every_log=10,
         ema=ema,
+        processes=divided,
     )
     if ema is not None:
         for name, module in modules.items():

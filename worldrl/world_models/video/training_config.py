@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from worldrl.core.errors import SettingError
+from worldrl.core.training.ranks import DeviceSettings
 
 
 @dataclass
-class WorldModelTraining:
+class WorldModelTraining(DeviceSettings):
     """Settings of ``training.fit_codec``, ``training.fit_dynamics`` and ``outcome_training.fit_outcome``."""
 
     codec_steps: int = 0  # steps of the codec; 0 trains none, and pixels need none.
@@ -48,6 +49,11 @@ class WorldModelTraining:
     checkpoint_every: int = 200  # steps between checkpoints.
 
     def __post_init__(self) -> None:
+        if self.accumulate > 1:
+            raise SettingError(
+                f"training.accumulate={self.accumulate}: the dynamics' loss is relative to the motion of the whole batch; "
+                "give training.accumulate=1"
+            )
         for name in ("bootstrap", "negative_share", "action_dropout"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingError(f"training.{name} must be in [0, 1], got {getattr(self, name)}")

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
+from worldrl.core.rng import own_rows, whole_rows
 from worldrl.diffusion import edm
 from worldrl.diffusion.flow import euler_step, expand_sigma
 from worldrl.nn.blocks import Mlp
@@ -138,16 +139,17 @@ class EdmUNet(nn.Module):
         unet, now = self.config.unet, memory[:, -1:]
         found, errors, levels = list[Tensor](), list[Tensor](), list[Tensor]()
         for frame, steps in zip(clean.unbind(1), self._steps(action), strict=True):
-            sigma = self._draw_sigma(len(frame), generator)
+            sigmas = self._draw_sigma(whole_rows(len(frame), generator), generator)
+            sigma = own_rows(sigmas, generator)
             noisy = frame + edm.draw_noise(frame.shape, sigma, unet.offset_noise, generator)
             estimate, features = self(noisy, sigma, self._past(reference, memory), steps)
             level = edm.fold_offset(sigma, unet.offset_noise)
             scale = expand_sigma(edm.loss_weight(level, unet.sigma_data), frame)
             errors.append(scale * (estimate - frame).square())
-            levels.append(edm.flow_level(level))
+            levels.append(edm.flow_level(edm.fold_offset(sigmas, unet.offset_noise)))
             found.append(features)
             memory = self._remember(memory, estimate.detach())
-        weight = motion_weight(clean, now, self.config.motion_weight) * valid[:, :, None, None, None]
+        weight = motion_weight(clean, now, self.config.motion_weight, generator) * valid[:, :, None, None, None]
         loss = (weight * torch.stack(errors, dim=1)).mean()
         return ChunkLoss(loss, self._features(found), torch.stack(levels, dim=1), {"wm/edm_loss": loss.detach()})
 
