@@ -61,7 +61,7 @@ def test_a_row_is_named_by_all_that_it_measures():
 
 def test_sharded_resume_is_named_as_not_run():
     (check,) = checks("tiny", only=["fsdp-resume"])
-    assert attempt(check, CPU).reason == "not run: needs training.parallel=fsdp"
+    assert attempt(check, CPU).reason == "not run: only Wan trains sharded, by accelerate launch"
 
 
 # -- world models ----------------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def check_updates(kind: str, size: str, device: torch.device) -> dict[str, Numbe
 
 def check_fsdp_resume(device: torch.device) -> dict[str, Number]:
     """A training that is sharded, stopped and resumed."""
-    raise SkippedError("not run: needs training.parallel=fsdp")
+    raise SkippedError("not run: only Wan trains sharded, by accelerate launch")
 
 
 def checks(size: str, batches: Sequence[int] = (), only: Sequence[str] = ()) -> list[Check]:
