@@ -95,7 +95,7 @@ class Stage:
 def gpu_job() -> list[Stage]:
     """Stages of ``train-vla preset=gpu`` with two rounds: settings of the preset, measured GPU numbers, assumptions."""
     episode = unit_costs(json.loads(RUN.read_text()))["evaluated episode"] * CORES / CORES_PER_GPU
-    train, dream = gpu_row("gpu", "train", 128), gpu_row("gpu", "imagine", 512)
+    train, imagined = gpu_row("gpu", "train", 128), gpu_row("gpu", "imagine", 512)
     step, rounds, tasks = train["seconds"], 2, 3
     reduced = 2 * 4 * train["parameters"] / 1e9 / GRADIENT_GB_PER_S
     smallest = CHUNKS * gpu_row("gpu", "imagine", 4)["seconds"]  # four rollouts at once: the device waits for the host
@@ -108,7 +108,7 @@ def gpu_job() -> list[Stage]:
         Stage("world-model training", steps * step, steps * step / 128, steps * reduced, why="gradients are exchanged"),
         Stage("calibration, gates", rounds * CALIBRATION_S, scales=False, why="one process"),
         Stage(
-            "imagination", rollouts * FRAMES / dream["frames_per_s"], rounds * smallest, why="a rollout is a sequence"
+            "imagination", rollouts * FRAMES / imagined["frames_per_s"], rounds * smallest, why="a rollout is a sequence"
         ),
         Stage("cloning of imagined rollouts", rounds * 10_000 * CLONING_STEP_S, scales=False, why="one learner"),
         Stage("evaluation, before and after", 2 * tasks * 500 * episode, least_episode, why="an episode is one core's"),

@@ -111,7 +111,7 @@ def test_missing_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch
     assert set(doctor.EXTRAS.values()) == extras
     assert (
         caught.value.fix
-        == "pip install -c constraints.txt -e '.[sb3,offline,serve,play,warp,timm,hub,wandb,rerun,wan]'"
+        == "pip install -c constraints.txt -e '.[sb3,offline,serve,play,warp,timm,hub,ray,wandb,rerun,wan]'"
     )
 
 

@@ -46,6 +46,7 @@ EXTRAS = {
     "mujoco_warp": "warp",
     "timm": "timm",
     "huggingface_hub": "hub",
+    "ray": "ray",
     "wandb": "wandb",
     "rerun": "rerun",
     "diffusers": "wan",
