@@ -108,7 +108,10 @@ def gpu_job() -> list[Stage]:
         Stage("world-model training", steps * step, steps * step / 128, steps * reduced, why="gradients are exchanged"),
         Stage("calibration, gates", rounds * CALIBRATION_S, scales=False, why="one process"),
         Stage(
-            "imagination", rollouts * FRAMES / imagined["frames_per_s"], rounds * smallest, why="a rollout is a sequence"
+            "imagination",
+            rollouts * FRAMES / imagined["frames_per_s"],
+            rounds * smallest,
+            why="a rollout is a sequence",
         ),
         Stage("cloning of imagined rollouts", rounds * 10_000 * CLONING_STEP_S, scales=False, why="one learner"),
         Stage("evaluation, before and after", 2 * tasks * 500 * episode, least_episode, why="an episode is one core's"),
