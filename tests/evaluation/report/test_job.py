@@ -23,7 +23,8 @@ def test_the_page_is_rebuilt_from_the_run_directory(data, tmp_path):
 def test_a_run_without_data_leaves_the_old_page_alone(tmp_path):
     (tmp_path / "report.html").write_text("old")
     with pytest.raises(
-        ArtefactError, match=r"holds no report\.json.* benchmark-offline, check-protocol, reproduce, gpu-check; the same command"
+        ArtefactError,
+        match=r"holds no report\.json.* benchmark-offline, check-protocol, reproduce, gpu-check; the same command",
     ):
         main(ReportSettings(run_dir=str(tmp_path)))
     assert (tmp_path / "report.html").read_text() == "old"
