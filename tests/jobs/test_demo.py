@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -123,5 +124,5 @@ def test_the_bundled_policy_fits_the_bundled_world_model_and_both_are_small(tmp_
     planner = planner_of(settings, str(settings.policy_folder))
     assert (planner.config.candidates, planner.config.threshold) == (24, 0.4)
     assert demo.protocol_of(settings).tasks == ("PickRedCube", "PickGreenCylinder", "PickYellowBrick")
-    files = [path for path in paths.weights_dir().rglob("*") if path.is_file()]
+    files = [path for path in (Path(paths.CHECKOUT) / "assets").rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < MOST_MB * 1e6

@@ -105,23 +105,17 @@ class Spread(OneProcess):
     def backward(self, loss: Loss, step: int) -> tuple[Tensor, Logs]:
         """Add the gradients of all parts; return loss and scalars of the whole batch."""
         passes = self.settings.accumulate
-        names: list[str] = []
-        sums: Tensor | None = None
+        names, rows = list[str](), list[Tensor]()
         for number in range(passes):
             self.part = Part(self.number * passes + number, self.processes * passes)
             with self._gradients_stay(number + 1 < passes):
                 value, logs = self.module(loss, step)
                 torch.autograd.backward(value / passes)
             names = list(logs)
-            scalars = torch.stack([value.detach().float(), *(logs[key].float() for key in names)])
-            sums = scalars if sums is None else sums + scalars
-        means = self._means(sums, passes)
+            rows.append(torch.stack([value.detach().float(), *(logs[key].float() for key in names)]))
+        sums = torch.stack(rows).sum(dim=0)
+        means = (total(sums) if self.processes > 1 else sums) / self.parts
         return means[0], dict(zip(names, means[1:], strict=True))
-
-    def _means(self, sums: Tensor | None, passes: int) -> Tensor:
-        if sums is None:
-            raise ValueError("a step has at least one pass")  # the settings have checked it
-        return (total(sums) if self.processes > 1 else sums) / (passes * self.processes)
 
     def _gradients_stay(self, stay: bool) -> Any:
         """Leave the gradients in this process until the last pass."""
