@@ -10,7 +10,14 @@ from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.observation import IMAGE
 from worldrl.core.rng import numpy_stream
 from worldrl.core.statistics.intervals import wilson
-from worldrl.evaluation.world_model.battery import check_horizons, drifts, median_of_points, ratio_of_sums, summarise
+from worldrl.evaluation.world_model.battery import (
+    check_horizons,
+    drifts,
+    median_of_points,
+    psnr_of_worst,
+    ratio_of_sums,
+    summarise,
+)
 from worldrl.evaluation.world_model.measures import (
     IMAGES,
     Instruments,
@@ -216,3 +223,9 @@ def test_horizons_between_two_frames_are_refused():
     for wrong in (7, 0):
         with pytest.raises(SettingError, match=f"2 control steps per frame, got {wrong}"):
             check_horizons([8, wrong], 2)
+
+
+def test_several_further_views_count_by_their_worst():
+    errors = np.array([[[0.01, 0.1]], [[0.03, 0.1]]])  # two episodes, one frame, two views
+    np.testing.assert_allclose(psnr_of_worst(errors), [10.0])
+    np.testing.assert_allclose(psnr_of_worst(errors[..., :1]), [-10 * np.log10(0.02)])

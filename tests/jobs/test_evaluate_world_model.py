@@ -213,14 +213,19 @@ def test_a_model_of_two_views_gets_a_probe_of_each_and_their_distance(make_setti
     tasks = {"tasks": ["PickRedCube"], "expert_episodes": 3, "image_size": 32, "workers": 0, "wrist": True, "seed": 7}
     collect.main(CollectSettings(run_dir=str(tmp_path / "two"), **tasks))
     one = make_world_model(size=32)
-    config = VideoWorldModelConfig.from_json({**one.config.to_json(), "cameras": ["image", "wrist_image"]})
+    config = VideoWorldModelConfig.from_json(
+        {**one.config.to_json(), "cameras": ["image", "wrist_image"], "state": "measured"}
+    )
     with initial_weights(0, "views"):
         VideoWorldModel(config, one.embodiment).save(tmp_path / "model")
     two = {"world_model": str(tmp_path / "model"), "data": [str(tmp_path / "two" / "dataset")], "speed_rows": [1]}
     metrics = evaluate_world_model.main(make_settings(**two))
-    for name in ("views_apart_cm@8", "views_apart_cm_real@8"):
+    state, view = ("closed_loop.state_cm@8", "closed_loop.state_deg@8"), "closed_loop.view_psnr@8"
+    for name in ("views_apart_cm@8", "views_apart_cm_real@8", *state, view):
         assert metrics[name]["n"] == 2
         assert 0 < metrics[name]["lo"] <= metrics[name]["value"] <= metrics[name]["hi"]
+    assert metrics[view] != metrics["closed_loop.psnr@8"]
+    assert "PSNR of the worst further view over control steps" in (tmp_path / "run" / "report.html").read_text()
     stages = tmp_path / "run" / "stages"
     assert {"01-probe", "01-probe-wrist_image"} < {stage.name for stage in stages.iterdir()}
     given = make_settings(run_dir=str(tmp_path / "given"), probe_from=str(stages / "01-probe" / "probe"), **two)

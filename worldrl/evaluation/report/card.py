@@ -36,6 +36,12 @@ WORLD = {
     "trust.imagined_successes": "imagined successes of policies that the simulator confirmed",
 }  # fmt: skip
 """Numbers of ``evaluate-world-model`` in a card, by their path in ``metrics``."""
+FURTHER = {
+    "closed_loop.view_psnr@128": "the same, of the worst further camera (dB)",
+    "closed_loop.state_cm@32": "measured position error after 32 control steps (cm)",
+    "closed_loop.state_deg@32": "measured rotation error after 32 control steps (degrees)",
+}
+"""The same of models that also imagine further cameras or the measured state; a card does not ask for them."""
 EXPECTED: Mapping[str, tuple[str, ...]] = {
     "policy": (SUITE_SUCCESS,),
     "video-world-model": tuple(WORLD.values()),
@@ -147,7 +153,7 @@ def _world_rows(metrics: Found, identity: str) -> list[tuple[str, str]]:
     about = metrics.get("world_model")
     if not isinstance(about, Mapping) or about.get("hash") != identity:
         return []
-    found = ((meaning, _at(metrics, path)) for path, meaning in WORLD.items())
+    found = ((meaning, _at(metrics, path)) for path, meaning in (WORLD | FURTHER).items())
     return [(meaning, _text(value)) for meaning, value in found if value is not None]
 
 

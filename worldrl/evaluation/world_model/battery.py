@@ -40,6 +40,11 @@ def psnr_of_mean(error: NDArray[np.float64]) -> NDArray[np.float64]:
     return decibels(error.mean(axis=0))
 
 
+def psnr_of_worst(error: NDArray[np.float64]) -> NDArray[np.float64]:
+    """PSNR (dB) of the mean squared error over episodes, of the view where it is largest: ``[E, ..., W]`` to ``[...]``."""
+    return decibels(error.mean(axis=0).max(axis=-1))
+
+
 def median_of_points(distance: NDArray[np.float64]) -> NDArray[np.float64]:
     """Median over episodes and points without NaN: ``[E, ..., P]`` to ``[...]``; NaN where none is left."""
     # Not numpy.nanmedian, which is a hundred times slower.
@@ -85,6 +90,10 @@ QUANTITIES: Mapping[str, tuple[str, str, Statistic]] = {
     "psnr": ("closed_loop.psnr", "error", psnr_of_mean),
     "ssim": ("closed_loop.ssim", "ssim", partial(np.mean, axis=0)),
     "lpips": ("closed_loop.lpips", "lpips", partial(np.mean, axis=0)),
+    "view_psnr": ("closed_loop.view_psnr", "view_error", psnr_of_worst),
+    "state_cm": ("closed_loop.state_cm", "state_cm", partial(np.median, axis=0)),
+    "state_deg": ("closed_loop.state_deg", "state_deg", partial(np.median, axis=0)),
+    "state_error": ("closed_loop.state_error", "state_error", partial(np.median, axis=0)),
     "probe_error_cm": ("probe_error_cm", "probe_cm", median_of_points),
     "probe_error_cm_real": ("probe_error_cm_real", "real_cm", median_of_points),
     "probe_across_cm": ("probe_across_cm", "across_cm", median_of_points),

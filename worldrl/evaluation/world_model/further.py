@@ -1,6 +1,6 @@
 """Errors of what a world model imagines besides the main image: further cameras' views, and the measured state.
 
-Shapes legend: ``E`` episodes, ``T`` predicted frames, ``S`` measured numbers.
+Shapes legend: ``E`` episodes, ``T`` predicted frames, ``S`` measured numbers, ``W`` further views.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from worldrl.evaluation.world_model.rollout_error import HORIZONS, Replay, pixel
 transform: Any = Lazy("scipy.spatial.transform")
 POSE = ("x", "y", "z", "rx", "ry", "rz")
 """Names of a measured tool pose: position (m), rotation vector (rad)."""
+STATE_ERRORS = ("state_cm", "state_deg", "state_error")
+"""Names that :func:`state_errors` uses."""
 
 
 def further_errors(result: Replay, horizons: Sequence[int] = HORIZONS) -> dict[str, float]:
@@ -36,6 +38,12 @@ def further_errors(result: Replay, horizons: Sequence[int] = HORIZONS) -> dict[s
         for name, error in state_errors(result).items():
             values[f"closed_loop.{name}@{horizon}"] = float(np.median(error[rows, frame]))
     return values
+
+
+def further_pixel_errors(result: Replay) -> NDArray[np.float64]:
+    """Mean squared error ``[E, T, W]`` of each of the ``W`` further views on the [0, 1] scale."""
+    errors = [pixel_error(real, imagined) for real, imagined in result.further.values()]
+    return np.stack(errors, axis=-1) if errors else np.zeros((*result.real.shape[:2], 0))
 
 
 def state_errors(result: Replay) -> dict[str, NDArray[np.float64]]:

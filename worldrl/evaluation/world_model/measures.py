@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.observation import IMAGE
 from worldrl.core.storage.arrays import ArrayRecord
+from worldrl.evaluation.world_model.further import STATE_ERRORS, further_pixel_errors, state_errors
 from worldrl.evaluation.world_model.fvd import Fvd
 from worldrl.evaluation.world_model.lpips import Lpips
 from worldrl.evaluation.world_model.probe import Reader
@@ -63,6 +64,10 @@ class Measures(ArrayRecord):
     error: NDArray[np.float64]
     ssim: NDArray[np.float64]
     lpips: NDArray[np.float64]
+    view_error: NDArray[np.float64]  # the same of each further view ``[E, F, W]``.
+    state_cm: NDArray[np.float64]  # position error of the measured tool ``[E, F]`` (cm); ``state_deg`` of its rotation.
+    state_deg: NDArray[np.float64]
+    state_error: NDArray[np.float64]  # mean absolute error of other measured numbers ``[E, F]``, in their units.
     # features ``[E, K, D]`` of clips of the real frames; ``imagined_clips`` of the imagined ones.
     real_clips: NDArray[np.float32]
     imagined_clips: NDArray[np.float32]
@@ -130,6 +135,8 @@ def measure(
         error=error,
         ssim=np.stack([ssim(*pair) for pair in zip(result.real, result.imagined, strict=True)]),
         lpips=_perceptual(result, instruments.lpips),
+        view_error=further_pixel_errors(result),
+        **_state(result),
         real_clips=_clips(result.real, instruments.fvd),
         imagined_clips=_clips(result.imagined, instruments.fvd),
         probe_cm=positions[0],
@@ -191,6 +198,11 @@ def _perceptual(result: Replay, lpips: Lpips | None) -> NDArray[np.float64]:
     if lpips is None:
         return np.zeros((len(result.real), 0))
     return np.stack([lpips.distance(*pair) for pair in zip(result.real, result.imagined, strict=True)])
+
+
+def _state(result: Replay) -> dict[str, NDArray[np.float64]]:
+    found, none = state_errors(result), np.zeros((len(result.real), 0))
+    return {name: found.get(name, none) for name in STATE_ERRORS}
 
 
 def _clips(frames: NDArray[np.uint8], fvd: Fvd | None) -> NDArray[np.float32]:

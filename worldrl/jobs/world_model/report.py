@@ -20,7 +20,10 @@ from worldrl.recipes.world_model.tables import QUANTITY, Findings, clips_said, t
 from worldrl.rollout.real.execution import HOLD_STEPS
 
 PAGE = ("measurements", "imagined", "curves", "filmstrips", "notes", "configuration")
-CHARTS = ("psnr", "ssim", "lpips", "probe_error_cm", "probe_across_cm", "views_apart_cm")
+CHARTS = (
+    "psnr", "view_psnr", "ssim", "lpips", "state_cm", "state_deg", "state_error",
+    "probe_error_cm", "probe_across_cm", "views_apart_cm",
+)  # fmt: skip
 CONTINUATIONS = {
     "retrace": "the arm holds still for {hold} steps, retraces its path to where it began, executes the recorded actions of "
     "another episode of the task, and so on: commanded poses are those of recordings, but letting go of a held object on "
