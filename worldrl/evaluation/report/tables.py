@@ -14,6 +14,10 @@ from rich.text import Text
 from worldrl.evaluation.report.model import Table
 
 
+NAME_WIDTH = 24
+"""Characters up to which names in the first column stay on one line."""
+
+
 def markdown(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Write a table as Markdown, without a final newline."""
     return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in (headers, ["---"] * len(headers), *rows))
@@ -31,7 +35,8 @@ def print_table(given: Table, console: Console, columns: Sequence[int] = ()) -> 
     kept = columns or range(len(given.headers))
     shown = RichTable(title=Text(given.title))
     for column in kept:
-        shown.add_column(Text(given.headers[column]), overflow="fold")
+        short = column == 0 and all(len(str(row[column])) <= NAME_WIDTH for row in given.rows)
+        shown.add_column(Text(given.headers[column]), overflow="fold", no_wrap=short)
     for row in given.rows:
         shown.add_row(*(Text(row[column]) for column in kept))  # text, not markup: a cell such as "[red]" is shown
     console.print(shown)

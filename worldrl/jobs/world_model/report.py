@@ -24,6 +24,8 @@ CHARTS = (
     "psnr", "view_psnr", "ssim", "lpips", "state_cm", "state_deg", "state_error",
     "probe_error_cm", "probe_across_cm", "views_apart_cm",
 )  # fmt: skip
+TERMINAL = ("psnr", "view_psnr", "ssim", "state_cm", "probe_error_cm", "views_apart_cm")
+"""Drifts that the closing table shows; the page has all."""
 CONTINUATIONS = {
     "retrace": "the arm holds still for {hold} steps, retraces its path to where it began, executes the recorded actions of "
     "another episode of the task, and so on: commanded poses are those of recordings, but letting go of a held object on "
@@ -194,7 +196,8 @@ def unseen(seen: Mapping[str, Any]) -> str:
 def show(findings: Findings, run_dir: Path) -> None:
     """Print the closing tables."""
     closed_loop, tests, outcomes = tables(findings)[:3]
-    for given, kept in ((closed_loop, ()), (tests, (0, 1)), (outcomes, (0, 5, 6, 7, 8, 9))):
+    drifts = [place for place, name in enumerate(findings.drift, 1) if name in TERMINAL]
+    for given, kept in ((closed_loop, (0, *drifts)), (tests, (0, 1)), (outcomes, (0, 5, 6, 7, 9))):
         print_table(given, console(), kept)
     if "fvd" in findings.metrics:
         console().print(f"Fréchet video distance: {clips_said(findings.metrics['fvd'])}", markup=False)
