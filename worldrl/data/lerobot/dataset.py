@@ -28,6 +28,7 @@ from worldrl.data.lerobot.check import Finding, check_dataset, repair_dataset
 from worldrl.data.lerobot.format import INFO_PATH, JOURNAL_PATH, DatasetHeader, EpisodeRecord, check_episode
 from worldrl.data.lerobot.journal import REPAIR, read_journal
 from worldrl.data.lerobot.reader import read_episode
+from worldrl.data.lerobot.recoveries import parts_of
 from worldrl.data.lerobot.rows import new_record
 
 __all__ = ["EpisodeDataset", "Finding", "assumed", "check_dataset", "open_recorded", "repair_dataset"]
@@ -108,7 +109,8 @@ class EpisodeDataset(Sequence[Episode]):
                 f"{journal.promised}; the journal was cut: restore it from a copy, or {REPAIR}"
             )
         header = journal.header
-        entries = (_Entry(record, partial(read_episode, folder, header, record)) for record in journal.records)
+        stored = ((record, partial(read_episode, folder, header, record)) for record in journal.records)
+        entries = (_Entry(*part) for record, read in stored for part in parts_of(record, read))
         return cls(header, entries, str(folder))
 
     def _fitted(self, images: ImageFit | None) -> Self:
