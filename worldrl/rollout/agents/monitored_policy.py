@@ -8,7 +8,7 @@ hand; a simulator is set back in one step, so the way back is no data here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,8 +16,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from worldrl.core.errors import SettingError
+from worldrl.core.types import PolicyObs
 from worldrl.rollout.agents.monitor import Embeddings, Monitor, unit
 from worldrl.rollout.agents.policy_actor import ActingPolicy, ActorState, PolicyActor
 from worldrl.rollout.real.rows import Actor, Row, Takeover
@@ -51,6 +53,8 @@ class MonitoredPolicy(ActingPolicy):
     def __init__(self, spec: MonitoredPolicyActor) -> None:
         super().__init__(spec)
         self._monitor, self._expert = Monitor.load(Path(spec.monitor)), _expert() if spec.intervene else None
+        policy: Any = self._policy
+        self._embed: Callable[[PolicyObs], Tensor] = policy.embed
 
     def begin(self, row: Row) -> None:
         """Start without a score."""
@@ -62,7 +66,7 @@ class MonitoredPolicy(ActingPolicy):
     def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         """Decide as the policy alone, and score what it observed."""
         with torch.inference_mode():
-            embeddings = unit(self._policy.embed(self._shown(rows)).float().cpu().numpy())
+            embeddings = unit(self._embed(self._shown(rows)).float().cpu().numpy())
         for row, embedding in zip(rows, embeddings, strict=True):
             self._score(row, embedding)
         return super().act(rows)
