@@ -1,6 +1,7 @@
 """FLOAT's index against closed forms, its conformal limit, and a monitored policy that an expert corrects."""
 
 import itertools
+import json
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,6 +11,8 @@ import pytest
 
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.lerobot.recoveries import parts_of
+from worldrl.data.lerobot.writer import LeRobotWriter
 from worldrl.rollout.agents.actors import ExpertActor, PolicyActor, actor_from_json, actor_to_json
 from worldrl.rollout.agents.monitor import (
     Facts,
@@ -23,9 +26,11 @@ from worldrl.rollout.agents.monitor import (
 )
 from worldrl.rollout.agents.monitored_policy import MonitoredPolicyActor
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
+from worldrl.rollout.real.restyle import restyled_specs
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.slots import EmbeddedSlots, replays, rewound
 from worldrl.rollout.real.specs import EnvOptions, EpisodeOutcome, EpisodeSpec, Monitored
+from worldrl.rollout.real.worker import decode_result, encode_result
 
 
 def cost_of(x, y):
@@ -126,20 +131,22 @@ def monitor(tmp_path, policy_folder):
     return make
 
 
-def play(actor, options, **settings):
-    player = EmbeddedPlayer(options, **{"workers": 0, "envs_per_worker": 2, **settings})
+def play(actor, options):
+    player = EmbeddedPlayer(options, workers=0, envs_per_worker=2)
     return list(player.play([(spec, actor) for spec in SPECS]))
 
 
 def test_a_monitor_changes_no_action_and_its_scores_travel(monitor, options, policy_folder):
     actor = monitor(100.0)
     alone, watched = play(PolicyActor(str(policy_folder)), options), play(actor, options)
-    in_worker = play(actor, options, workers=1)
-    for plain, first, second in zip(alone, watched, in_worker, strict=True):
+    for plain, first in zip(alone, watched, strict=True):
         np.testing.assert_array_equal(plain.action, first.action)
         np.testing.assert_array_equal(plain.frames, first.frames)
         outcome = EpisodeOutcome.of(first)
-        assert outcome == EpisodeOutcome.of(second) == EpisodeOutcome.from_json(outcome.to_json())
+        header, arrays = encode_result(0, first)  # as a worker sends it
+        _, received = decode_result(json.loads(json.dumps(header)), arrays)
+        assert outcome == EpisodeOutcome.of(received)
+        assert outcome == EpisodeOutcome.from_json(json.loads(json.dumps(outcome.to_json())))
         assert len(outcome.monitored.score) == HORIZON // EVERY
         assert outcome.monitored.alarm is None
         assert plain.meta == {key: value for key, value in first.meta.items() if key != "monitored"}
@@ -217,6 +224,27 @@ def test_records_and_episodes_agree(corrected):
         assert (record.terminated, record.truncated) == (episode.terminated, episode.truncated)
         assert record.meta == episode.meta
     assert len({record.content for record in dataset.records}) == len(dataset)
+
+
+def test_parts_that_are_stored_again_stay_as_they_are(corrected, tmp_path):
+    _, dataset = corrected
+    with LeRobotWriter(tmp_path / "copy", **vars(dataset.header)) as writer:
+        for episode in dataset:
+            writer.add_episode(episode)
+    copy = EpisodeDataset.open(tmp_path / "copy")
+    assert [len(one) for one in copy] == [len(one) for one in dataset]
+
+
+def test_corrected_episodes_cannot_be_replayed_in_another_style(corrected):
+    with pytest.raises(SettingError, match="give by=image"):
+        restyled_specs(corrected[1], ["dim"], seed=0)
+
+
+def test_damaged_marks_are_refused(corrected):
+    _, dataset = corrected
+    record = replace(dataset.records[-1], meta={"recovery": {"alarm": 10**6, "rewound": 0}})
+    with pytest.raises(ArtefactError, match="collect it again"):
+        parts_of(record, lambda: dataset[0])
 
 
 def test_without_a_familiar_state_it_returns_to_the_beginning(monitor, options):

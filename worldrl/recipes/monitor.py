@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,15 +103,15 @@ def require_embeddings(policy: str) -> None:
         )
 
 
-def fit_monitor(settings: Any, dataset: Path, device: str) -> Monitor:
-    """Fit to the episodes of a finished collection with ``false_alarms``: experts, and successes of the policy.
+def fit_monitor(settings: Any, episodes: Iterable[Episode], device: str) -> Monitor:
+    """Fit to the successes of a collection with ``false_alarms``: the expert's to compare with, the policy's for limits.
 
     Raises SettingError (a policy without embeddings, no success of the expert, or too few of the policy).
     """
     place = policy_place(settings.policy)
     policy = load_policy(place, device)
     every, horizons, limits, experts = policy.chunk_length, _horizons(), dict[str, Limits](), dict[str, Embeddings]()
-    successes = [episode for episode in EpisodeDataset.open(dataset) if episode.success]
+    successes = [episode for episode in episodes if episode.success]
     for task in dict.fromkeys(episode.task for episode in successes):
         length, mine = -(-horizons[task] // every), [one for one in successes if one.task == task]
         shown = {
@@ -140,7 +140,7 @@ def monitored(settings: Any, rows: Sequence[Mapping[str, Any]], run_dir: Path, d
         return {"corrections": corrected(rows)}
     if settings.false_alarms is None:
         return {}
-    monitor = fit_monitor(settings, run_dir / DATASET, device)
+    monitor = fit_monitor(settings, EpisodeDataset.open(run_dir / DATASET), device)
     monitor.save(run_dir / KIND, parents=[parent(policy_place(settings.policy))])
     return {KIND: {task: vars(limits) for task, limits in monitor.facts.tasks.items()}}
 

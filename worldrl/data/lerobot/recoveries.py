@@ -39,7 +39,7 @@ class Recovery:
 
 def parts_of(record: EpisodeRecord, read: Callable[[], Episode]) -> list[tuple[EpisodeRecord, Callable[[], Episode]]]:
     """The episodes of a stored one, the failing part first, each with what decodes it; ArtefactError for damaged meta."""
-    if RECOVERY not in record.meta:
+    if RECOVERY not in record.meta or PART in record.meta:  # a copy of one part, in other colours for example
         return [(record, read)]
     where = f"episode {record.index}: {RECOVERY}"
     found = from_plain(Recovery, record.meta[RECOVERY], where=where, error=ArtefactError)
