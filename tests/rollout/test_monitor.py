@@ -26,6 +26,7 @@ from worldrl.rollout.agents.monitor import (
 )
 from worldrl.rollout.agents.monitored_policy import MonitoredPolicyActor
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
+from worldrl.rollout.real.episodes import _hand_over
 from worldrl.rollout.real.restyle import restyled_specs
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.slots import EmbeddedSlots, replays, rewound
@@ -260,11 +261,7 @@ def test_the_actor_travels_as_json(monitor):
     assert actor_from_json(actor_to_json(actor)) == actor
 
 
-def test_nothing_is_corrected_after_the_first_success(monitor, options, monkeypatch):
+def test_nothing_is_corrected_after_the_first_success():
     """While a fulfilled task is held, an alarm comes too late to be one."""
-    actor = replace(monitor(-1.0), intervene=True).build()
-    monkeypatch.setattr(actor, "begin", lambda row: None)
     asked = SimpleNamespace(row=SimpleNamespace(takeover=object()), recording=SimpleNamespace(fulfilled=True))
-    from worldrl.rollout.real.episodes import _hand_over
-
     assert _hand_over(SimpleNamespace(), {0: asked}) == {}
