@@ -15,7 +15,7 @@ from worldrl.core.storage.artefact import parent, read_config
 from worldrl.core.storage.log import console
 from worldrl.core.types import Episode, PolicyObs
 from worldrl.data.lerobot.dataset import EpisodeDataset
-from worldrl.data.lerobot.recoveries import RECOVERY
+from worldrl.data.lerobot.format import RECOVERY
 from worldrl.policies.samples import observed
 from worldrl.recipes.run import DATASET
 from worldrl.rollout.agents.monitor import (

@@ -28,7 +28,6 @@ from worldrl.data.lerobot.check import Finding, check_dataset, repair_dataset
 from worldrl.data.lerobot.format import INFO_PATH, JOURNAL_PATH, DatasetHeader, EpisodeRecord, check_episode
 from worldrl.data.lerobot.journal import REPAIR, read_journal
 from worldrl.data.lerobot.reader import read_episode
-from worldrl.data.lerobot.recoveries import parts_of
 from worldrl.data.lerobot.rows import new_record
 
 __all__ = ["EpisodeDataset", "Finding", "assumed", "check_dataset", "open_recorded", "repair_dataset"]
@@ -102,6 +101,8 @@ class EpisodeDataset(Sequence[Episode]):
 
     @classmethod
     def _open_journal(cls, folder: Path) -> Self:
+        from worldrl.data.lerobot.recoveries import parts_of
+
         journal = read_journal(folder)
         if journal.promised > len(journal.records):
             raise ArtefactError(

@@ -14,27 +14,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from worldrl.core.errors import ArtefactError
 from worldrl.core.storage.typed import from_plain
 from worldrl.core.types import Episode
-from worldrl.data.lerobot.format import EpisodeRecord
+from worldrl.data.lerobot.format import RECOVERY, EpisodeRecord, Recovery
 
-RECOVERY = "recovery"
-"""Key of a corrected episode's meta: its :class:`Recovery`."""
 PART = "part"
 """Key of the meta of both episodes that are read: ``failing`` or ``corrected``."""
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """Frames of a stored episode: the last one before the rewinding, and the one that it returned to."""
-
-    alarm: int
-    rewound: int
 
 
 def parts_of(record: EpisodeRecord, read: Callable[[], Episode]) -> list[tuple[EpisodeRecord, Callable[[], Episode]]]:

@@ -14,8 +14,7 @@ from typing import Generic, TypeVar
 from worldrl.core.errors import ArtefactError
 from worldrl.core.storage.log import Progress
 from worldrl.core.types import Episode
-from worldrl.data.lerobot.format import EpisodeRecord
-from worldrl.data.lerobot.recoveries import RECOVERY
+from worldrl.data.lerobot.format import RECOVERY, EpisodeRecord
 from worldrl.data.lerobot.writer import LeRobotWriter
 from worldrl.rollout.agents.actors import AnyActor
 from worldrl.rollout.real.episodes import DatasetLayout, Player, Result

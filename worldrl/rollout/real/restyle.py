@@ -17,7 +17,7 @@ from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.rng import stream_seed
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset
-from worldrl.data.lerobot.recoveries import RECOVERY
+from worldrl.data.lerobot.format import RECOVERY
 from worldrl.rollout.agents.actors import ReplayActor
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.rollouts import EmbeddedPlayer

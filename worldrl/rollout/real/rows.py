@@ -15,7 +15,7 @@ from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.errors import SettingError, WorldrlError
 from worldrl.core.observation import image_name
 from worldrl.core.types import Episode, PolicyObs
-from worldrl.data.lerobot.recoveries import RECOVERY, Recovery
+from worldrl.data.lerobot.format import RECOVERY, Recovery
 from worldrl.rollout.real.specs import MONITORED, PLANNED, EpisodeOutcome, EpisodeSpec, Monitored, PlannedChunks
 
 
