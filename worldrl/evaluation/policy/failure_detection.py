@@ -1,4 +1,4 @@
-"""How well a monitor's scores tell failures on running episodes: areas under the ROC curve, alarms, and lead time.
+"""How well a monitor's scores detect failures of running episodes: areas under the ROC curve, alarms, and lead time.
 
 Failures run to the time limit and successes end early, so a score that grows with time ranks whole episodes well by time
 alone. So the area is also measured at equal time: only pairs of a failure and a success of one task that both still run
@@ -91,7 +91,7 @@ def described(found: Mapping[str, Any]) -> str:
         return "not measured" if value is None else f"{value[name]:.2f} [{value['lo']:.2f}, {value['hi']:.2f}]"
 
     lines = [
-        f"failures told by the monitor: AUROC {shown(found.get('auroc'), 'value')}, "
+        f"failures by the monitor: AUROC {shown(found.get('auroc'), 'value')}, "
         f"at equal time {shown(found.get('auroc_at_equal_time'), 'value')}"
     ]
     for who, part in (("monitor", found), ("time alone", found["time_alone"])):
