@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from worldrl.jobs.policy.evaluate import EvaluateSettings
 from worldrl.methods.imitation.demonstrations import Demonstrations
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
+from worldrl.recipes import monitor as recipe
 from worldrl.recipes.monitor import fit_monitor
 
 TASKS, SMALL = ["CloseDrawer"], {"workers": 0, "envs_per_worker": 2}
@@ -148,3 +150,10 @@ def test_a_monitor_of_another_policy_is_refused(policy, fitted, tmp_path):
                 policy=str(tmp_path / "other"), run_dir=str(tmp_path / "e"), monitor=str(fitted), tasks=TASKS, **SMALL
             )
         )
+
+
+def test_a_policy_without_embeddings_is_refused_before_anything_is_recorded(monkeypatch):
+    monkeypatch.setattr(recipe, "policy_facts", lambda _: SimpleNamespace(kind="act"))
+    settings = CollectSettings(**POLICY, false_alarms=0.5, tasks=TASKS)
+    with pytest.raises(SettingError, match="of kind act, which shows no embeddings"):
+        recipe.check_fit(settings, TASKS)
