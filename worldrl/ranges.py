@@ -119,7 +119,7 @@ _NAMES: tuple[tuple[Range, str], ...] = (
     (COUNT, "actions|actor_every|draws|kept|layers|samples|states|world_batch|world_every|world_horizon|world_steps"),
     (FROM_ZERO, "history|random_actions"),
     (RATE, "encoder_rate|head_rate|world_rate"),
-    (OPEN_SHARE, "expectile"),
+    (OPEN_SHARE, "expectile|false_alarms"),
     (SHARE, "expert_fraction|mixing|quantile|radius_max|radius_min"),
     (POSITIVE, "divergence_scale|initial_temperature|largest_weight|softmax_temperature"),
     (NON_NEGATIVE, "adversary|asymmetry|conservatism|exploration_noise|inconsistency|kappa|least_spread|noise_clip|noise_policy|"

@@ -31,6 +31,7 @@ MAKERS = {
     "video-world-model": "`worldrl train-world-model`",
     "wan-world-model": "`worldrl train-world-model backbone=wan`",
     "idm": "`worldrl train-idm`",
+    "monitor": "`worldrl collect false_alarms=0.05`",
     "grasp-dynamics": "`worldrl train-idm grasp.steps=1500`",
     "offline-agent": "`worldrl train-offline`",
 }

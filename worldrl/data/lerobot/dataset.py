@@ -101,6 +101,8 @@ class EpisodeDataset(Sequence[Episode]):
 
     @classmethod
     def _open_journal(cls, folder: Path) -> Self:
+        from worldrl.data.lerobot.recoveries import parts_of
+
         journal = read_journal(folder)
         if journal.promised > len(journal.records):
             raise ArtefactError(
@@ -108,7 +110,8 @@ class EpisodeDataset(Sequence[Episode]):
                 f"{journal.promised}; the journal was cut: restore it from a copy, or {REPAIR}"
             )
         header = journal.header
-        entries = (_Entry(record, partial(read_episode, folder, header, record)) for record in journal.records)
+        stored = ((record, partial(read_episode, folder, header, record)) for record in journal.records)
+        entries = (_Entry(*part) for record, read in stored for part in parts_of(record, read))
         return cls(header, entries, str(folder))
 
     def _fitted(self, images: ImageFit | None) -> Self:

@@ -149,6 +149,18 @@ class _StoredHeader:
     observation: dict[str, Any] | None = None
 
 
+RECOVERY = "recovery"
+"""Key of a corrected episode's meta: its :class:`Recovery`, see :mod:`worldrl.data.lerobot.recoveries`."""
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Frames of a stored episode: the last one before the rewinding, and the one that it returned to."""
+
+    alarm: int
+    rewound: int
+
+
 @dataclass(frozen=True)
 class EpisodeRecord:
     """What the journal says of one episode: everything but its arrays."""

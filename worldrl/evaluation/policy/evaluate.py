@@ -52,12 +52,15 @@ def fitting_facts(folder: Path, protocol: EvalProtocol) -> PolicyFacts:
     return facts
 
 
-def policy_actor(folder: Path, protocol: EvalProtocol, device: str, planner: Planner | None = None) -> PolicyActor:
+def policy_actor(
+    folder: Path, protocol: EvalProtocol, device: str, planner: Planner | None = None, monitor: str | None = None
+) -> PolicyActor:
     """Actor with the decoding and timing of a protocol."""
     from worldrl.rollout.agents.planned_policy import policy_with
 
     return policy_with(
         planner,
+        monitor=monitor,
         folder=str(folder),
         temperature=protocol.temperature,
         replan=protocol.replan,
@@ -147,16 +150,17 @@ def evaluate_policy(
     *,
     device: str = "cpu",
     planner: Planner | None = None,
+    monitor: str | None = None,
     **measuring: Any,
 ) -> EvalResult:
-    """Measure the policy in an artefact folder on a torch device, with a planner if one is given.
+    """Measure the policy in an artefact folder on a torch device, with a planner or a monitor's folder if given.
 
     ``measuring`` and errors as of :func:`evaluate`.
 
     Raises further, in the embedded suite, those of :func:`fitting_facts`.
     """
     facts = fitting_facts(folder, protocol) if protocol.suite == EMBEDDED_SUITE else policy_facts(folder)
-    actor = policy_actor(folder, protocol, device, planner)
+    actor = policy_actor(folder, protocol, device, planner, monitor)
     name, identity = with_planner(folder.name, facts.hash, planner)
     return evaluate(player, actor, protocol, name=name, identity=identity, **measuring)
 

@@ -23,6 +23,7 @@ from worldrl.jobs.data.collect_suite import check_settings, collecting_policy, r
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.remote.address import refuse_temperature
 from worldrl.recipes.evaluation_output import say_assets
+from worldrl.recipes.monitor import check_collected, check_fit, monitored, say_monitored
 from worldrl.recipes.planning import PLANNER, planning_metrics, say_planning
 from worldrl.recipes.run import (
     DATASET,
@@ -106,6 +107,13 @@ class CollectSettings:
     noise_correlation: float = setting(0.0, "share of the policy's randomness that stays the same over an episode")
     planner: str = setting(NONE, f"of policy_episodes: {PLANNER}")
     planning: PlanningConfig = field(default_factory=PlanningConfig, metadata={"only_with": f"planner!={NONE}"})
+    monitor: str | None = setting(None, "folder of the monitor of intervene")
+    intervene: str = setting(
+        "none", "none, or expert: at an alarm of monitor in policy_episodes it takes over from the last familiar state"
+    )
+    false_alarms: float | None = setting(
+        None, "fits run_dir/monitor to these episodes; it alarms in at most this share of the policy's successes"
+    )
     noise: float = setting(0.3, "action noise of the noisy expert, as a fraction of the action range")
     goal_offset: float = setting(0.02, "error of the noisy expert's targets, standard deviation (m)")
     hold_steps: int = setting(8, "steps recorded after the first success")
@@ -135,7 +143,9 @@ class CollectSettings:
                 "planner: plans for policy_episodes; give policy_episodes=N with policy, or planner=none"
             )
         one_of("domain", self.domain, DOMAINS)
+        one_of("intervene", self.intervene, ("none", "expert"))
         require_suite_name(self.suite)
+        check_collected(self)
         check_engine(self)
         if self.suite != EMBEDDED:
             check_settings(self)
@@ -175,6 +185,7 @@ def main(settings: CollectSettings) -> dict[str, Any]:
         run.write_result(metrics, seed=settings.seed, device=device)
         show(metrics, run.path / DATASET)
         say_planning(metrics)
+        say_monitored(metrics)
         say_assets(metrics)
     return metrics
 
@@ -185,11 +196,13 @@ def record_embedded(
     """Record the missing episodes of the embedded suite; arguments and return value as of ``record_suite``."""
     tasks = choose_tasks(settings.tasks, settings.kind)
     options = env_options(settings, tasks)
+    check_fit(settings, tasks)
     require_room(settings, len(tasks), run.path / DATASET)
     plans = [*make_plans(settings, tasks, device), *imagined_plans(settings, tasks, run.path / "dreams.npz", device)]
     limits = settings.workers, settings.envs_per_worker, settings.timeout_s
     player = EmbeddedPlayer(options, *limits, engine=engine_of(settings))
-    return collect_dataset(run.path / DATASET, plans, player, hold_steps=settings.hold_steps), {}
+    rows = collect_dataset(run.path / DATASET, plans, player, hold_steps=settings.hold_steps)
+    return rows, monitored(settings, rows, run.path, device)
 
 
 def require_room(settings: CollectSettings, tasks: int, folder: Path) -> None:

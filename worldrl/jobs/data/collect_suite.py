@@ -126,6 +126,8 @@ def collecting_policy(settings: CollectSettings, device: str) -> PolicyActor:
     """Make the actor of policy_episodes."""
     return policy_with(
         planner_of(settings, settings.policy),
+        monitor=settings.monitor,
+        intervene=settings.monitor is not None,
         folder=settings.policy,
         temperature=settings.temperature,
         lasting=settings.noise_correlation,

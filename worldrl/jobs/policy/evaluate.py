@@ -39,6 +39,7 @@ from worldrl.rollout.suites.names import EMBEDDED, SUITE, SUITE_PYTHON, require_
 from worldrl.settings import non_negative, one_of, positive, required, setting
 
 if TYPE_CHECKING:
+    from worldrl.evaluation.policy.result import EvalResult
     from worldrl.recipes.suites.opening import OpenSuite
 
 OF_THE_EMBEDDED = {
@@ -81,6 +82,9 @@ class EvaluateSettings:
     videos: int = setting(1, "episodes per task recorded as mp4")
     planner: str = setting(NONE, PLANNER)
     planning: PlanningConfig = field(default_factory=PlanningConfig, metadata={"only_with": f"planner!={NONE}"})
+    monitor: str | None = setting(
+        None, "folder of a monitor (collect false_alarms=0.05): how well does it detect failures of running episodes?"
+    )
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -99,6 +103,10 @@ class EvaluateSettings:
         one_of("instruction_mode", self.instruction_mode, ("canonical", "paraphrase", "held_out"))
         one_of("domain", self.domain, DOMAINS)
         require_styles([self.style], field="style")
+        if self.monitor is not None:
+            from worldrl.recipes.monitor import check_monitored
+
+            check_monitored(self)
 
 
 def main(settings: EvaluateSettings) -> dict[str, Any]:
@@ -116,6 +124,7 @@ def main(settings: EvaluateSettings) -> dict[str, Any]:
         result = read_json(run.path / RESULT)
     show(result["metrics"], result["protocol_hash"])
     say_planning(result["metrics"])
+    say_detection(result["metrics"])
     say_assets(result["metrics"])
     return result["metrics"]
 
@@ -125,6 +134,7 @@ def measure(
 ) -> None:
     """Run the missing episodes and write ``result.json``."""
     with opened(settings, facts) as (player, protocol):
+        monitor = monitor_of(settings, protocol)
         trained = examine(protocol, facts.trained_on, refuse=False)
         for warning in trained["warnings"]:
             console().print(f"warning: {warning}", markup=False, soft_wrap=True)
@@ -134,13 +144,40 @@ def measure(
             protocol,
             device=device,
             planner=planner,
+            monitor=settings.monitor,
             out=run.path,
             record_videos=settings.videos,
             on_recording=video_writer(run.path / "videos", protocol.control_hz),
         )
         planned = planning_metrics(settings.planner, [outcome.planned for outcome in result.outcomes])
-        metrics = {**result.metrics(), **planned, **player.facts, **trained}
+        metrics = {**result.metrics(), **planned, **detected(monitor, result), **player.facts, **trained}
         run.write_result(metrics, seed=settings.seed, device=device, protocol_hash=protocol.hash)
+
+
+def monitor_of(settings: EvaluateSettings, protocol: EvalProtocol) -> dict[str, float]:
+    """Steps by task after which time alone would alarm, of the monitor asked for; empty without one."""
+    if settings.monitor is None:
+        return {}
+    from worldrl.recipes.monitor import check_monitor
+
+    return {task: limits.steps_limit for task, limits in check_monitor(settings, protocol.tasks).tasks.items()}
+
+
+def detected(steps_limit: Mapping[str, float], result: EvalResult) -> dict[str, Any]:
+    """What the result says of the monitor; nothing without one."""
+    if not steps_limit:
+        return {}
+    from worldrl.evaluation.policy.failure_detection import failure_detection
+
+    return failure_detection(result.outcomes, steps_limit, seed=result.protocol.seed)
+
+
+def say_detection(metrics: Mapping[str, Any]) -> None:
+    """Print what the monitor found, below the closing table."""
+    if metrics.get("failure_detection"):
+        from worldrl.evaluation.policy.failure_detection import described
+
+        console().print(described(metrics["failure_detection"]), markup=False, soft_wrap=True)
 
 
 def opened(

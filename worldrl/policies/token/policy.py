@@ -162,6 +162,12 @@ class TokenPolicy(Shared, nn.Module):
 
     def logits(self, obs: PolicyObs, *, command_seen: Tensor | None = None) -> Tensor:
         """Logits ``[B, L, A, bins]``, forbidden bins masked; without ``command_seen`` the command is hidden."""
+        flat = self.decoder(self.embed(obs, command_seen=command_seen))
+        out = flat.unflatten(1, (self.chunk_length, self.actions.size, self.config.bins))
+        return out.masked_fill(~allowed_bins(self.action_low, self.action_high, self.config.bins), FORBIDDEN)
+
+    def embed(self, obs: PolicyObs, *, command_seen: Tensor | None = None) -> Tensor:
+        """What the decoder receives of an observation, ``[B, d]``; arguments as :meth:`logits`."""
         state = STATE in self.more
         size = len(self.state_mean) if state else 0
         check_obs(obs, self.config.image_size, self.actions.size, more=self.more, state_size=size)
@@ -172,9 +178,7 @@ class TokenPolicy(Shared, nn.Module):
             parts.append(encoder(obs.more[name].to(self.device), text))
         if state:
             parts.append(self._state_features(obs.more[STATE], command_seen))
-        flat = self.decoder(torch.cat(parts, dim=1))
-        out = flat.unflatten(1, (self.chunk_length, self.actions.size, self.config.bins))
-        return out.masked_fill(~allowed_bins(self.action_low, self.action_high, self.config.bins), FORBIDDEN)
+        return torch.cat(parts, dim=1)
 
     def log_softmax(self, obs: PolicyObs, *, temperature: float = 1.0, command_seen: Tensor | None = None) -> Tensor:
         """Log-probability of every bin ``[B, L, A, bins]``; arguments as :meth:`logits`."""

@@ -97,12 +97,13 @@ _PLANNED = "worldrl.rollout.agents.planned_policy:PlannedPolicyActor"  # importe
 _SPECS: dict[str, type[AnyActor] | str] = {
     **{spec.kind: spec for spec in (ExpertActor, WanderActor, PolicyActor, ImaginedPlanActor, ReplayActor)},
     "planned-policy": _PLANNED,
+    "monitored-policy": "worldrl.rollout.agents.monitored_policy:MonitoredPolicyActor",
 }
 
 
 def paths_read_by(actor: AnyActor) -> list[str]:
     """Folders and files that an actor opens inside the worker, as its spec names them; an address is none."""
-    named_paths = [getattr(actor, name) for name in ("folder", "file", "dataset") if hasattr(actor, name)]
+    named_paths = [getattr(actor, name) for name in ("folder", "file", "dataset", "monitor") if hasattr(actor, name)]
     if (planner := getattr(actor, "planner", None)) is not None:
         named_paths.append(planner.config.world_model)
     return [name for name in named_paths if os.path.exists(name)]

@@ -30,6 +30,12 @@ class PlannedPolicyActor(PolicyActor):
         return ActingPlanner(self, self.planner)
 
 
-def policy_with(planner: Planner | None, **fields: Any) -> PolicyActor:
-    """Make the actor of a policy, alone without a planner; ``fields`` are those of :class:`PolicyActor`."""
+def policy_with(
+    planner: Planner | None, *, monitor: str | None = None, intervene: bool = False, **fields: Any
+) -> PolicyActor:
+    """Make the actor of a policy, alone without planner and monitor; ``fields`` are those of :class:`PolicyActor`."""
+    if monitor is not None:
+        from worldrl.rollout.agents.monitored_policy import MonitoredPolicyActor
+
+        return MonitoredPolicyActor(**fields, monitor=monitor, intervene=intervene)
     return PolicyActor(**fields) if planner is None else PlannedPolicyActor(**fields, planner=planner)

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from worldrl.core.errors import ArtefactError
 from worldrl.core.storage.log import Progress
 from worldrl.core.types import Episode
-from worldrl.data.lerobot.format import EpisodeRecord
+from worldrl.data.lerobot.format import RECOVERY, EpisodeRecord
 from worldrl.data.lerobot.writer import LeRobotWriter
 from worldrl.rollout.agents.actors import AnyActor
 from worldrl.rollout.real.episodes import DatasetLayout, Player, Result
@@ -41,8 +41,8 @@ def collect_dataset(
     """Record every episode of the plans that the dataset ``folder`` does not hold yet.
 
     ``hold_steps`` are further steps after the first success, so that data holds frames of fulfilled tasks. Returns one
-    row per episode of the dataset: task, source, length, success, restarted, and with a planner ``planned``. Raises ArtefactError (the folder holds
-    something else, or episodes that are in no plan). Raises SettingError (one- and two-armed tasks together). Raises
+    row per episode of the dataset: task, source, length, success, restarted, ``planned`` with a planner and ``recovery``
+    where it was corrected. Raises ArtefactError (the folder holds something else, or episodes that are in no plan). Raises SettingError (one- and two-armed tasks together). Raises
     WorkerError (a worker failed; the episodes so far are stored).
     """
     layout = player.layout({spec.task for plan in plans for spec in plan.specs})
@@ -74,8 +74,8 @@ def record_missing(
 
 def _row(record: EpisodeRecord) -> dict[str, object]:
     row = {"task": record.task, "source": record.meta["source"], "length": record.length, "success": record.success}
-    planned = {PLANNED: record.meta[PLANNED]} if PLANNED in record.meta else {}
-    return {**row, "restarted": record.meta["restarted"], **planned}
+    more = {name: record.meta[name] for name in (PLANNED, RECOVERY) if name in record.meta}
+    return {**row, "restarted": record.meta["restarted"], **more}
 
 
 def _refuse_unplanned(folder: Path, known: set[tuple[str, int, int, int]], plans: Sequence[CollectPlan[Who]]) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypedDict
 
 import numpy as np
@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.image_fit import Fit
 from worldrl.core.types import Episode
-from worldrl.rollout.real.rows import Actor, Recording, Row
-from worldrl.rollout.real.slots import Actions, Observed, Slots
+from worldrl.rollout.real.rows import Actor, Recording, Row, Takeover
+from worldrl.rollout.real.slots import Actions, Observed, Slots, rewound
 from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
 
 Result = Episode | EpisodeOutcome
@@ -119,9 +119,18 @@ class _Run:
             over = self.steps >= self.horizon
             self.recording.step(action, obs, env_ended=over, clipped=int((action != wanted).sum()))
 
+    def hand_over(self, takeover: Takeover, horizon: int) -> None:
+        """Return to an earlier state, from which another actor has the task's whole time, ``horizon``."""
+        obs = rewound(self.row.env, takeover.state)
+        self.recording.rewind(obs, takeover.step)
+        self.row.see(obs)
+        self.row.takeover, self.steps = None, self.steps + 1
+        self.plan, self.horizon = replace(self.plan, actor=takeover.actor), self.steps + horizon
+        takeover.actor.begin(self.row)
+
     def result(self) -> Result:
         """The record or the outcome of the ended episode."""
-        self.recording.planned = self.row.planned
+        self.recording.planned, self.recording.monitored = self.row.planned, self.row.monitored
         return self.recording.episode(self.row.instruction) if self.plan.record else self.recording.outcome()
 
 
@@ -181,7 +190,17 @@ def _decide(slots: Slots, running: Mapping[int, _Run]) -> Actions:
         own = [slot for slot in sorted(running) if running[slot].plan.actor is actor]
         slots.pulse("act", running[own[0]].row.spec)
         decided.update(zip(own, actor.act([running[slot].row for slot in own]), strict=True))
-    return decided
+    handed = _hand_over(slots, running)
+    return decided | _decide(slots, handed) if handed else decided
+
+
+def _hand_over(slots: Slots, running: Mapping[int, _Run]) -> dict[int, _Run]:
+    """The running episodes that another actor continues from an earlier state; none after its first success."""
+    asked = {slot: run for slot, run in running.items() if run.row.takeover and not run.recording.fulfilled}
+    for slot, run in asked.items():
+        if run.row.takeover:
+            run.hand_over(run.row.takeover, slots.horizon(slot))
+    return asked
 
 
 def _execute(

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from worldrl.core.errors import ArtefactError
+from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.rng import stream_seed
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.lerobot.format import RECOVERY
 from worldrl.rollout.agents.actors import ReplayActor
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
@@ -29,7 +30,14 @@ STRUCTURE = ("state", "command", "action", "reward", "contact")
 
 
 def restyled_specs(dataset: EpisodeDataset, styles: Sequence[str], *, seed: int) -> list[EpisodeSpec]:
-    """Name the recorded episodes in other visual styles, drawn from ``styles`` with ``seed``."""
+    """Name the recorded episodes in other visual styles, drawn from ``styles`` with ``seed``.
+
+    Raises SettingError (a corrected episode and its failing part have one name).
+    """
+    if any(RECOVERY in record.meta for record in dataset.records):
+        raise SettingError(
+            f"data: {dataset.source} holds corrected episodes, which no replay can rewind; give by=image, or other data"
+        )
     return [
         _restyled(spec_of(record.meta, f"{dataset.source}: episode {record.index}"), record.instruction, styles, seed)
         for record in dataset.records

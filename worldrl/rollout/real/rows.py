@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,7 +15,17 @@ from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.errors import SettingError, WorldrlError
 from worldrl.core.observation import image_name
 from worldrl.core.types import Episode, PolicyObs
-from worldrl.rollout.real.specs import PLANNED, EpisodeOutcome, EpisodeSpec, PlannedChunks
+from worldrl.data.lerobot.format import RECOVERY, Recovery
+from worldrl.rollout.real.specs import MONITORED, PLANNED, EpisodeOutcome, EpisodeSpec, Monitored, PlannedChunks
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """An earlier ``state`` of an embedded simulator, its control step, and who acts from there on."""
+
+    state: Mapping[str, Any]
+    step: int
+    actor: Actor
 
 
 @dataclass
@@ -24,7 +34,8 @@ class Row:
 
     ``env`` is its Gymnasium environment, already reset, or None where it is in another process; ``slot`` its simulator's
     number. ``obs`` is the newest observation (``image``, ``command``, ...). ``horizon`` is its time limit (control steps).
-    ``planned`` counts what a planner chose, None without one.
+    ``planned`` counts what a planner chose, ``monitored`` are a monitor's scores, None without one. ``takeover`` is an
+    earlier state of the simulator with who acts from there on; an actor sets it where its own way leads to failure.
     ``actor_state`` is the actor's own state of this episode. ``past`` holds observations of earlier control steps, the
     oldest first, as many as the actor asked for.
     """
@@ -36,6 +47,8 @@ class Row:
     slot: int = 0
     horizon: int | None = None
     planned: PlannedChunks | None = None
+    monitored: Monitored | None = None
+    takeover: Takeover | None = field(default=None, repr=False)
     actor_state: Any = field(default=None, repr=False)
     past: deque[Mapping[str, Any]] = field(default_factory=lambda: deque(maxlen=0), repr=False)
 
@@ -117,7 +130,7 @@ class Recording:
     truncation.
 
     ``cameras`` are in the order of the frames' axis ``V``. Without ``keep`` only the outcome is known. The attribute
-    ``restarted`` marks an episode that a worker lost; ``planned`` holds what a planner chose. ``domain`` is stored where not ``clean``.
+    ``restarted`` marks an episode that a worker lost; ``planned`` and ``monitored`` are the row's. ``domain`` is stored where not ``clean``.
     """
 
     def __init__(
@@ -134,6 +147,8 @@ class Recording:
         self._domain = {} if domain == "clean" else {"domain": domain}
         self._cameras, self._keep, self._hold_steps, self.restarted = cameras, keep, hold_steps, False
         self.planned: PlannedChunks | None = None
+        self.monitored: Monitored | None = None
+        self._recovery: Recovery | None = None
         self._frames: list[NDArray[np.uint8]] = []
         self._state: list[NDArray[np.float32]] = []
         self._command: list[NDArray[np.float32]] = []
@@ -177,6 +192,14 @@ class Recording:
         held = self._first_success is not None and len(self._reward) >= self._first_success + self._hold_steps
         self.ended = env_ended or held
 
+    def rewind(self, obs: Mapping[str, Any], step: int) -> None:
+        """Go on from the frame of an earlier control step; what lies between stays in the record, apart from the rest."""
+        self._recovery = Recovery(alarm=len(self._reward), rewound=step)
+        if self._keep:
+            self._action.append(self._actions.hold(self._command[-1]))
+        self._reward.append(0.0)
+        self.observe(obs)
+
     @property
     def fulfilled(self) -> bool:
         """Whether the task was fulfilled in some step so far."""
@@ -193,7 +216,13 @@ class Recording:
             restarted=self.restarted,
             clipped=self._clipped,
             planned=self.planned,
+            monitored=self._monitored,
         )
+
+    @property
+    def _monitored(self) -> Monitored | None:
+        """Scores up to the first success: beyond it there is nothing to warn of."""
+        return self.monitored and self.monitored.until(self._first_success)
 
     def episode(self, instruction: str) -> Episode:
         """Return the full record; its ``meta`` is the spec's fields, ``restarted`` and ``clipped``."""
@@ -202,6 +231,10 @@ class Recording:
         counts: dict[str, Any] = {"restarted": self.restarted, "clipped": self._clipped}
         if self.planned is not None:
             counts[PLANNED] = self.planned.counts()
+        if (monitored := self._monitored) is not None:
+            counts[MONITORED] = asdict(monitored)
+        if self._recovery is not None:
+            counts[RECOVERY] = asdict(self._recovery)
         return Episode(
             frames=np.stack(self._frames),
             state=np.stack(self._state),

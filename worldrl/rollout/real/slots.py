@@ -125,6 +125,11 @@ def _observed(obs: Mapping[str, Any], info: Mapping[str, Any]) -> Observed:
     return {**info, **obs, "success": info["is_success"]}
 
 
+def rewound(env: Any, state: Mapping[str, Any]) -> Observed:
+    """Return an embedded environment to an earlier state of this episode; returns its observation there."""
+    return _observed(*env.reset(options={"state": state}))
+
+
 class EmbeddedSlots:
     """See :class:`~worldrl.rollout.real.slots.Slots`; ``restarted`` are keys of episodes that an earlier worker lost."""
 

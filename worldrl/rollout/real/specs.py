@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
@@ -21,6 +21,8 @@ from worldrl.data.lerobot.format import EpisodeRecord, episode_digest
 
 PLANNED = "planned"
 """Key of an episode's meta and outcome: what a planner chose."""
+MONITORED = "monitored"
+"""Key of an episode's meta and outcome: the scores of a monitor."""
 COPY_OF = "copy_of"
 """Key of an episode's meta: digest of the recording of which it is a copy in another style."""
 IMAGE_SIZES = (8, 512)
@@ -111,13 +113,31 @@ class PlannedChunks:
 
 
 @dataclass(frozen=True)
+class Monitored:
+    """Scores of a monitor, one for each decision of a policy, ``every`` control steps apart."""
+
+    limit: float  # a score above it is an alarm.
+    every: int
+    score: tuple[float, ...] = ()
+
+    @property
+    def alarm(self) -> int | None:
+        """Control step of the first alarm, None without."""
+        return next((at * self.every for at, score in enumerate(self.score) if score > self.limit), None)
+
+    def until(self, step: int | None) -> Monitored:
+        """Only the decisions before a control step; None: all."""
+        return self if step is None else replace(self, score=self.score[: -(-step // self.every)])
+
+
+@dataclass(frozen=True)
 class EpisodeOutcome:
     """Result of one episode.
 
     The task was fulfilled at some frame (``success_once``), and still at the last one (``success_at_end``). ``steps``
     counts actions; ``first_success`` is a frame in 1..steps, or None. ``restarted``: its worker was lost, and it ran
     again from the start. ``clipped`` counts numbers of its actions decided outside the robot's range, None where not
-    counted. ``planned`` is None without a planner.
+    counted. ``planned`` is None without a planner, ``monitored`` without a monitor.
     """
 
     spec: EpisodeSpec
@@ -128,11 +148,12 @@ class EpisodeOutcome:
     restarted: bool = False
     clipped: int | None = None
     planned: PlannedChunks | None = None
+    monitored: Monitored | None = None
 
     @classmethod
     def of(cls, episode: Episode) -> EpisodeOutcome:
         """Read the outcome of a recorded episode of an ``EmbeddedPlayer``."""
-        planned = episode.meta.get(PLANNED)
+        planned, monitored = episode.meta.get(PLANNED), episode.meta.get(MONITORED)
         return cls(
             spec=spec_of(episode.meta),
             success_once=episode.success,
@@ -142,14 +163,16 @@ class EpisodeOutcome:
             restarted=bool(episode.meta["restarted"]),
             clipped=episode.meta.get("clipped"),
             planned=None if planned is None else PlannedChunks(**planned, seconds=None),
+            monitored=None if monitored is None else from_plain(Monitored, monitored, where=MONITORED),
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return one flat row of plain JSON values."""
         row = asdict(self)
-        planned = {} if self.planned is None else {PLANNED: row[PLANNED]}
-        del row[PLANNED]
-        return {**row.pop("spec"), **row, **planned}
+        for name in (PLANNED, MONITORED):
+            if row[name] is None:
+                del row[name]
+        return {**row.pop("spec"), **row}
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> EpisodeOutcome:
