@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from worldrl.core.interfaces import Logs
+from worldrl.core.storage.log import Progress
 from worldrl.core.types import Likelihood, PolicyObs
 from worldrl.methods.rl.advantages import mean_only
 from worldrl.methods.rl.config import GrpoConfig, Parts
@@ -37,6 +38,7 @@ ABSENT = (TREE, AVERAGE, POLICY, DEMONSTRATIONS)
 OF_VIDEOS = ("by_depth", "nft", "preference")
 """Losses of video models, and an advantage that without their trees is ``group_std``."""
 REFERENCE = ("reference", "reinforce")
+BLOCK = 64  # chunks whose gradients are held at once
 WHOLE = 10**9  # decisions of a gradient step at most: all of a batch
 
 Part = tuple[str, str]
@@ -59,30 +61,52 @@ def registered(part: Part) -> Any:
 
 
 class OneForward:
-    """A policy that meets a batch's chunks once, for the gradients of all methods."""
+    """A policy that meets a batch once: losses are functions of the log-probabilities ``[M, L, A]`` of its ``M`` chunks."""
 
     def __init__(self, policy: TokenPolicy, source: RecordedImagination) -> None:
-        rollouts, self.device = source.batch, policy.device
+        rollouts, self.device, self.policy = source.batch, policy.device, policy
         chunk, row = rollouts.valid.nonzero(as_tuple=True)
-        token, temperature = rollouts.token[chunk, row], source.exploration.temperature
-        self.logp = policy.likelihood(rollouts.observed(chunk, row), token, temperature=temperature).logp
-        self.place = torch.zeros(rollouts.valid.numel(), dtype=torch.int64)
-        self.place[rollouts.more[PLACE][chunk, row]] = torch.arange(len(chunk))
+        self.obs, self.token = rollouts.observed(chunk, row), rollouts.token[chunk, row]
+        self.temperature = source.exploration.temperature
         self.parameters = [p for p in policy.parameters() if p.requires_grad]
+        self.place = torch.zeros(rollouts.valid.numel(), dtype=torch.int64)
+        self.place[self.obs.more[PLACE]] = torch.arange(len(chunk))
+        with torch.no_grad():
+            logp = policy.likelihood(self.obs, self.token, temperature=self.temperature).logp
+        self.logp = logp.requires_grad_()
 
     def likelihood(self, obs: PolicyObs, token: Tensor, *, temperature: float) -> Likelihood:
         """Log-probabilities of recorded chunks, which their place names."""
         return Likelihood(self.logp[self.place[obs.more[PLACE]]])
 
-    def gradient(self, loss: Tensor) -> Tensor:
-        """Gradient of a loss by all weights, as one row."""
-        found = torch.autograd.grad(loss, self.parameters, retain_graph=True, materialize_grads=True)
-        return torch.cat([part.flatten() for part in found])
+    def slope(self, loss: Tensor | None) -> Tensor:
+        """Gradient of a loss by the log-probabilities; 0 where nothing is learned."""
+        return torch.zeros_like(self.logp) if loss is None else torch.autograd.grad(loss, self.logp)[0]
 
-    @property
-    def nothing(self) -> Tensor:
-        """The gradient where nothing is learned."""
-        return torch.zeros(sum(p.numel() for p in self.parameters))
+    def by_row(self, slopes: Sequence[Tensor]) -> Tensor:
+        """Gradients by all weights ``[n, P]`` of losses with these slopes: one backward pass for each."""
+        logp = self.policy.likelihood(self.obs, self.token, temperature=self.temperature).logp
+        return torch.stack([self._flat(logp, slope) for slope in slopes])
+
+    def by_chunk(self, slopes: Sequence[Tensor]) -> Tensor:
+        """The same for slopes that are equal over a chunk's tokens, as at ratio 1: one backward pass for each chunk.
+
+        ∇L = Σ_m s_m ∇ Σ_tokens log π(chunk m), so dozens of losses cost as much as a few.
+        """
+        scale = torch.stack([slope.mean(dim=(1, 2)) for slope in slopes])  # [n, M]
+        total = torch.zeros(len(slopes), sum(p.numel() for p in self.parameters))
+        for block in torch.arange(len(self.token)).split(BLOCK):
+            total += scale[:, block] @ torch.stack([self._of_chunk(int(m)) for m in block])
+        return total
+
+    def _of_chunk(self, m: int) -> Tensor:
+        obs = self.obs.take(lambda value: value[m : m + 1], [self.obs.instruction[m]])
+        logp = self.policy.likelihood(obs, self.token[m : m + 1], temperature=self.temperature).logp
+        return self._flat(logp, torch.ones_like(logp))
+
+    def _flat(self, logp: Tensor, slope: Tensor) -> Tensor:
+        found = torch.autograd.grad(logp, self.parameters, slope, retain_graph=True, materialize_grads=True)
+        return torch.cat([part.flatten() for part in found])
 
 
 def make_method(part: Part, source: RecordedImagination, policy: TokenPolicy) -> Method:
@@ -98,14 +122,13 @@ def make_method(part: Part, source: RecordedImagination, policy: TokenPolicy) ->
     return grpo(source, policy, config, parts=Parts(starts=lambda *_: source.starts, **chosen))
 
 
-def gradient(
+def slope(
     part: Part, source: RecordedImagination, acting: TokenPolicy, seen: OneForward, number: int
 ) -> tuple[Tensor, Logs]:
-    """Gradient of batch ``number`` at the weights of ``seen``, and what was noted; 0 where no chunk is kept."""
+    """Slope of the loss on batch ``number`` at the weights of ``seen``, and what was noted."""
     method, logs = make_method(part, source, acting), Logs()
     method = replace(method, log_prob=replace(method.log_prob, policy=seen))  # pyright: ignore[reportArgumentType]
-    found = [seen.gradient(loss) for loss in method.losses(number, logs)]
-    return (found[0] if found else seen.nothing), logs
+    return seen.slope(next(method.losses(number, logs), None)), logs
 
 
 def moved(policy: TokenPolicy, batches: Sequence[RecordedImagination]) -> TokenPolicy:
@@ -164,17 +187,23 @@ def measure(
     batches: Sequence[RecordedImagination], policy: TokenPolicy, parts: Sequence[Part]
 ) -> dict[str, dict[str, Any]]:
     """Measure every part on every batch; by ``kind.name``. A loss is measured at weights that have moved."""
-    seen = OneForward
-    counts = torch.tensor([float(source.batch.valid.sum()) for source in batches])
-    references = torch.stack(
-        [gradient(REFERENCE, one, policy, seen(policy, one), k)[0] for k, one in enumerate(batches)]
-    )
-    whole, spreads = counts @ references, {part: Spread() for part in parts}
-    later = moved(policy, batches)
-    for number, source in enumerate(batches):
-        others = whole - counts[number] * references[number]
-        views = {False: seen(policy, source), True: seen(later, source)}
-        for part, spread in spreads.items():
-            found, logs = gradient(part, source, policy, views[part[0] == "loss"], number)
-            spread.add(found, others, logs)
-    return {".".join(part): spread.to_json() for part, spread in spreads.items()}
+    references = [reference(one, policy, number) for number, one in enumerate(batches)]
+    spreads, later = {part: Spread() for part in parts}, moved(policy, batches)
+    losses, others = ([part for part in parts if (part[0] == "loss") is kind] for kind in (True, False))
+    with Progress("gradients", total=len(batches), unit="batches") as progress:
+        for number, source in enumerate(batches):
+            beside = torch.stack([row for k, row in enumerate(references) if k != number]).sum(dim=0)
+            for chosen, seen in ((losses, OneForward(later, source)), (others, OneForward(policy, source))):
+                if chosen:
+                    slopes, logs = zip(*(slope(part, source, policy, seen, number) for part in chosen), strict=True)
+                    rows = seen.by_row(slopes) if chosen is losses else seen.by_chunk(slopes)
+                    for part, row, noted in zip(chosen, rows, logs, strict=True):
+                        spreads[part].add(row, beside, noted)
+            progress.advance()
+    return {".".join(part): spreads[part].to_json() for part in parts}
+
+
+def reference(source: RecordedImagination, policy: TokenPolicy, number: int) -> Tensor:
+    """Gradient of plain REINFORCE on a batch, times its chunks, so that a sum over batches is one large batch."""
+    seen = OneForward(policy, source)
+    return len(seen.token) * seen.by_row([slope(REFERENCE, source, policy, seen, number)[0]])[0]
