@@ -168,9 +168,11 @@ def test_recorded_groups_are_read_as_they_were_written(policy, tmp_path, same_tr
 
 
 @pytest.fixture
-def folders(tmp_path, policy, tiny_policy, world_model):
-    """Folders of two start policies and a world model."""
-    for name, one in (("a", policy), ("b", tiny_policy(seed=1)), ("world", world_model)):
+def folders(tmp_path, policy, tiny_policy, make_world_model):
+    """Folders of two start policies and a world model that imagines some successes."""
+    world = make_world_model()
+    world.config.outcome.threshold = 0.9
+    for name, one in (("a", policy), ("b", tiny_policy(seed=1)), ("world", world)):
         one.save(tmp_path / name)
     return tmp_path
 
@@ -182,6 +184,7 @@ def test_a_resumed_run_gives_the_same_result(folders: Path):
     )  # fmt: skip
     first = reproduce.main(settings)
     assert list(first["methods"]) == ["policy-1", "policy-2"]
+    assert all(0 < stage["imagined_success"] < 1 for (stage,) in first["methods"].values())
     kept = folders / "run" / "shared" / "groups-policy-1-seed-0"
     times = {file: file.stat().st_mtime_ns for file in kept.glob("*.npz")}
     assert len(times) == 2
@@ -191,7 +194,8 @@ def test_a_resumed_run_gives_the_same_result(folders: Path):
     assert reproduce.main(settings) == first
     assert (kept / "batch-0.npz").stat().st_mtime_ns == times[kept / "batch-0.npz"]
     page = (folders / "run" / "report.html").read_text()
-    assert "advantage=group_std" in page
+    assert "policy-2: " in page
+    assert "selection=extremes is nearer than informative" in page
     assert json.loads((folders / "run" / "result.json").read_text())["metrics"]["name"] == "methods"
 
 
