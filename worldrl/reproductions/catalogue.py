@@ -115,7 +115,7 @@ CATALOGUE = {
             "methods",
             "yardstick.reproduction",
             "parts of GRPO on the same imagined groups: variance of the gradient, and cosine to a large-batch gradient",
-            "quick some 4 CPU min for one start policy and seed; full four times that for each; paper not timed",
+            "quick 3 CPU min for each start policy and seed, extrapolated from 1 min for 24 groups; full, paper not timed",
         ),
     )
 }
