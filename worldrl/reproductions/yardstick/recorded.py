@@ -30,9 +30,9 @@ from worldrl.methods.rl.starts import permuted
 from worldrl.methods.rl.trust import FilterResult
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.token.policy import TokenPolicy
-from worldrl.recipes.offline.worlds import outcome_rule
 from worldrl.recipes.world_model.start import weights_folder
 from worldrl.reproductions.yardstick.settings import YardstickSettings
+from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.imagined.env import WorldModelVecEnv
 from worldrl.rollout.imagined.reset_store import ResetStore
 from worldrl.rollout.imagined.rollouts import ImaginedRollouts
@@ -77,7 +77,7 @@ class Batch:
 
     @classmethod
     def _of(cls, arrays: Mapping[str, Any]) -> "Batch":
-        texts = {name: tuple(map(str, arrays[name])) for name in ("instruction", "task")}
+        texts: dict[str, Any] = {name: tuple(map(str, arrays[name])) for name in ("instruction", "task")}
         held = {name: torch.from_numpy(value) for name, value in arrays.items() if name not in texts}
         more = {name.removeprefix("more."): value for name, value in held.items() if name.startswith("more.")}
         end = PolicyObs(held["end"], held["end_command"], texts["instruction"])
@@ -93,7 +93,8 @@ def record(settings: YardstickSettings, policy: TokenPolicy, seed: int, folder: 
     first = stream_seed(seed, "yardstick", "starts") % 2**31
     store = ResetStore(EMBEDDED_BACKEND.starts([settings.task], settings.starts, seed=first, **layout))
     rows, horizon = settings.batch_groups * settings.group_size, EMBEDDED_BACKEND.horizons([settings.task])
-    env = imagined_env(model, store, outcome_rule(model), rows=rows, horizon=horizon)
+    rule = SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce)
+    env = imagined_env(model, store, rule, rows=rows, horizon=horizon)
     source = PolicyImagination(env, policy, Exploration(), 0.0, seed)
     plan = permuted(source.records, settings.groups, stream(seed, "yardstick", "plan")).split(settings.batch_groups)
     with Progress("imagine groups", total=settings.batches, unit="batches") as progress:
