@@ -218,7 +218,7 @@ COMMANDS = {
         Command(
             "reproduce",
             "reproduce a paper's central effect at small scale: table, figure, verdict (reproduce NAME; without NAME: a list)",
-            ("", "neubay-bandit", "edge-of-reach-2d scale=full seeds=10"),
+            ("", "neubay-bandit", "edge-of-reach-2d scale=full seeds=10", "methods policies=[bundled]"),
             positional="name",
         ),
         Command(

@@ -165,7 +165,7 @@ _NARROWER: tuple[tuple[Range, str], ...] = (
 RANGES |= {name: range_ for range_, names in _NARROWER for name in names.split("|")}
 
 _CHANGES: tuple[tuple[Range, str], ...] = (
-    (COUNT, "asked|behaviour_steps|buffer|chunk|critics|demonstrations|denoising|episodes|epochs|evaluations|idm_steps|judged|"
+    (COUNT, "asked|batch_groups|behaviour_steps|buffer|chunk|critics|demonstrations|denoising|episodes|epochs|evaluations|idm_steps|judged|"
             "keypoint_steps|look_every|memory|model_steps|prompts|refresh|rows|sampler_steps|seeds|starts|steps|stride|tests|"
             "trajectories|updates"),
     (FROM_ZERO, "behaviour_start|critic_steps|horizon|limit_plans|novelties"),

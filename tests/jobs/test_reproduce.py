@@ -19,7 +19,8 @@ from worldrl.reproductions.offline_video.settings import CHUNK
 from worldrl.reproductions.reproduce import ReproduceSettings
 from worldrl.world_models.video.model import VideoWorldModel
 
-SLOW = ("offline-video", "eva")  # opens the bundled world model nine times; records, trains and plans for two arms
+# Open the bundled world model, nine times or twice, or record, train and plan for two arms.
+SLOW = ("offline-video", "methods", "eva")
 TINY = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CATALOGUE]
 
 

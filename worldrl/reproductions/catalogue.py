@@ -111,6 +111,12 @@ CATALOGUE = {
             "two arms: a reward by inverse dynamics makes a video model's decoded plans executable",
             "quick about an hour of a shared core for each of three seeds; full 40 min of one core per seed; paper not timed",
         ),
+        Entry(
+            "methods",
+            "yardstick.reproduction",
+            "parts of GRPO on the same imagined groups: variance of the gradient, and cosine to a large-batch gradient",
+            "quick 3 CPU min for each start policy and seed, extrapolated from 1 min for 24 groups; full, paper not timed",
+        ),
     )
 }
 
@@ -125,6 +131,7 @@ HELD: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "offline-video": (BUFFER, LAYERS, ("trajectories", "window"), ("features", "features"), ("batch", "hidden")),
     "eva": (("image_size", "image_size", "prompts", "explored"), ("batch", "image_size", "image_size"),
             ("codec_width", "codec_width"), ("width", "width", "depth")),
+    "methods": (("groups", "group_size"), ("batch_groups", "group_size")),
 }  # fmt: skip
 """Effect to the numbers whose product it holds in memory at once."""
 HELD_BYTES = 4  # Least bytes of each: a number in float32

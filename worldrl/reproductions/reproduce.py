@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from worldrl.core.errors import RunDirectoryError
+from worldrl.core.errors import RunDirectoryError, SettingError
 from worldrl.core.storage.log import console
 from worldrl.core.storage.run import RunDirectory, Stage
 from worldrl.evaluation.report.model import Filmstrip, Number, ReportData, Table
@@ -51,13 +51,25 @@ class ReproduceSettings:
         "other numbers or names of the effect, as change.NAME=value (docs/guide/reproductions.md, docs/reference/eva.md)",
     )
 
+    policies: list[str] = setting(
+        [], "of name=methods: start policies, folders of train-policy or bundled; empty takes the bundled one"
+    )
+
     def __post_init__(self) -> None:
         one_of("scale", self.scale, SCALES)
         non_negative("workers", self.workers)
         if self.seeds is not None:
             positive("seeds", self.seeds)
         if self.name:
-            changed(find(self.name).load().SETTINGS[self.scale], self.change)
+            sizes = find(self.name).load().SETTINGS[self.scale]
+            if self.policies and not hasattr(sizes, "policies"):
+                raise SettingError(f"policies: {self.name} starts from none; leave it out, or give name=methods")
+            changed(sizes, self.changes)
+
+    @property
+    def changes(self) -> dict[str, int | float | str]:
+        """What differs from the scale's settings."""
+        return {**self.change, **({"policies": "\n".join(self.policies)} if self.policies else {})}
 
 
 def main(settings: ReproduceSettings) -> dict[str, Any]:
@@ -67,7 +79,7 @@ def main(settings: ReproduceSettings) -> dict[str, Any]:
         print_table(Table("worldrl reproduce NAME", ("name", "effect", "cost on two cores"), rows), console())
         return {}
     effect = find(settings.name).load()
-    sizes = changed(effect.SETTINGS[settings.scale], settings.change)
+    sizes = changed(effect.SETTINGS[settings.scale], settings.changes)
     require_room(settings.name, sizes)
     methods = methods_of(effect, sizes)
     # Neighbours have different seeds: stages of one seed share a dataset and a model, and would wait for each other.
@@ -94,7 +106,7 @@ def compute(run: RunDirectory, settings: ReproduceSettings, cells: Sequence[Cell
     """Finish every stage; return each method's results in the order of seeds."""
     stages = {cell: run.stage(stage_name(cell)) for cell in cells}
     missing = {
-        str(stage.folder): Task(settings.name, settings.scale, dict(settings.change), cell)
+        str(stage.folder): Task(settings.name, settings.scale, dict(settings.changes), cell)
         for cell, stage in stages.items()
         if not stage.finished
     }
@@ -143,7 +155,9 @@ def sentence(name: str, findings: Findings) -> str:
     counts = {v: sum(c.verdict == v for c in findings.claims) for v in VERDICTS}
     verdicts = ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n)
     seeds = max(len(claim.values) for claim in findings.claims)
-    basis = "one seed, so without intervals" if seeds == 1 else f"{seeds} seeds, 95 % intervals"
+    count = "one seed" if seeds == 1 else f"{seeds} seeds"
+    known = any(claim.interval for claim in findings.claims)
+    basis = f"{count}, 95 % intervals" if known else f"{count}, so without intervals"
     return f"{name}: {findings.verdict} ({verdicts} of {len(findings.claims)} claims; {basis})."
 
 
