@@ -11,7 +11,7 @@ from worldrl.world_models.video.codec import to_uint8, to_unit
 from worldrl.world_models.video.config import RestorerConfig, VideoWorldModelConfig
 from worldrl.world_models.video.episode_rollouts import whole_episodes
 from worldrl.world_models.video.model import VideoWorldModel
-from worldrl.world_models.video.restorer import FrameRestorer
+from worldrl.world_models.video.restorer import FrameRestorer, of_each_view
 from worldrl.world_models.video.restorer_training import fit_restorer, imagine_pairs
 from worldrl.world_models.video.training_config import WorldModelTraining
 
@@ -138,3 +138,27 @@ def test_what_does_not_fit_is_refused(make_world_model, push_episodes):
         VideoWorldModelConfig(restorer=RestorerConfig(width=8, block=3))
     with pytest.raises(SettingError, match="restorer needs"):
         RestorerConfig(width=-1)
+
+
+def test_each_view_has_a_restorer_of_its_own():
+    with initial_weights(0, "restorer"):
+        both = FrameRestorer(RestorerConfig(width=8), views=2)
+        for parameter in both.parameters():
+            torch.nn.init.normal_(parameter, std=0.1)
+    frame, first = torch.rand(2, 6, 3, 8, 8, generator=stream(0, "views")) * 2 - 1  # rows: scene, wrist, scene, wrist …
+    shown = both(frame, first)
+    torch.testing.assert_close(shown[::2], both.restored(frame[::2], first[::2]))
+    torch.testing.assert_close(shown[1::2], both.further[0](frame[1::2], first[1::2]))
+    assert not torch.allclose(shown[1::2], both.restored(frame[1::2], first[1::2]))
+
+
+def test_a_restorer_that_views_shared_becomes_one_of_each():
+    one, two = FrameRestorer(RestorerConfig(width=8)), FrameRestorer(RestorerConfig(width=8), views=2)
+    torch.nn.init.normal_(one.out.weight)
+    shared = {f"restorer.{name}": value for name, value in one.state_dict().items()}
+    found = of_each_view(shared, 2)
+    two.load_state_dict({name.removeprefix("restorer."): value for name, value in found.items()})
+    rows = torch.rand(2, 4, 3, 8, 8)
+    torch.testing.assert_close(two(*rows), one(*rows))
+    assert of_each_view(found, 2).keys() == found.keys()
+    assert of_each_view(shared, 1).keys() == shared.keys()

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from worldrl.evaluation.report.model import Table
 
-
 NAME_WIDTH = 24
 """Characters up to which names in the first column stay on one line."""
 

@@ -65,7 +65,7 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], Shared, nn.Module):
         self.success = SuccessHead(*sizes)
         self.gripper = GripperHead(*sizes, len(embodiment.actions.grippers))
         self.outcome = OutcomeEnsemble(2 * self.dynamics.width, config.outcome.width, config.outcome.ensemble_size)
-        self.restorer = FrameRestorer(config.restorer) if config.restorer.width else None
+        self.restorer = FrameRestorer(config.restorer, len(config.cameras)) if config.restorer.width else None
         numbers = 2 * embodiment.actions.size, len(embodiment.state_names)
         self.state_head = StateHead(*sizes, *numbers) if config.state == MEASURED else None
 
@@ -243,12 +243,14 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], Shared, nn.Module):
     @classmethod
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> "VideoWorldModel":
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
+        from worldrl.world_models.video.restorer import of_each_view
+
         artefact = read_artefact(folder, kind=KIND)
         with fitting(artefact):
             config = VideoWorldModelConfig.from_json(artefact.config)
             model = cls(config, embodiment_from_json(artefact.config["embodiment"]))
             model.observation.require_stored(artefact.config, folder)
-            load_weights(model, artefact, named_as_ensemble(artefact.tensors))
+            load_weights(model, artefact, of_each_view(named_as_ensemble(artefact.tensors), len(config.cameras)))
         return model.to(device).eval()
 
 
