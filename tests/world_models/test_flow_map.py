@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
@@ -42,7 +41,7 @@ CONFIG = WorldModelTraining(
     dtype="float32", unroll=2, batch=8, warmup=2, checkpoint_every=2, ema_decay=0.0, learning_rate=3e-3,
     flow_map_steps=4, flow_map_rollout_steps=4, on_policy_steps=4, on_policy_learning_rate=3e-4,
 )  # fmt: skip
-WIDE = 0.25  # standard deviation of the Gaussian data
+WIDE = 0.5  # standard deviation of the Gaussian data
 
 
 # --- closed form: z ~ N(0, WIDE²), so x_t ~ N(0, s_t²) and the flow maps x_t to x_t s_r / s_t --------------------------
@@ -105,37 +104,35 @@ def test_simulation_ends_where_the_flow_does():
         torch.testing.assert_close(simulate(gaussian_clean, noise, levels), WIDE * noise)
 
 
-def test_a_tiny_network_learns_the_map_from_samples_alone():
-    """After 2,000 steps jumps are within 0.05 of the flow, whose values have a deviation of 1, and compose as well."""
+def test_a_tiny_network_learns_the_map():
+    """After 400 steps every sampler ends within 0.08 of 0.5, the exact end of a path from 1; the plain flow's one step ends at 0."""
+    powers = [(a, b) for a in range(5) for b in range(5 - a)]
     with initial_weights(0, "tiny"):
-        network = Mlp(5, 64, 1)
+        network = Mlp(len(powers), 32, 1)
 
     def predict(x, t, r):
-        t, r = t[:, None], r[:, None]
-        return x + t * network(torch.cat([x, t, r, t * x, r * x], dim=1))
+        return x * network(torch.stack([t**a * r**b for a, b in powers], dim=1))
 
-    optimizer = torch.optim.Adam(network.parameters(), lr=4e-3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2000)
-    for step in range(2000):
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 400)
+    for step in range(400):
         generator = stream(0, "tiny", step)
-        t, r = draw_levels(512, pure_noise_share=0.25, shift=1.0, generator=generator)
-        clean, noise = WIDE * torch.randn(512, 1, generator=generator), torch.randn(512, 1, generator=generator)
+        t, r = draw_levels(256, pure_noise_share=0.25, shift=1.0, generator=generator)
+        clean, noise = WIDE * torch.randn(256, 1, generator=generator), torch.randn(256, 1, generator=generator)
         x = add_noise(clean, noise, t)
         with torch.no_grad():
-            target = map_target(predict, x, t, r, noise - clean)
+            target = map_target(predict, x, t, r, gaussian_velocity(x, t))
         optimizer.zero_grad()
         (predict(x, t, r) - target).square().mean().backward()
         optimizer.step()
         schedule.step()
-    noise = torch.linspace(-1.5, 1.5, 13)[:, None]
+    one = torch.ones(1, 1)
     with torch.no_grad():
-        ends = {n: simulate(predict, noise, torch.linspace(1, 0, n + 1).tolist()) for n in (1, 2, 4, 8)}
-        halfway = jump(predict, noise, torch.ones(13), torch.full((13,), 0.5))
-    for steps, end in ends.items():
-        assert (end - WIDE * noise).abs().max() < 0.05, steps
-    for one, other in itertools.combinations(ends.values(), 2):
-        assert (one - other).abs().max() < 0.05
-    assert (halfway - spread(torch.tensor(0.5)) * noise).abs().max() < 0.05
+        ends = [simulate(predict, one, torch.linspace(1, 0, n + 1).tolist()).item() for n in (1, 2, 4, 8)]
+        halfway = jump(predict, one, torch.ones(1), torch.full((1,), 0.5)).item()
+    assert ends == pytest.approx([WIDE] * 4, abs=0.08)
+    assert max(ends) - min(ends) < 0.08
+    assert halfway == pytest.approx(spread(torch.tensor(0.5)).item(), abs=0.03)
 
 
 # --- draws ---------------------------------------------------------------------------------------------------------
@@ -143,7 +140,7 @@ def test_a_tiny_network_learns_the_map_from_samples_alone():
 
 def test_levels_are_drawn_in_the_published_shares():
     t, r = draw_levels(20_000, pure_noise_share=0.3, shift=1.0, generator=stream(0, "levels"))
-    assert ((0 <= r) & (r <= t) & (flow_map.LOWEST <= t) & (t <= 1)).all()
+    assert ((r >= 0) & (r <= t) & (t >= flow_map.LOWEST) & (t <= 1)).all()
     assert (r == t).float().mean().item() == pytest.approx(0.5, abs=0.01)
     assert (r == 0).float().mean().item() == pytest.approx(0.25, abs=0.01)
     assert (t == 1).float().mean().item() == pytest.approx(0.3, abs=0.01)
@@ -222,6 +219,7 @@ def test_weights_with_and_without_it_are_stored_and_read(make_world_model, chunk
     model.save(tmp_path / "old")
     config = json.loads((tmp_path / "old" / "config.json").read_text())
     assert config["dynamics"].pop("flow_map") is False
+    del config["schema"], config["kind"]
     old = VideoWorldModel.load(tmp_path / "old")
     assert old.dynamics.target_in is None
     assert type(old.config).from_json(config) == old.config  # a file from before the setting
@@ -292,12 +290,14 @@ def test_each_network_learns_from_its_own_loss(make_world_model, chunk):
     }
     assert largest["student"] > 0 < largest["fake"]
     assert largest["real"] == 0
-    fake_only = {name: p.grad.clone() for name, p in loss.fake.named_parameters() if p.grad is not None}
-    for p in loss.fake.parameters():
-        p.grad = None
-    (loss(*chunk, generator=stream(0, "loss")).loss - 0).backward()
-    for name, p in loss.fake.named_parameters():
-        assert p.grad is None or torch.equal(p.grad, fake_only[name])
+    first = [p.grad.clone() for p in loss.fake.parameters() if p.grad is not None]
+    loss.fake.zero_grad()
+    with torch.no_grad():
+        loss.real.tokens_out.bias.add_(1)  # another pull on the student
+    again = loss(*chunk, generator=stream(0, "loss"))
+    assert again.logs["wm/matching_loss"] != found.logs["wm/matching_loss"]
+    again.loss.backward()
+    assert all(map(torch.equal, first, [p.grad for p in loss.fake.parameters() if p.grad is not None]))
 
 
 # --- training ------------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def test_each_network_learns_from_its_own_loss(make_world_model, chunk):
 def test_one_step_comes_nearer_to_the_flows_eight(make_world_model, push_episodes, chunk):
     model = make_world_model(spread=0.3)
     many, one = sampled(model, chunk, 8), sampled(model, chunk, 1)
-    config = replace(CONFIG, flow_map_steps=150, on_policy_steps=10, flow_map_sampling_steps=4)
+    config = replace(CONFIG, flow_map_steps=80, on_policy_steps=4, flow_map_sampling_steps=4)
     fit_flow_map(model, push_episodes, config, instructions=NOTHING, seed=0, folder=None, log=None)
     assert model.config.dynamics.flow_map
     assert model.dynamics.config.sampling_steps == 4

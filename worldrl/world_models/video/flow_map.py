@@ -231,7 +231,9 @@ def fit_flow_map(
     real, fake = (copy.deepcopy(student).eval().requires_grad_(own) for own in (False, True))
     sampler = latent_sampler(model, episodes, config)
 
-    def stage(name: str, config: WorldModelTraining, steps: int, loss: Denoise, **further: FlowTransformer) -> FitReport:
+    def stage(
+        name: str, config: WorldModelTraining, steps: int, loss: Denoise, **further: FlowTransformer
+    ) -> FitReport:
         return fit_windows(
             series + name,
             model,
