@@ -12,7 +12,7 @@ from worldrl.core.storage.log import MetricLog
 from worldrl.core.types import Episode
 from worldrl.recipes.world_model.numbers import DYNAMICS, last_numbers
 from worldrl.world_models.video.config import CodecKind
-from worldrl.world_models.video.flow_map import fit_flow_map
+from worldrl.world_models.video.flow_map import ON_POLICY, fit_flow_map
 from worldrl.world_models.video.instructions import TaskInstructions
 from worldrl.world_models.video.model import VideoWorldModel
 from worldrl.world_models.video.outcome_training import fit_outcome
@@ -48,5 +48,6 @@ def learn_video(
         name = series.replace("dynamics", part)
         if steps:
             fit_part(model, episodes, training, seed=seed, folder=folder / part, log=log, series=name)
-            numbers |= {key: value for key, value in last_numbers(log, name).items() if "/" in key}
+            for part_name in (name, f"{name}{ON_POLICY}"):
+                numbers |= {key: value for key, value in last_numbers(log, part_name).items() if "/" in key}
     return numbers

@@ -5,7 +5,7 @@ The flow transformer gets r beside t. Its answer ẑ stands for the mean velocit
     u(x_t, t, r) = (x_t - ẑ(x_t, t, r)) / t                     x_t = (1-t)·z + t·ε,  v = ε - z
     x_r          = x_t - (t - r)·u(x_t, t, r)                   a jump; at r = t, u is the flow's own velocity
 
-Both stages follow the authors' published code (NVlabs/AnyFlow); its equations are older than the paper.
+Both stages follow the authors' published code (NVlabs/AnyFlow, read on 27 November 2026), not the paper's text.
 
 1. Forward training: u = v - (t - r)·du/dt (MeanFlow, Geng et al. 2025, arXiv 2505.13447), where du/dt is a central
    difference along v, without gradient. Half of the rows have r = t and a quarter r = 0.
@@ -50,6 +50,7 @@ Predict = Callable[[Tensor, Tensor, Tensor], Tensor]
 EPSILON = 0.02  # half width of the central difference
 LOWEST = 2 * EPSILON  # smallest t in training
 DIFFUSION, ENDPOINT = 0.5, 0.25  # shares of rows with r = t and with r = 0
+ON_POLICY = "_on_policy"  # ends the series of stage 2 in the log
 SMALLEST_DISTANCE = 1e-3  # of a simulated chunk from its prediction: below it, float32 holds noise only
 
 
@@ -254,6 +255,6 @@ def fit_flow_map(
     if config.on_policy_steps:
         slower = replace(config, learning_rate=config.on_policy_learning_rate)
         loss = OnPolicyLoss(forward, real, fake, config.flow_map_rollout_steps)
-        report = stage("_on_policy", slower, config.on_policy_steps, loss, fake=fake)
+        report = stage(ON_POLICY, slower, config.on_policy_steps, loss, fake=fake)
     model.config.dynamics.sampling_steps = config.flow_map_sampling_steps
     return report
