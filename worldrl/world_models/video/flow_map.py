@@ -18,6 +18,8 @@ Differences from the published code, which has text, guidance and 50 steps: erro
 by t·√(1-t), since that is 0 at t = 1; ``pure_noise_share`` of the rows start there; no loss is scaled to another's;
 K = 1 belongs to the steps; both networks of stage 2 learn in the same step; r's embedding begins at zero; the central
 difference reaches 0.02 to each side and not 0.005, where the fast parts of σ's embedding made it ten times as noisy.
+t is not the higher of two uniform levels, which leaves too few small t: at r = 0 any constant ẑ solves stage 1's
+equation, and only rows with r = t near 0 exclude it (one of four small trainings collapsed).
 
 Shapes legend: ``B`` rows, ``F`` frames per chunk, ``c h w`` latent.
 """
@@ -36,7 +38,7 @@ from worldrl.core.rng import draw, initial_weights, own_rows, whole_rows
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.training.fit import FitReport
 from worldrl.core.types import Episode
-from worldrl.diffusion.flow import add_noise, euler_step, expand_sigma, shift_sigma, sigma_grid, velocity
+from worldrl.diffusion.flow import add_noise, draw_sigma, euler_step, expand_sigma, shift_sigma, sigma_grid, velocity
 from worldrl.world_models.video.dynamics import ChunkLoss, motion_weight
 from worldrl.world_models.video.flow_transformer import FlowTransformer
 from worldrl.world_models.video.instructions import TaskInstructions
@@ -77,12 +79,10 @@ def map_target(predict: Predict, x: Tensor, t: Tensor, r: Tensor, v: Tensor) -> 
 def draw_levels(
     rows: int, *, pure_noise_share: float, shift: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Draw t and r <= t, both ``[rows]``: of two uniform levels the higher and the lower one, some replaced."""
-    first, second, pure, kind = torch.rand(4, rows, generator=generator, device=generator.device)
-    t = torch.where(pure < pure_noise_share, 1.0, shift_sigma(torch.maximum(first, second), shift)).clamp_min(LOWEST)
-    r = shift_sigma(torch.minimum(first, second), shift)
-    r = torch.where(kind < DIFFUSION, t, torch.where(kind < DIFFUSION + ENDPOINT, 0.0, r))
-    return t, torch.minimum(r, t)
+    """Draw t as in ordinary training, at least ``LOWEST``, and r <= t, both ``[rows]``."""
+    t = draw_sigma(rows, pure_noise_share=pure_noise_share, shift=shift, generator=generator).clamp_min(LOWEST)
+    kind, share = torch.rand(2, rows, generator=generator, device=generator.device)
+    return t, torch.where(kind < DIFFUSION, t, torch.where(kind < DIFFUSION + ENDPOINT, 0.0, share * t))
 
 
 # --- backward simulation -------------------------------------------------------------------------------------------
