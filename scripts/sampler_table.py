@@ -1,12 +1,12 @@
 """What sampling steps are worth: closed-loop quality of world models at 1, 2, 4 and 8 steps, in one table.
 
-python scripts/sampler_table.py data=runs/unseen/dataset models=bundled,runs/x/world_model distil=runs/collect/dataset
+python scripts/sampler_table.py data=runs/unseen/dataset models=bundled,runs/x/world_model flow_map=runs/collect/dataset
 
 Further: steps=1,2,4,8, refinement=0,1 (PDE-Refiner's steps), out=runs/sampler, and any setting of evaluate-world-model for all
-rows. ``distil=FOLDER,...`` adds rows of each model with its sampler distilled on these recordings, which must not be the measured
-ones; ``distil.KEY=VALUE`` is a setting of that training (distil.distill_steps=1500). One run of evaluate-world-model per row, on the
-same episodes with the same noise; a stopped script goes on with the same command. What a row loses against its model's most steps,
-undistilled and unrefined, is paired: the same episodes are drawn again on both sides. Writes ``out/table.json`` and prints a
+rows. ``flow_map=FOLDER,...`` adds rows of each model made a flow map (AnyFlow) on these recordings, which must not be the measured
+ones; ``flow_map.KEY=VALUE`` is a setting of that training (flow_map.on_policy_steps=0). One run of evaluate-world-model per row, on
+the same episodes with the same noise; a stopped script goes on with the same command. What a row loses against its own weights' most
+steps, unrefined, is paired: the same episodes are drawn again on both sides. Writes ``out/table.json`` and prints a
 Markdown table.
 """
 
@@ -21,11 +21,10 @@ from measured_rows import cpu_seconds, given, lost_db, number, rate, run, show
 SHOWN = (32, 64, 128, 256)
 LOST = (128, 256)
 DEFAULTS = {"models": "bundled", "steps": "1,2,4,8", "refinement": "0,1"}
-DISTILLING = {
-    "steps": "0", "codec_steps": "0", "distill_steps": "1500", "distill_teacher_steps": "8", "distill_sampling_steps": "1",
-    "outcome_steps": "400",
+FLOW_MAP = {
+    "steps": "0", "codec_steps": "0", "flow_map_steps": "1500", "on_policy_steps": "300", "outcome_steps": "400",
 }  # fmt: skip
-"""The sampler, then the outcome head, which reads what the distilled network computes; nothing else."""
+"""The map, then the outcome head, which reads what the network computes; nothing else."""
 HEADINGS = (
     "model", "steps", "refined", *(f"PSNR@{h}" for h in SHOWN), *(f"dB lost@{h}" for h in LOST), "action swap",
     "outcomes told right %", "frames/s",
@@ -37,10 +36,10 @@ def short(model: str) -> str:
     return Path(model).parent.name or model
 
 
-def distilled(model: str, data: str, out: Path, changes: dict[str, str]) -> str:
-    """Distil a model's sampler, or take the one that has been; return its folder."""
-    folder = out / f"distilled-{short(model)}"
-    training = (f"training.{key}={value}" for key, value in (DISTILLING | changes).items())
+def mapped(model: str, data: str, out: Path, changes: dict[str, str]) -> str:
+    """Make a model a flow map, or take the one that has been; return its folder."""
+    folder = out / f"flow-map-{short(model)}"
+    training = (f"training.{key}={value}" for key, value in (FLOW_MAP | changes).items())
     run(folder, "train-world-model", f"start={model}", f"data=[{data}]", "gates=warn", *training)
     return str(folder / "world_model")
 
@@ -64,9 +63,9 @@ def measure(model: str, steps: str, refinement: str, data: str, out: Path, commo
     }
 
 
-def lost(row: dict[str, Any], rows: list[dict[str, Any]], teacher: str) -> dict[str, Any]:
-    """Return the decibels that a row loses at each horizon against its teacher's most steps without refinement."""
-    plain = [other for other in rows if other["model"] == teacher and not other["refinement_steps"]]
+def lost(row: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the decibels that a row loses at each horizon against its model's most steps without refinement."""
+    plain = [other for other in rows if other["model"] == row["model"] and not other["refinement_steps"]]
     most = max(plain or [row], key=lambda other: other["steps"])
     pair = (Path(row["folder"]), Path(most["folder"]))
     return {str(horizon): lost_db(*pair, horizon, name="sampler-table") for horizon in LOST}
@@ -87,16 +86,15 @@ def main(arguments: list[str]) -> int:
     if "data" not in asked:
         print(__doc__)
         return 2
-    data, out, recordings = asked.pop("data"), Path(asked.pop("out", "runs/sampler")), asked.pop("distil", None)
+    data, out, recordings = asked.pop("data"), Path(asked.pop("out", "runs/sampler")), asked.pop("flow_map", None)
     models, *choices = (asked.pop(name, default).split(",") for name, default in DEFAULTS.items())
-    changes = {key.removeprefix("distil."): asked.pop(key) for key in [*asked] if key.startswith("distil.")}
+    changes = {key.removeprefix("flow_map."): asked.pop(key) for key in [*asked] if key.startswith("flow_map.")}
     common = [f"{key}={value}" for key, value in asked.items()]
-    teacher = {model: model for model in models}
     if recordings is not None:
-        teacher |= {distilled(model, recordings, out, changes): model for model in models}
-    rows = [measure(model, *choice, data, out, common) for model, *choice in product(teacher, *choices)]
+        models += [mapped(model, recordings, out, changes) for model in models]
+    rows = [measure(model, *choice, data, out, common) for model, *choice in product(models, *choices)]
     for row in rows:
-        row["lost"] = lost(row, rows, teacher[row["model"]])
+        row["lost"] = lost(row, rows)
     (out / "table.json").write_text(json.dumps(rows, indent=2) + "\n")
     show(HEADINGS, [cells(row) for row in rows])
     return 0

@@ -72,7 +72,7 @@ def test_the_issues_spelling_of_the_main_job_is_answered(capsys):
     ("command", "given"),
     [
         ("train-world-model", {"training.bootstrap": "2"}),
-        ("train-world-model", {"training.distill_teacher_steps": "0"}),
+        ("train-world-model", {"training.flow_map_rollout_steps": "0"}),
         ("train-world-model", {"training.outcome_dropout": "1"}),
         ("train-world-model", {"training.bootstrap_rows": "-1"}),
         ("train-world-model", {"training.bootstrap": "0.5", "training.unroll": "1"}),

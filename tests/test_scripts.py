@@ -291,15 +291,17 @@ def test_decibels_lost_are_paired_and_against_the_most_steps(script, commands, t
     assert [s.horizons for _, s in commands] == [[32, 64, 128, 256]] * 2
 
 
-def test_distilled_weights_are_rows_beside_their_teacher_and_lose_against_it(script, commands, tmp_path, monkeypatch):
+def test_a_flow_map_is_rows_beside_its_start_and_loses_against_its_own_most_steps(
+    script, commands, tmp_path, monkeypatch
+):
     table = script("sampler_table")
 
     def measures(folder, *names):
-        factor = {"bundled-8-0": 1.0, "bundled-8-1": 0.5, "distilled-bundled-8-0": 10**0.2}.get(folder.name, 10**0.1)
+        factor = {"bundled-8-0": 1.0, "bundled-8-1": 0.5, "flow-map-bundled-8-0": 10**0.2}.get(folder.name, 10**0.1)
         return SimpleNamespace(error=np.full((30, 5), 0.01 * factor))
 
     monkeypatch.setattr(script("measured_rows"), "measures", measures)
-    asked = ["data=u", "distil=d,e", "distil.distill_steps=9", "steps=1,8", f"out={tmp_path}", "threads=1"]
+    asked = ["data=u", "flow_map=d,e", "flow_map.flow_map_steps=9", "steps=1,8", f"out={tmp_path}", "threads=1"]
     assert table.main(asked) == 0
     rows = json.loads((tmp_path / "table.json").read_text())
     assert [(Path(row["folder"]).name, row["lost"]["256"]["value"]) for row in rows] == [
@@ -307,21 +309,21 @@ def test_distilled_weights_are_rows_beside_their_teacher_and_lose_against_it(scr
         ("bundled-1-1", pytest.approx(1)),
         ("bundled-8-0", 0),
         ("bundled-8-1", pytest.approx(-10 * np.log10(2))),
-        ("distilled-bundled-1-0", pytest.approx(1)),
-        ("distilled-bundled-1-1", pytest.approx(1)),
-        ("distilled-bundled-8-0", pytest.approx(2)),  # not 0: the teacher's eight steps are what it is held against
-        ("distilled-bundled-8-1", pytest.approx(1)),
+        ("flow-map-bundled-1-0", pytest.approx(-1)),  # against its own eight steps, not those of its start
+        ("flow-map-bundled-1-1", pytest.approx(-1)),
+        ("flow-map-bundled-8-0", 0),
+        ("flow-map-bundled-8-1", pytest.approx(-1)),
     ]
     trained = [settings for command, settings in commands if command == "train-world-model"]
     assert [(one.start, one.data) for one in trained] == [("bundled", ["d", "e"])]
     training = trained[0].training
-    assert (training.codec_steps, training.steps, training.distill_steps) == (0, 0, 9)
-    assert (training.distill_teacher_steps, training.distill_sampling_steps) == (8, 1)
-    assert training.outcome_steps > 0  # it reads what the distilled dynamics computes
+    assert (training.codec_steps, training.steps, training.flow_map_steps) == (0, 0, 9)
+    assert training.on_policy_steps == 300
+    assert training.outcome_steps > 0  # it reads what the dynamics computes
     measured = [settings for command, settings in commands if command == "evaluate-world-model"]
     assert {settings.world_model for settings in measured} == {
         "bundled",
-        str(tmp_path / "distilled-bundled" / "world_model"),
+        str(tmp_path / "flow-map-bundled" / "world_model"),
     }
     assert {settings.threads for settings in measured} == {1}
     done = len(commands)

@@ -72,7 +72,7 @@ COSTS: dict[str, tuple[float, Callable[[float], float] | None, str]] = {
 _NAMES: tuple[tuple[Range, str], ...] = (
     (COUNT, "accumulate|ahead|attempts|backbone_stride|batch|batch_size|batches|block|capacity|checkpoint_epochs|checkpoint_every|"
             "checkpoint_steps|children|chunk_length|chunks|clip_frames|clusters|codec_batch|context|cycles|debounce|"
-            "distill_sampling_steps|distill_teacher_steps|envs|envs_per_worker|evaluate_every|every|explore_steps|explored|"
+            "flow_map_rollout_steps|flow_map_sampling_steps|envs|envs_per_worker|evaluate_every|every|explore_steps|explored|"
             "frame_stride|gate_episodes|given_frames|generations|group_size|groups|horizon|horizons|imagined_candidates|iterations|keyframe_margin|"
             "length|log_every|max_epochs|"
             "max_episode_steps|members|minibatch|near_goal_weight|outcome_batch|patch|patience|proposals|prune_interval|"
@@ -80,7 +80,7 @@ _NAMES: tuple[tuple[Range, str], ...] = (
             "snapshot_steps|speed_chunks|speed_rows|stage_chunks|stages|starts_per_task|truncate_after|unroll|"
             "updates_per_step|window|elites|holdout_most"),
     (AT_LEAST_TWO, "bins"),
-    (FROM_ZERO, "blind_episodes|bootstrap_rows|candidates|clone_steps|codec_steps|demonstrations|distill_steps|"
+    (FROM_ZERO, "blind_episodes|bootstrap_rows|candidates|clone_steps|codec_steps|demonstrations|flow_map_steps|on_policy_steps|"
                 "episodes|epochs|evaluation_episodes|executed|executed_plans|expert_episodes|failures|filmstrips|first_index|"
                 "first_step|frames|hold_steps|imagined_episodes|imagined_rollouts|latency|learning_starts|memory_frames|min_epochs|"
                 "noisy_episodes|noisy_from|noisy_steps|outcome_episodes|outcome_steps|policy_episodes|prompts|prune_depth|"
@@ -98,7 +98,7 @@ _NAMES: tuple[tuple[Range, str], ...] = (
     (Range(0, 2**63 - 1), "seed"),
     (Range(0, 65_535), "port"),
     (SECONDS, "timeout_s|render_timeout_s|minutes"),
-    (RATE, "actor_rate|codec_learning_rate|critic_rate|learning_rate|new_learning_rate|outcome_learning_rate|"
+    (RATE, "actor_rate|codec_learning_rate|critic_rate|learning_rate|new_learning_rate|on_policy_learning_rate|outcome_learning_rate|"
            "restorer_learning_rate"),
     (NON_NEGATIVE, "clone_rate|temperature_rate"),
     (SHARE, "alpha|blur|bootstrap|codec_share|collected_share|command_dropout|confirmed|discordant|distance|event_share|extremes_share|"

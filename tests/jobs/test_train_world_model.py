@@ -164,6 +164,20 @@ def test_the_sampler_may_change_and_stays_with_the_model(make_settings, world_mo
         make_settings(backbone="wan", sampler=Sampler(steps=2))
 
 
+def test_weights_become_a_flow_map(make_settings, world_model, tmp_path):
+    world_model.save(tmp_path / "model")
+    own = {"flow_map_steps": 2, "on_policy_steps": 1, "flow_map_sampling_steps": 4, "outcome_steps": 2}
+    training = WorldModelTraining(**{**SMALL, "codec_steps": 0, "steps": 0}, **own, checkpoint_every=2)
+    settings = make_settings(start=str(tmp_path / "model"), training=training)
+    metrics = train_world_model.main(settings)
+    assert metrics["training"].keys() >= {"wm/flow_map_loss", "wm/matching_loss", "wm/fake_loss"}
+    learned = VideoWorldModel.load(tmp_path / "run" / "world_model").config.dynamics
+    assert (learned.flow_map, learned.sampling_steps) == (True, 4)
+    assert train_world_model.main(settings)["hash"] == metrics["hash"]  # finds both stages finished
+    with pytest.raises(SettingError, match=r"give those instead"):
+        make_settings(training=training, sampler=Sampler(steps=2))
+
+
 def test_looks_that_are_kept_for_tests_are_not_trained_on(make_settings, push_episodes, robot, tmp_path):
     with LeRobotWriter(tmp_path / "looks", fps=20, cameras=("scene",), image_size=(16, 16), embodiment=robot) as writer:
         for episode, style in zip(push_episodes, ("sampled-3", "dim", "image", "default"), strict=False):

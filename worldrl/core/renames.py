@@ -32,6 +32,9 @@ SETTINGS: Mapping[str, str] = {
     "sizes.far": "distance_penalty",
     "sol_rl.again": "resample",
     "staged.least": "min_reward",
+    "training.distill_sampling_steps": "flow_map_sampling_steps",
+    "training.distill_steps": "flow_map_steps",
+    "training.distill_teacher_steps": "flow_map_rollout_steps",
     "trust.opinions": "resampled_rollouts",
     "trust.sign": "confidence_score",
 }

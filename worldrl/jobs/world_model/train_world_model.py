@@ -119,6 +119,8 @@ class TrainWorldModelSettings(Tracked):
             require_trained_codec(self.model, self.training, wanted)
         if self.backbone != VIDEO and self.sampler != Sampler():
             raise SettingError("sampler: is of backbone=video; give wan.model.dynamics.sampling_steps")
+        if self.sampler.steps is not None and self.training.flow_map_steps:
+            raise SettingError("sampler.steps: a flow map's are training.flow_map_sampling_steps; give those instead")
 
 
 def main(settings: TrainWorldModelSettings) -> dict[str, Any]:

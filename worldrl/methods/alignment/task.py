@@ -79,6 +79,11 @@ class AlignmentTask:
     def __post_init__(self) -> None:
         if not isinstance(self.model.dynamics, FlowTransformer) or self.model.config.dynamics.refinement_steps:
             raise SettingError("alignment needs a flow transformer without refinement (dynamics.refinement_steps=0)")
+        if self.model.config.dynamics.flow_map:
+            raise SettingError(
+                "alignment steps along the flow itself, and a flow map would be left behind; give the weights from before "
+                "training.flow_map_steps"
+            )
         if not len(self.starts):
             raise SettingError("alignment needs at least one start, got none")
 

@@ -126,6 +126,8 @@ class DynamicsConfig:
     pure_noise_share: float = 0.5  # share of training rows at σ = 1.
     shift: float = 1.0  # schedule shift.
     sampling_steps: int = 2  # Euler steps of the sampler.
+    # whether the network takes the level that a step leads to (AnyFlow); ``training.flow_map_steps`` adds and trains it.
+    flow_map: bool = False
     refinement_steps: int = 0  # refinement steps: a finished sample is made slightly noisy and denoised again.
     refinement_sigma: float = 0.02  # level of the last of them; the k-th of K has this to the power of k/K.
     refinement_share: float = 0.25  # share of training rows at those levels, if there are any.
@@ -162,7 +164,7 @@ class DynamicsConfig:
 
     def _refuse_flow_switches(self) -> None:
         off = [name for name in ("action_modulation", "action_tokens", "pose_map") if not getattr(self, name)]
-        off += [name for name in ("refinement_steps", "planning") if getattr(self, name)]
+        off += [name for name in ("refinement_steps", "planning", "flow_map") if getattr(self, name)]
         if off:
             raise SettingError(f"dynamics.{off[0]} is the flow transformer's; keep its default with kind=edm_unet")
 

@@ -19,7 +19,7 @@ FREE = frozenset(
         "codec.latent_noise", "codec.salience", "codec.fit",
         "dynamics.memory_noise", "dynamics.motion_weight", "dynamics.pure_noise_share", "dynamics.shift",
         "dynamics.sampling_steps", "dynamics.refinement_steps", "dynamics.refinement_sigma", "dynamics.refinement_share",
-        "dynamics.planning",
+        "dynamics.planning", "dynamics.flow_map",
         "dynamics.unet.offset_noise", "dynamics.unet.log_sigma_mean", "dynamics.unet.log_sigma_std",
         "dynamics.unet.sigma_low", "dynamics.unet.sigma_high", "dynamics.unet.sigma_start", "dynamics.unet.rho",
         "dynamics.unet.sampling_steps", "dynamics.unet.order",

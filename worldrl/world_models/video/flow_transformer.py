@@ -85,7 +85,10 @@ class FlowTransformer(nn.Module):
         self.norm_out = nn.LayerNorm(d, eps=1e-6)
         self.tokens_out = nn.Linear(d, channels * frames)
         self.plan = PlanCondition(d, config.chunk_length) if config.planning else None
+        self.target_in: Mlp | None = None
         self._initialise()
+        if config.flow_map:
+            self.add_target_level()
         further = (views, d, (height, width), frames, actions)
         self.views = FurtherViews(*further, pose_map=config.pose_map) if views > 1 else None
 
@@ -95,10 +98,26 @@ class FlowTransformer(nn.Module):
             for parameter in layer.parameters():
                 nn.init.zeros_(parameter)
 
+    def add_target_level(self) -> None:
+        """Embed the level that an answer jumps to (``flow_map``), at first without effect."""
+        self.target_in = Mlp(self.width, self.width).to(self.position.device)
+        for parameter in self.target_in[-1].parameters():
+            nn.init.zeros_(parameter)
+        self.config.flow_map = True
+
     def forward(
-        self, x: Tensor, sigma: Tensor, reference: Tensor, memory: Tensor, action: Tensor
+        self,
+        x: Tensor,
+        sigma: Tensor,
+        reference: Tensor,
+        memory: Tensor,
+        action: Tensor,
+        target: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Clean latents ``[B, F, c, h, w]`` of noisy ``x`` at levels ``sigma [B]``, and the features ``[B, n, d]``."""
+        """Clean latents ``[B, F, c, h, w]`` of noisy ``x`` at levels ``sigma [B]``, and the features ``[B, n, d]``.
+
+        A flow map's answer is for the jump to the levels ``target [B]``, None is ``sigma``; other networks ignore them.
+        """
         if not self.config.reference:
             reference = torch.zeros_like(reference)
         tokens = torch.cat([x.flatten(1, 2), reference, memory.flatten(1, 2)], dim=1)  # [B, channels, h, w]
@@ -112,7 +131,7 @@ class FlowTransformer(nn.Module):
             tokens = torch.cat([tokens, drawn], dim=-1)
         place = self.position if self.views is None else self.views.positions(self.position)
         tokens = self.tokens_in(tokens) + place
-        modulation, context = self._condition(sigma, action, plan)
+        modulation, context = self._condition(sigma, sigma if target is None else target, action, plan)
         for block in self.blocks:
             tokens = block(tokens, modulation, context)
         features = self.norm_out(tokens)
@@ -127,8 +146,10 @@ class FlowTransformer(nn.Module):
         # One row of it: every control step carries the same flag and instruction.
         return condition[..., :size], _Plan(condition[:, 0, size] > 0, *self.plan(condition[:, 0, size + 1 :]))
 
-    def _condition(self, sigma: Tensor, action: Tensor, plan: _Plan | None) -> tuple[Tensor, Tensor]:
+    def _condition(self, sigma: Tensor, target: Tensor, action: Tensor, plan: _Plan | None) -> tuple[Tensor, Tensor]:
         embedding = self.time_in(sinusoidal(1000 * sigma, self.config.width).to(action.dtype))
+        if self.target_in is not None:
+            embedding = embedding + self.target_in(sinusoidal(1000 * target, self.config.width).to(action.dtype))
         context = self.action_token(action) + self.action_position
         vector = self.action_vector(action.flatten(1))
         if not self.config.action_modulation:
@@ -151,12 +172,12 @@ class FlowTransformer(nn.Module):
         x, *fresh = noise.split(self.config.chunk_frames, dim=1)
         features = noise.new_zeros(0)
         for sigma, sigma_next in pairwise(sigma_grid(self.config.sampling_steps, self.config.shift).to(noise.device)):
-            level = sigma.expand(x.shape[0])
-            clean, features = self(x, level, reference, memory, action)
-            x = euler_step(x, clean.float(), level, sigma_next.expand(x.shape[0]))
+            level, target = sigma.expand(x.shape[0]), sigma_next.expand(x.shape[0])
+            clean, features = self(x, level, reference, memory, action, target)
+            x = euler_step(x, clean.float(), level, target)
         for sigma, again in zip(self._refinement().to(noise.device), fresh, strict=True):
             level = sigma.expand(x.shape[0])
-            clean, features = self(add_noise(x, again, level), level, reference, memory, action)
+            clean, features = self(add_noise(x, again, level), level, reference, memory, action, 0 * level)
             x = clean.float()
         return x, features
 
@@ -170,7 +191,7 @@ class FlowTransformer(nn.Module):
     def read(self, clean: Tensor, noise: Tensor, reference: Tensor, memory: Tensor, action: Tensor) -> Tensor:
         """Features ``[B, n, d]`` of a finished chunk ``[B, F, c, h, w]`` as if it had just been sampled."""
         level = clean.new_full((len(clean),), self.read_level)
-        return self(add_noise(clean, noise, level), level, reference, memory, action)[1]
+        return self(add_noise(clean, noise, level), level, reference, memory, action, 0 * level)[1]
 
     def loss(
         self,

@@ -4,7 +4,7 @@ The codec is frozen while the dynamics learn, so every frame is encoded once: on
 step.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -215,8 +215,12 @@ def fit_windows(
     log: MetricLog | None,
     steps: int,
     denoise: Denoise | None = None,
+    further: Mapping[str, torch.nn.Module] | None = None,
 ) -> FitReport:
-    """Train dynamics, success and gripper head in place on windows; ``denoise`` replaces the backend's own loss."""
+    """Train dynamics, success and gripper head in place on windows; ``denoise`` replaces the backend's own loss.
+
+    ``further`` modules of that loss learn too.
+    """
     if config.action_dropout and not model.config.dynamics.planning:
         raise SettingError(
             f"training.action_dropout={config.action_dropout} needs a model that plans: give dynamics.planning=true of the model"
@@ -225,6 +229,7 @@ def fit_windows(
         "dynamics": model.dynamics,
         "success": model.success,
         "gripper": model.gripper,
+        **(further or {}),
     }
     if model.state_head is not None:
         model.state_head.scale_to(*recorded_states(model, sampler.store))

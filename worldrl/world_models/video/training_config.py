@@ -40,9 +40,12 @@ class WorldModelTraining(DeviceSettings):
     restorer_steps: int = 0  # steps of the frame restorer, last of all; 0 trains none.
     restorer_batch: int = 32  # frames per step of those.
     restorer_learning_rate: float = 4e-3  # peak, warm-up cosine.
-    distill_steps: int = 0  # steps of distillation, between dynamics and outcome head; 0 keeps the sampler.
-    distill_teacher_steps: int = 8  # of the sampler that is distilled.
-    distill_sampling_steps: int = 1  # of the distilled sampler.
+    # steps that make the dynamics a flow map (``flow_map``), before the outcome head learns; 0 leaves them as they are.
+    flow_map_steps: int = 0
+    flow_map_rollout_steps: int = 8  # of the longest sampler that the on-policy steps simulate.
+    flow_map_sampling_steps: int = 1  # of the sampler that is stored with a flow map; any other number works too.
+    on_policy_steps: int = 0  # further steps on the flow map's own samples.
+    on_policy_learning_rate: float = 8e-6  # peak of those, warm-up cosine.
     # ``float32``, ``bfloat16`` for autocast, or ``auto``: bfloat16 where the device has units for it.
     dtype: str = "auto"
     compile: bool = False  # compile the dynamics (worth it on a GPU).
@@ -57,9 +60,13 @@ class WorldModelTraining(DeviceSettings):
         for name in ("bootstrap", "negative_share", "action_dropout"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingError(f"training.{name} must be in [0, 1], got {getattr(self, name)}")
-        for name in ("distill_teacher_steps", "distill_sampling_steps"):
+        for name in ("flow_map_rollout_steps", "flow_map_sampling_steps"):
             if getattr(self, name) < 1:
                 raise SettingError(f"training.{name} must be at least 1, got {getattr(self, name)}")
+        if self.on_policy_steps and not self.flow_map_steps:
+            raise SettingError(
+                f"training.on_policy_steps={self.on_policy_steps} follow those of the flow map; give training.flow_map_steps too"
+            )
         if not 0 <= self.outcome_dropout < 1:
             raise SettingError(f"training.outcome_dropout must be in [0, 1), got {self.outcome_dropout}")
         if self.bootstrap_rows < 0:
