@@ -225,15 +225,7 @@ def fit_windows(
         raise SettingError(
             f"training.action_dropout={config.action_dropout} needs a model that plans: give dynamics.planning=true of the model"
         )
-    modules: dict[str, torch.nn.Module] = {
-        "dynamics": model.dynamics,
-        "success": model.success,
-        "gripper": model.gripper,
-        **(further or {}),
-    }
-    if model.state_head is not None:
-        model.state_head.scale_to(*recorded_states(model, sampler.store))
-        modules["state_head"] = model.state_head
+    modules = learning_modules(model, sampler.store) | dict(further or {})
     together = torch.nn.ModuleDict(modules)
     ema = Ema(together, config.ema_decay) if config.ema_decay else None
     rollouts = latent_rollouts(model, sampler, config)
@@ -266,6 +258,15 @@ def fit_windows(
             module.load_state_dict(ema.module.get_submodule(name).state_dict())
     model.eval()
     return report
+
+
+def learning_modules(model: VideoWorldModel, store: FrameStore) -> dict[str, torch.nn.Module]:
+    """Return what learns on windows, by name; the state head gets the scale of the recorded numbers."""
+    modules = {"dynamics": model.dynamics, "success": model.success, "gripper": model.gripper}
+    if model.state_head is None:
+        return modules
+    model.state_head.scale_to(*recorded_states(model, store))
+    return {**modules, "state_head": model.state_head}
 
 
 def recorded_states(model: Any, store: FrameStore) -> tuple[Tensor, Tensor]:
