@@ -33,6 +33,15 @@ def test_the_terminal_shows_chosen_columns_and_obeys_no_markup():
     assert "low" in file.getvalue()
 
 
+def test_a_short_name_stays_on_one_line_beside_wide_cells():
+    wide = ("100 % [72, 100] (10/10)",) * 5
+    text = io.StringIO()
+    table = Table("Outcomes", ("Task", "a", "b", "c", "d", "e"), [("PlaceRedThenBlueInBin", *wide)])
+    print_table(table, Console(file=text, width=80))
+    assert "PlaceRedThenBlueInBin" in text.getvalue()
+    assert max(map(len, text.getvalue().splitlines())) <= 80
+
+
 def test_numbers_are_written_with_their_intervals():
     assert (bounds(FOUND), with_interval(FOUND)) == ("26.4 to 28.1", "27.1 [26.4, 28.1]")
     assert bounds(LONELY).startswith("unknown")

@@ -19,7 +19,7 @@ by t·√(1-t), since that is 0 at t = 1; ``pure_noise_share`` of the rows start
 K = 1 belongs to the steps; both networks of stage 2 learn in the same step; r's embedding begins at zero; the central
 difference reaches 0.02 to each side and not 0.005, where the fast parts of σ's embedding made it ten times as noisy.
 t is not the higher of two uniform levels, which leaves too few small t: at r = 0 any constant ẑ solves stage 1's
-equation, and only rows with r = t near 0 exclude it (one of four small trainings collapsed).
+equation, and only rows with r = t near 0 exclude it (a small training collapsed so).
 
 Shapes legend: ``B`` rows, ``F`` frames per chunk, ``c h w`` latent.
 """
