@@ -83,7 +83,8 @@ class EvaluateSettings:
     planner: str = setting(NONE, PLANNER)
     planning: PlanningConfig = field(default_factory=PlanningConfig, metadata={"only_with": f"planner!={NONE}"})
     monitor: str | None = setting(
-        None, "folder of a monitor (collect false_alarms=0.05); measures how well it detects failures of running episodes"
+        None,
+        "folder of a monitor (collect false_alarms=0.05); measures how well it detects failures of running episodes",
     )
 
     def __post_init__(self) -> None:
