@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from worldrl.cli import main as cli
 from worldrl.commands import COMMANDS
@@ -69,6 +70,18 @@ def test_permuted_policies_permute_the_result(ask):
     first, other = rank.main(ask(name="a")), rank.main(ask(2, 0, 1, name="b"))
     assert [first["policies"][one] for one in (2, 0, 1)] == other["policies"]
     assert (first["order"], first["pairs"]) == (other["order"], other["pairs"])
+
+
+def test_processes_side_by_side_imagine_what_one_does(ask):
+    torch.set_num_threads(1)  # as each of them
+    alone = rank.main(ask(0, 1, name="alone"))
+    assert rank.main(ask(0, 1, name="side-by-side", workers=2)) == alone
+
+
+def test_policies_that_are_imagined_already_start_no_process(ask, monkeypatch):
+    alone = rank.main(ask(0, 1))
+    monkeypatch.setattr(rank, "run_tasks", None)
+    assert rank.main(ask(0, 1, workers=2)) == alone
 
 
 def test_the_same_policy_in_another_folder_meets_the_same_noise(ask, shop, tmp_path):

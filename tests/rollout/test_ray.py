@@ -1,6 +1,6 @@
 """Real Ray on this machine: a head and two nodes, of which one is killed. One cluster serves all tests of the file.
 
-Unit under test: ``simulators/ray_engine.py``.
+Unit under test: ``simulators/ray_engine.py``, ``simulators/ray_cluster.py``, ``recipes/ray_tasks.py``.
 """
 
 import sys
@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from worldrl.core.errors import WorkerEnvironmentError
+from worldrl.core.errors import WorkerEnvironmentError, WorkerError
+from worldrl.recipes.ray_tasks import RayCrew, order_of
+from worldrl.recipes.side_by_side import run_tasks
+from worldrl.reproductions.catalogue import Cell, Task
 from worldrl.rollout.agents.actors import ExpertActor
 from worldrl.rollout.agents.policy_actor import PolicyActor
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
@@ -17,7 +20,8 @@ from worldrl.rollout.suites.episodes import Rules, play_episodes
 from worldrl.simulators.arrivals import require_listener
 from worldrl.simulators.pool import SimulatorPool
 from worldrl.simulators.process import LOCAL, Launch
-from worldrl.simulators.ray_engine import _MEND, RayEngine
+from worldrl.simulators.ray_cluster import MEND, RayCluster
+from worldrl.simulators.ray_engine import RayEngine
 
 pytestmark = [
     pytest.mark.ray,
@@ -89,6 +93,55 @@ def test_killed_nodes_lose_and_double_nothing(nodes, engine):
     assert play(engine, lambda number: nodes.replace(number % 2) if number in (3, 8) else None) == local
 
 
+@pytest.fixture
+def crew(nodes, tmp_path):
+    return RayCrew(RayCluster(nodes.cluster.address), 0.0, tmp_path)
+
+
+def tasks(place):
+    """Two stages of a reproduction, by folder."""
+    return {str(place / name): Task("neubay-bandit", "tiny", {}, Cell(name, 3)) for name in ("neutral", "penalised")}
+
+
+def computed_by(crew, place, workers=2):
+    found = {}
+    run_tasks("test", tasks(place), workers, on_result=lambda folder, result: found.update({folder: result}), crew=crew)
+    return {Path(folder).name: result for folder, result in found.items()}
+
+
+def test_tasks_on_nodes_equal_those_of_this_process(crew, tmp_path):
+    local = computed_by(None, tmp_path / "local", workers=0)
+    assert computed_by(crew, tmp_path / "ray") == local
+
+
+def test_a_task_of_a_killed_node_is_computed_once_more_elsewhere(nodes, crew, tmp_path):
+    start, started = crew.start, []
+
+    def start_and_kill(folder, task):
+        start(folder, task)
+        started.append(folder)
+        if len(started) == 2:
+            nodes.replace(0)
+
+    crew.start = start_and_kill
+    assert computed_by(crew, tmp_path / "ray") == computed_by(None, tmp_path / "local", workers=0)
+
+
+def test_a_node_that_does_not_see_the_run_is_named_before_anything_starts(nodes, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "worldrl.recipes.ray_tasks.order_of", lambda paths, place: order_of([*paths, "/not/here"], place)
+    )
+    with pytest.raises(WorkerEnvironmentError, match=r"node \S+ lacks /not/here; put the current folder and run_dir"):
+        RayCrew(RayCluster(nodes.cluster.address), 0.0, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_of_a_task_is_one_line(crew, tmp_path):
+    wrong = {str(tmp_path / "x"): Task("neubay-bandit", "no-scale", {}, Cell("neutral", 3))}
+    with pytest.raises(WorkerError, match=r"^neutral, seed 3: KeyError: 'no-scale'$"):
+        run_tasks("test", wrong, 1, on_result=lambda folder, result: None, crew=crew)
+
+
 def test_a_node_that_lacks_something_is_named_before_anything_starts(engine, monkeypatch):
     order = engine._order
     monkeypatch.setattr(
@@ -103,4 +156,4 @@ def test_no_cluster_at_the_address_is_one_line():
     with pytest.raises(
         WorkerEnvironmentError, match=r"^ray\.address=127\.0\.0\.1:1: no Ray cluster answers; start one with [^\n]*$"
     ):
-        require_listener("127.0.0.1:1", _MEND)
+        require_listener("127.0.0.1:1", MEND)

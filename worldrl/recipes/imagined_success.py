@@ -82,16 +82,32 @@ def imagined_success(
 ) -> NDArray[np.bool_]:
     """Imagine one policy from every start, batch after batch; what an earlier session did is read. Returns bool ``[E]``."""
     if not stage.finished:
-        with Progress(f"imagine {label}", total=len(starts), unit="rollouts") as progress:
-            success = imagined_outcomes(
-                model,
-                folder,
-                starts,
-                stage.folder,
-                batch=batch,
-                temperature=temperature,
-                seed=stream_seed(seed, "rank") % 2**31,
-                advance=progress.advance,
-            )
-        finish(stage, {"policy": label, "imagined_success": success.tolist()})
+        drawn = {"batch": batch, "temperature": temperature, "seed": seed}
+        finish(stage, imagined_summary(stage.folder, model, folder, label, starts, **drawn))
     return np.array(stage.summary["imagined_success"], np.bool_)
+
+
+def imagined_summary(
+    saved: Path,
+    model: AnyVideoModel,
+    folder: Path,
+    label: str,
+    starts: Sequence[Start],
+    *,
+    batch: int,
+    temperature: float | None,
+    seed: int,
+) -> dict[str, Any]:
+    """What the stage of one policy keeps; its batches are in the folder ``saved``."""
+    with Progress(f"imagine {label}", total=len(starts), unit="rollouts") as progress:
+        success = imagined_outcomes(
+            model,
+            folder,
+            starts,
+            saved,
+            batch=batch,
+            temperature=temperature,
+            seed=stream_seed(seed, "rank") % 2**31,
+            advance=progress.advance,
+        )
+    return {"policy": label, "imagined_success": success.tolist()}

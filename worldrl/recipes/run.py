@@ -17,6 +17,7 @@ from worldrl.core.storage.run import INPUTS, RunDirectory
 from worldrl.settings import MAY_CHANGE, WHERE, as_plain, non_negative, one_of, resume_command, setting
 
 if TYPE_CHECKING:
+    from worldrl.recipes.side_by_side import Crew
     from worldrl.rollout.planning.config import Planner
     from worldrl.simulators.process import Engine
 
@@ -103,19 +104,19 @@ def rate_interval(rate: Mapping[str, Any]) -> str:
     return f"{100 * rate['lo']:.0f}–{100 * rate['hi']:.0f} %"
 
 
-# -- where simulator processes run --------------------------------------------------------------------------------
+# -- where processes run --------------------------------------------------------------------------------
 
 LOCAL, RAY = "local", "ray"
-ENGINE = "where simulator processes run: local, or ray for the nodes of a Ray cluster; results are equal"
+ENGINE = "where its processes run: local, or ray for the nodes of a Ray cluster; results are equal"
 WITH_RAY = f"engine={RAY}"
 
 
 @dataclass
 class RayOptions:
-    """Which Ray cluster, and what each simulator process takes of it besides one core."""
+    """Which Ray cluster, and what each process takes of it besides one core."""
 
     address: str = setting("auto", "HOST:PORT, auto (RAY_ADDRESS, or this machine's cluster), or local for a new one")
-    gpus: float = setting(0.0, "GPUs of each process, also a fraction: where a policy decides in it on cuda")
+    gpus: float = setting(0.0, "GPUs of each process, also a fraction: where a network runs in it on cuda")
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -133,7 +134,7 @@ def check_engine(settings: Any, *, plays: bool = True) -> None:
     if settings.engine == RAY and not plays:
         raise SettingError(f"engine={RAY}: suite={settings.suite} plays in no simulator; leave engine out")
     if settings.engine == RAY and not settings.workers:
-        raise SettingError("workers: 0 plays in this process, engine=ray on the cluster; give workers=1 or more")
+        raise SettingError("workers: 0 works in this process, engine=ray on the cluster; give workers=1 or more")
 
 
 def engine_of(settings: Any) -> Engine:
@@ -145,3 +146,13 @@ def engine_of(settings: Any) -> Engine:
     from worldrl.simulators.ray_engine import RayEngine
 
     return RayEngine(settings.ray.address, settings.ray.gpus)
+
+
+def crew_of(settings: Any, place: Path) -> Crew | None:
+    """Who computes a command's stages in the run directory ``place``; None for processes of this machine."""
+    if settings.engine == LOCAL:
+        return None
+    from worldrl.recipes.ray_tasks import RayCrew
+    from worldrl.simulators.ray_cluster import RayCluster
+
+    return RayCrew(RayCluster(settings.ray.address), settings.ray.gpus, place)

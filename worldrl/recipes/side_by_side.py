@@ -1,4 +1,4 @@
-"""Stages side by side, each in a spawned process with one thread, which is enough for small networks."""
+"""Stages side by side, each in a process of its own with one thread, which is enough for small networks."""
 
 import signal
 import threading
@@ -32,57 +32,101 @@ class Task(Protocol):
         ...
 
 
+class Crew(Protocol):
+    """Computes tasks elsewhere, several at once."""
+
+    def start(self, folder: str, task: Task) -> None:
+        """Begin a task."""
+        ...
+
+    def ended(self) -> list[tuple[str, dict[str, Any]]]:
+        """Wait for at least one task's end; folders and results. WorkerError where a task's process died."""
+        ...
+
+    def stop(self) -> None:
+        """End what still runs."""
+        ...
+
+
 def run_tasks(
-    name: str, tasks: Mapping[str, Task], workers: int, *, on_result: Callable[[str, dict[str, Any]], None]
+    name: str,
+    tasks: Mapping[str, Task],
+    workers: int,
+    *,
+    on_result: Callable[[str, dict[str, Any]], None],
+    crew: Crew | None = None,
 ) -> None:
-    """Compute tasks by folder, ``workers`` at a time, 0 in this process; WorkerError where a process died."""
-    queue, running = list(tasks.items()), dict[int, tuple[str, SpawnProcess]]()
+    """Compute tasks by folder, ``workers`` at a time: 0 in this process, else by ``crew`` (None: processes of this machine).
+
+    Raises WorkerError where a process died.
+    """
+    queue, running = list(tasks), 0
+    crew = crew or Spawned(name)
     with Progress(name, total=len(tasks), unit="stages") as progress:
         try:
             while queue or running:
                 if not workers:
-                    folder, task = queue.pop(0)
-                    on_result(folder, task.compute(Path(folder)))
+                    folder = queue.pop(0)
+                    on_result(folder, tasks[folder].compute(Path(folder)))
                     progress.advance()
                     continue
-                while queue and len(running) < workers:
-                    folder, task = queue.pop(0)
-                    process = _start(folder, task)
-                    running[process.sentinel] = (folder, process)
-                for sentinel in wait(list(running)):
-                    folder, process = running.pop(int(sentinel))  # pyright: ignore[reportArgumentType]
-                    on_result(folder, _collect(name, folder, process, tasks[folder]))
+                while queue and running < workers:
+                    crew.start(queue[0], tasks[queue[0]])
+                    queue, running = queue[1:], running + 1
+                for folder, result in crew.ended():
+                    running -= 1
+                    on_result(folder, result)
                     progress.advance(note=tasks[folder].label)
         finally:
-            for _, process in running.values():
-                process.terminate()
-                process.join()
+            crew.stop()
 
 
-def _start(folder: str, task: Task) -> SpawnProcess:
-    process = get_context("spawn").Process(target=_work, args=(folder, task), daemon=True)
-    process.start()
-    return process
+class Spawned:
+    """A new process of this machine for each task."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._running: dict[int, tuple[str, Task, SpawnProcess]] = {}
+
+    def start(self, folder: str, task: Task) -> None:
+        """As of a crew."""
+        process = get_context("spawn").Process(target=_work, args=(folder, task), daemon=True)
+        process.start()
+        self._running[process.sentinel] = (folder, task, process)
+
+    def ended(self) -> list[tuple[str, dict[str, Any]]]:
+        """As of a crew."""
+        sentinels = [int(sentinel) for sentinel in wait(list(self._running))]  # pyright: ignore[reportArgumentType]
+        return [self._collect(*self._running.pop(sentinel)) for sentinel in sentinels]
+
+    def _collect(self, folder: str, task: Task, process: SpawnProcess) -> tuple[str, dict[str, Any]]:
+        process.join()
+        if process.exitcode != 0:
+            raise WorkerError(
+                f"{self._name}: the process of {task.label} ended with code {process.exitcode}; its message is above; "
+                "workers=0 computes in one process"
+            )
+        return folder, read_json(Path(folder) / RESULT)
+
+    def stop(self) -> None:
+        """As of a crew."""
+        for _, _, process in self._running.values():
+            process.terminate()
+            process.join()
 
 
-def _collect(name: str, folder: str, process: SpawnProcess, task: Task) -> dict[str, Any]:
-    process.join()
-    if process.exitcode != 0:
-        raise WorkerError(
-            f"{name}: the process of {task.label} ended with code {process.exitcode}; its message is above; "
-            "workers=0 computes in one process"
-        )
-    return read_json(Path(folder) / RESULT)
+def computed(folder: str, task: Task) -> dict[str, Any]:
+    """Compute a task with one thread in this process, which does nothing else; its processor time goes to its own file."""
+    set_threads(1)
+    result = task.compute(Path(folder))
+    write_json(Path(folder) / COST, {"cpu_s": time.process_time()})  # of this start; it never repeats
+    return result
 
 
 def _work(folder: str, task: Task) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent stops its workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    set_threads(1)
-    write_json(Path(folder) / RESULT, task.compute(Path(folder)))
-    write_json(
-        Path(folder) / COST, {"cpu_s": time.process_time()}
-    )  # of this start; in its own file, since it never repeats
+    write_json(Path(folder) / RESULT, computed(folder, task))
 
 
 def _end_with_parent() -> None:

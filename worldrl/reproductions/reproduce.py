@@ -4,7 +4,7 @@ Every pair of seed and method is a stage, computed in its own process with one t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from worldrl.core.errors import RunDirectoryError, SettingError
@@ -14,7 +14,7 @@ from worldrl.evaluation.report.model import Filmstrip, Number, ReportData, Table
 from worldrl.evaluation.report.store import publish
 from worldrl.evaluation.report.tables import print_table
 from worldrl.evaluation.report.words import rounded
-from worldrl.recipes.run import open_run
+from worldrl.recipes.run import ENGINE, WITH_RAY, RayOptions, check_engine, crew_of, open_run
 from worldrl.recipes.side_by_side import run_tasks
 from worldrl.reproductions.catalogue import (
     CATALOGUE,
@@ -46,6 +46,8 @@ class ReproduceSettings:
     )
     seeds: int | None = setting(None, "how many seeds; null takes the scale's own number")
     workers: int = setting(2, "processes at once, one thread each; 0 computes in this process")
+    engine: str = setting("local", ENGINE)
+    ray: RayOptions = field(default_factory=RayOptions, metadata={"only_with": WITH_RAY})
     change: dict[str, int | float | str] = setting(
         {},
         "other numbers or names of the effect, as change.NAME=value (docs/guide/reproductions.md, docs/reference/eva.md)",
@@ -58,6 +60,7 @@ class ReproduceSettings:
     def __post_init__(self) -> None:
         one_of("scale", self.scale, SCALES)
         non_negative("workers", self.workers)
+        check_engine(self)
         if self.seeds is not None:
             positive("seeds", self.seeds)
         if self.name:
@@ -111,7 +114,14 @@ def compute(run: RunDirectory, settings: ReproduceSettings, cells: Sequence[Cell
         if not stage.finished
     }
     by_folder = {str(stage.folder): stage for stage in stages.values()}
-    run_tasks("reproduce", missing, settings.workers, on_result=lambda folder, result: by_folder[folder].finish(result))
+    if missing:
+        run_tasks(
+            "reproduce",
+            missing,
+            settings.workers,
+            on_result=lambda folder, result: by_folder[folder].finish(result),
+            crew=crew_of(settings, run.path),
+        )
     results: dict[str, list[dict[str, Any]]] = {}
     for cell, stage in stages.items():
         results.setdefault(cell.method, []).append(stage.summary)

@@ -12,9 +12,7 @@ object store. A node is checked before the first worker starts anywhere, and aga
 
 from __future__ import annotations
 
-import logging
 import os
-import signal
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,22 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from worldrl.core.errors import WorkerEnvironmentError, WorkerError
-from worldrl.core.extras import require
-from worldrl.simulators.arrivals import Arrivals, AwaitedChannel, require_listener
+from worldrl.simulators.arrivals import Arrivals, AwaitedChannel
 from worldrl.simulators.process import JOIN_S, Launch, Started, WorkerDied, describe_exit
+from worldrl.simulators.ray_cluster import AUTO, RayCluster, one_line
 from worldrl.workers.link import boot, node
 
-LOCAL_CLUSTER, AUTO = "local", "auto"
-CHECK_S = 120.0
-"""Longest wait for the answer of a node's check (s)."""
 COPY_BYTES = 8 << 30
 """Most bytes of one folder that are copied through the object store."""
 _SENT = ("WORLDRL_", "MUJOCO_", "PYOPENGL_", "HF_", "TORCH_", "MKL_", "OMP_")
 """Beginnings of the driver's variables that a worker of this environment receives on a node."""
-
-_MEND = "start one with `ray start --head`, or give ray.address=local for a cluster of this machine"
-
-logger = logging.getLogger(__name__)
 
 
 class RayEngine:
@@ -48,11 +39,8 @@ class RayEngine:
     """
 
     def __init__(self, address: str = AUTO, gpus: float = 0.0) -> None:
-        # Ray would tell the network about its use, and hide GPUs with a warning.
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        self._ray = require("ray", extra="ray")
-        self._address, self._gpus = address, gpus
+        self._cluster, self._gpus = RayCluster(address), gpus
+        self._ray = self._cluster.ray
         self._arrivals: Arrivals | None = None
         self._checked: set[tuple[str, ...]] = set()
         self._copies: dict[str, tuple[str, Any]] = {}
@@ -61,7 +49,10 @@ class RayEngine:
         """Place one worker; WorkerEnvironmentError for an unreachable cluster, or a node that lacks something."""
         arrivals = self._connected()
         order = self._order(launch)
-        self._check_nodes(order)
+        key = (order["python"], order["target"], *order["paths"])
+        if key not in self._checked:
+            self._cluster.check(order)
+            self._checked.add(key)
         token, channel = arrivals.expect()
         order |= {"token": token, "host": arrivals.host, "port": arrivals.port}
         copies = [(path, *self._copy(path)) for path in launch.reads]
@@ -71,30 +62,11 @@ class RayEngine:
 
     def _connected(self) -> Arrivals:
         if self._arrivals is None:
-            self._connect()
+            self._cluster.connect()
             self._arrivals = Arrivals(self._ray.util.get_node_ip_address())
-            self._ray.cloudpickle.register_pickle_by_value(node)
             share = {"num_cpus": 1, "num_gpus": self._gpus, "max_concurrency": 2, "scheduling_strategy": "SPREAD"}
             self._starter = self._ray.remote(node.Starter).options(**share)
         return self._arrivals
-
-    def _connect(self) -> None:
-        ray = self._ray
-        if ray.is_initialized():
-            return
-        given: dict[str, Any] = {"include_dashboard": False} if self._address == LOCAL_CLUSTER else {}
-        named = os.environ.get("RAY_ADDRESS", "") if self._address == AUTO else self._address
-        if ":" in named and "://" not in named:
-            require_listener(named, _MEND)
-        handler = signal.getsignal(signal.SIGTERM)
-        try:
-            ray.init(address=self._address, log_to_driver=False, configure_logging=False, **given)
-        except ConnectionError as error:
-            raise WorkerEnvironmentError(f"ray.address={self._address}: no Ray cluster answers; {_MEND}") from error
-        except Exception as error:  # Ray raises the bare class where a node of its own does not start
-            raise WorkerEnvironmentError(f"ray.address={self._address}: {_one_line(error)}") from error
-        if handler is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)  # Ray's own would end this process without its cleanup
 
     def _order(self, launch: Launch) -> dict[str, Any]:
         """What a node must know of a launch, in plain values."""
@@ -116,29 +88,6 @@ class RayEngine:
             "python_path": path,
             "store": os.environ.get("WORLDRL_CACHE", ""),
         }
-
-    def _check_nodes(self, order: Mapping[str, Any]) -> None:
-        """Ask every node once, before anything starts; WorkerEnvironmentError names the node and what mends it."""
-        key = (order["python"], order["target"], *order["paths"])
-        if key in self._checked:
-            return
-        ray = self._ray
-        lacks = ray.remote(num_cpus=0, max_retries=0)(node.lacks)
-        pin = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-        alive = {item["NodeID"]: _name_of(item) for item in ray.nodes() if item["Alive"]}
-        asked = {
-            lacks.options(scheduling_strategy=pin(number, soft=False)).remote(dict(order)): name
-            for number, name in alive.items()
-        }
-        for reference, name in asked.items():
-            try:
-                found = ray.get(reference, timeout=CHECK_S)
-            except ray.exceptions.RayError as error:
-                logger.warning("node %s did not answer the check (%s)", name, type(error).__name__)
-                continue  # a node that is being lost is asked again by each start
-            if found:
-                raise WorkerEnvironmentError(f"{self._address}: {found[0]}")
-        self._checked.add(key)
 
     def _copy(self, path: str) -> tuple[str, Any]:
         """Digest and reference of what a worker reads, put into the object store once."""
@@ -189,7 +138,7 @@ class _RayWorker:
             # A worker's own end is known at once; without an answer the node is lost, and Ray has yet to notice.
             return WorkerDied("lost its node (no answer)", node_lost=True) if timeout_s > 0 else None
         except exceptions.RayTaskError as error:
-            raise WorkerError(f"{self._name}: {_one_line(error)}") from error
+            raise WorkerError(f"{self._name}: {one_line(error)}") from error
         except exceptions.RayError as error:
             self._end = WorkerDied(f"lost its node ({type(error).__name__})", node_lost=True)
             return self._end
@@ -224,14 +173,6 @@ class _RayWorker:
         """As of an engine's worker: the closed connection ends it too, wherever it is."""
         self.kill()
         self.connection.close()
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:400]
-
-
-def _name_of(item: Mapping[str, Any]) -> str:
-    return f"{item['NodeManagerHostname']} ({item['NodeManagerAddress']})"
 
 
 def _texts(value: Any) -> list[str]:

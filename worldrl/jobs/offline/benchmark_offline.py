@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from worldrl.recipes.offline import settings as offline_settings
 from worldrl.recipes.offline import training as offline_training
 from worldrl.recipes.offline.recurrent import unread_by_neubay
 from worldrl.recipes.offline.settings import TrainOfflineSettings, offline_agent
-from worldrl.recipes.run import open_run
+from worldrl.recipes.run import ENGINE, WITH_RAY, RayOptions, check_engine, crew_of, open_run
 from worldrl.recipes.side_by_side import run_tasks
 from worldrl.settings import COMMAND_LINE, compose, keys_of, non_negative, parse_overrides, positive, setting
 
@@ -68,11 +68,14 @@ class BenchmarkOfflineSettings:
     candidates: list[str] = setting(["ravl", "neubay"], "algorithms that are also compared with the best of the rivals")
     rivals: list[str] = setting(["td3_bc", "iql", "mopo"], "algorithms whose best is taken on each dataset")
     workers: int = setting(1, "runs at once, one thread each; 0 computes in this process")
+    engine: str = setting("local", ENGINE)
+    ray: RayOptions = field(default_factory=RayOptions, metadata={"only_with": WITH_RAY})
 
     def __post_init__(self) -> None:
         """Check names and ranges."""
         positive("seeds", self.seeds)
         non_negative("workers", self.workers)
+        check_engine(self)
         for name in (*self.algorithms, *self.candidates, *self.rivals, self.clone):
             offline_agent(name)
         if lost := sorted(set(self.own) - set(self.algorithms)):
@@ -230,7 +233,8 @@ def train(
         write_tables(run.path, sum_up(settings, runs), runs)  # for whoever looks before the end
 
     missing = {folder: training for folder, training in by_folder.items() if not stages[folder].finished}
-    run_tasks("benchmark-offline", missing, settings.workers, on_result=note)
+    if missing:
+        run_tasks("benchmark-offline", missing, settings.workers, on_result=note, crew=crew_of(settings, run.path))
     return finished(stages.values())
 
 

@@ -22,16 +22,18 @@ from worldrl.core.observation import images_among
 from worldrl.core.rng import numpy_stream
 from worldrl.core.storage.artefact import artefact_hash
 from worldrl.core.storage.learned import Learned
-from worldrl.core.storage.run import Stage
+from worldrl.core.storage.run import RunDirectory, Stage
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset, assumed
+from worldrl.evaluation.policy.imagined import Start
 from worldrl.evaluation.policy.ranking import Outcomes, labels_of, ranked, read_outcomes
 from worldrl.evaluation.report.store import publish
 from worldrl.evaluation.world_model.gates import Gate, GateThresholds, measure_gates, require
 from worldrl.jobs.policy.rank_report import report_page, show
 from worldrl.recipes.gates_output import show_gates
-from worldrl.recipes.imagined_success import draw_starts, imagined_success, longest, untested
-from worldrl.recipes.run import claim_inputs, open_run
+from worldrl.recipes.imagined_success import draw_starts, imagined_success, imagined_summary, longest, untested
+from worldrl.recipes.run import ENGINE, WITH_RAY, RayOptions, check_engine, claim_inputs, crew_of, open_run
+from worldrl.recipes.side_by_side import run_tasks
 from worldrl.recipes.training_data import open_datasets, require_cameras, require_image_size
 from worldrl.recipes.world_model.policy_rollouts import check_policies
 from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, images_of, weights_folder
@@ -63,6 +65,11 @@ class RankSettings:
     steps: int = setting(0, "control steps to imagine; 0 takes each task's longest recorded episode")
     temperature: float | None = setting(None, "the policies' sampling temperature; null is greedy")
     batch: int = setting(32, "rollouts imagined at once, and between two saves")
+    workers: int = setting(
+        0, "policies imagined at once, one thread each; 0 imagines one after another in this process"
+    )
+    engine: str = setting("local", ENGINE)
+    ray: RayOptions = field(default_factory=RayOptions, metadata={"only_with": WITH_RAY})
     gate_episodes: int = setting(60, "episodes that the gates are measured on at most, drawn by the seed")
     gates: str = setting("stop", "what a failed gate does: stop or warn")
     thresholds: GateThresholds = field(default_factory=GateThresholds)
@@ -72,6 +79,8 @@ class RankSettings:
         for name in ("episodes", "batch", "gate_episodes"):
             positive(name, getattr(self, name))
         non_negative("steps", self.steps)
+        non_negative("workers", self.workers)
+        check_engine(self)
         one_of("dtype", self.dtype, ("float32", "bfloat16", "auto"))
         one_of("gates", self.gates, ("stop", "warn"))
         if not self.data:
@@ -96,20 +105,18 @@ def main(settings: RankSettings) -> dict[str, Any]:
     outcomes = None if settings.outcomes is None else read_outcomes(Path(settings.outcomes), names)
     data, held_out = (open_joined(folders, settings) for folders in (settings.data, settings.held_out or settings.data))
     with open_run("rank", settings) as run:
-        model = open_world_model(weights_folder(settings.world_model), device).eval()
-        model.compute_dtype = resolve_dtype(settings.dtype, device)
+        model = open_model(settings)
         for dataset in (data, held_out):
             check_fits(dataset, model, settings.world_model)
         check_policies(settings.policies, model, field="policies")
         inputs = inputs_of(settings, data, held_out, outcomes)
         claim_inputs(run, inputs)
         gates, reasons = trusted(run.stage("01-gates"), settings, model, held_out)
-        limits = {task: settings.steps or steps for task, steps in longest(data).items()}
-        starts = draw_starts(data, settings.episodes, limits, seed=settings.seed)
-        drawn = {"batch": settings.batch, "temperature": settings.temperature, "seed": settings.seed}
+        starts, drawn = starts_of(data, settings), drawn_by(settings)
+        imagine_side_by_side(run, settings, labels)
         success = np.stack(
             [
-                imagined_success(run.stage(f"02-policy-{number}"), model, policy_place(folder), label, starts, **drawn)
+                imagined_success(policy_stage(run, number), model, policy_place(folder), label, starts, **drawn)
                 for number, (folder, label) in enumerate(zip(settings.policies, labels, strict=True), start=1)
             ]
         )
@@ -156,6 +163,66 @@ def inputs_of(
         },
         "outcomes": {"path": settings.outcomes, "trials": counts},
     }
+
+
+def open_model(settings: RankSettings) -> AnyVideoModel:
+    """Open the world model where it imagines."""
+    device = resolve_device(settings.device)
+    model = open_world_model(weights_folder(settings.world_model), device).eval()
+    model.compute_dtype = resolve_dtype(settings.dtype, device)
+    return model
+
+
+def starts_of(data: EpisodeDataset, settings: RankSettings) -> list[Start]:
+    """Draw the start frames, the same for every policy."""
+    limits = {task: settings.steps or steps for task, steps in longest(data).items()}
+    return draw_starts(data, settings.episodes, limits, seed=settings.seed)
+
+
+def drawn_by(settings: RankSettings) -> dict[str, Any]:
+    """How rollouts are drawn."""
+    return {"batch": settings.batch, "temperature": settings.temperature, "seed": settings.seed}
+
+
+# --- policies side by side ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Imagining:
+    """One policy's rollouts, which a process of its own computes."""
+
+    settings: RankSettings
+    policy: str
+    label: str
+
+    def compute(self, folder: Path) -> dict[str, Any]:
+        """Imagine, or go on, in the stage's folder."""
+        model, data = open_model(self.settings), open_joined(self.settings.data, self.settings)
+        starts, place = starts_of(data, self.settings), policy_place(self.policy)
+        return imagined_summary(folder, model, place, self.label, starts, **drawn_by(self.settings))
+
+
+def policy_stage(run: RunDirectory, number: int) -> Stage:
+    """The stage of a policy, by its place in ``policies``."""
+    return run.stage(f"02-policy-{number}")
+
+
+def imagine_side_by_side(run: RunDirectory, settings: RankSettings, labels: Sequence[str]) -> None:
+    """With ``workers``, finish the stages of the policies that are missing."""
+    stages = [policy_stage(run, number) for number in range(1, len(labels) + 1)]
+    missing = {
+        str(stage.folder): (stage, Imagining(settings, policy, label))
+        for stage, policy, label in zip(stages, settings.policies, labels, strict=True)
+        if not stage.finished
+    }
+    if settings.workers and missing:
+        run_tasks(
+            "rank",
+            {folder: task for folder, (_, task) in missing.items()},
+            settings.workers,
+            on_result=lambda folder, result: missing[folder][0].finish(result),
+            crew=crew_of(settings, run.path),
+        )
 
 
 # --- whether the world model may rank ------------------------------------------------------------------------------
