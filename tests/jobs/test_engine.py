@@ -14,8 +14,8 @@ KINDS = (BenchmarkOfflineSettings, RankSettings, ReproduceSettings)
 def test_ray_needs_processes_and_an_engine_is_known(kind):
     kind(engine="ray", workers=1)
     with pytest.raises(
-        SettingError, match="^workers: 0 works in this process, engine=ray on the cluster; give workers=1"
+        SettingError, match=r"^workers: 0 works in this process, engine=ray on the cluster; give workers=1"
     ):
         kind(engine="ray", workers=0)
-    with pytest.raises(SettingError, match="^engine: unknown value 'rai'; did you mean 'ray'"):
+    with pytest.raises(SettingError, match=r"^engine: unknown value 'rai'; did you mean 'ray'"):
         kind(engine="rai", workers=1)
