@@ -71,7 +71,7 @@ def test_an_error_stops_what_still_runs(tasks):
     def refuse(folder, result):
         raise WorkerError("no")
 
-    with pytest.raises(WorkerError, match="^no$"):
+    with pytest.raises(WorkerError, match=r"^no$"):
         run_tasks("test", tasks, 3, on_result=refuse, crew=crew)
     assert (len(crew.running), crew.stopped) == (2, True)
 
