@@ -20,6 +20,7 @@ def test_labels_are_what_tells_folders_apart():
     assert labels_of(["runs/a/policy", "runs/b/policy"]) == ["a", "b"]
     assert labels_of(["/x/run/1/policy", "/x/run/2/other/policy"]) == ["1", "2/other"]
     assert labels_of(["a", "b/policy"]) == ["a", "b/policy"]
+    assert labels_of(["a", "/x/b"]) == ["a", "/x/b"]
 
 
 def test_a_ranking_holds_rates_pairs_and_the_order():

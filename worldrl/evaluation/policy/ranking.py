@@ -37,7 +37,7 @@ def labels_of(folders: Sequence[str]) -> list[str]:
     parts = [Path(folder).parts for folder in folders]
     first = _shared(parts)
     last = _shared([part[first:][::-1] for part in parts])
-    return ["/".join(part[first : len(part) - last]) or folder for part, folder in zip(parts, folders, strict=True)]
+    return [str(Path(*part[first : len(part) - last])) for part, folder in zip(parts, folders, strict=True)]
 
 
 def _shared(parts: Sequence[Sequence[str]]) -> int:
