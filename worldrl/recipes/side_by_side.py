@@ -1,13 +1,9 @@
 """Stages side by side, each in a spawned process with one thread, which is enough for small networks."""
 
-import signal
-import threading
 import time
 from collections.abc import Callable, Mapping
-from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
-from os import _exit
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +11,7 @@ from worldrl.core.device import set_threads
 from worldrl.core.errors import WorkerError
 from worldrl.core.storage.jsonfile import read_json, write_json
 from worldrl.core.storage.log import Progress
+from worldrl.core.training.child import start_child
 
 RESULT, COST = "result.json", "cost.json"
 
@@ -47,7 +44,7 @@ def run_tasks(
                     continue
                 while queue and len(running) < workers:
                     folder, task = queue.pop(0)
-                    process = _start(folder, task)
+                    process = start_child(_work, folder, task)
                     running[process.sentinel] = (folder, process)
                 for sentinel in wait(list(running)):
                     folder, process = running.pop(int(sentinel))  # pyright: ignore[reportArgumentType]
@@ -57,12 +54,6 @@ def run_tasks(
             for _, process in running.values():
                 process.terminate()
                 process.join()
-
-
-def _start(folder: str, task: Task) -> SpawnProcess:
-    process = get_context("spawn").Process(target=_work, args=(folder, task), daemon=True)
-    process.start()
-    return process
 
 
 def _collect(name: str, folder: str, process: SpawnProcess, task: Task) -> dict[str, Any]:
@@ -76,17 +67,8 @@ def _collect(name: str, folder: str, process: SpawnProcess, task: Task) -> dict[
 
 
 def _work(folder: str, task: Task) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent stops its workers
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     set_threads(1)
     write_json(Path(folder) / RESULT, task.compute(Path(folder)))
     write_json(
         Path(folder) / COST, {"cpu_s": time.process_time()}
     )  # of this start; in its own file, since it never repeats
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        _exit(1)
