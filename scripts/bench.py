@@ -19,6 +19,7 @@ NAMES = {
     "reading": "what the checks of data sets cost when they are read, beside an earlier version",
     "play": "what a chunk of `worldrl play` costs, and how long a driver waits for it",
     "cluster": "engine=ray beside local processes: equality, overhead, killed nodes",
+    "staleness": "GRPO with a process that imagines ahead, at lag 0, 2 and 8",
     "workers": "what LIBERO's workers cost and bring",
 }
 
@@ -26,7 +27,7 @@ NAMES = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one benchmark; return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    names = "\n".join(f"  {name:9}{told}" for name, told in NAMES.items())
+    names = "\n".join(f"  {name:10}{told}" for name, told in NAMES.items())
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=f"NAME:\n{names}", formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,6 +1,8 @@
 """Improves a tiny policy in a tiny video world model; killed where it is told.
 
-python improve_script.py ALGORITHM FOLDER MOMENT    MOMENT: batch in whose imagination the process kills itself; -1 never
+python improve_script.py ALGORITHM FOLDER MOMENT [STALENESS SIGNAL]
+    MOMENT: batch in whose imagination the process kills itself; -1 never
+    STALENESS: of GRPO, above 0 with a process of its own; SIGNAL: what the group of both receives instead of the kill
 """
 
 import json
@@ -17,7 +19,7 @@ from worldrl.core.rng import initial_weights, stream
 from worldrl.core.storage.log import MetricLog, TrackerName
 from worldrl.core.types import ResetRecord
 from worldrl.methods.imitation.config import BehaviourCloning
-from worldrl.methods.rl import imagination
+from worldrl.methods.rl import actor, imagination
 from worldrl.methods.rl.config import FilteredCloning, GrpoConfig
 from worldrl.methods.rl.improve import Improvement, improve
 from worldrl.policies.samples import Samples
@@ -62,9 +64,8 @@ def demonstrations() -> Samples:
     return Samples(image, torch.zeros(5, 7), 2 * torch.rand(5, 4, 7, generator=draw) - 1, words, ("PickRedCube",) * 5)
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    algorithm, folder, moment = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+def improved(algorithm: str, folder: Path, *, staleness: int = 0) -> tuple[TokenPolicy, list[float]]:
+    """Improve the policy, with checkpoints and log in ``folder``; return it and its history."""
     grpo = GrpoConfig(
         iterations=7,
         checkpoint_every=3,
@@ -75,6 +76,7 @@ def main() -> None:
         keep_low=0,
         keep_high=1,
         kl=0.1,
+        staleness=staleness,
     )
     cloning = BehaviourCloning(steps=6, batch_size=8, warmup_steps=1, learning_rate=1e-2, checkpoint_every=4)
     training = FilteredCloning(cycles=2, rollouts=28, rows=8, cloning=cloning)
@@ -82,16 +84,6 @@ def main() -> None:
     store = ResetStore([record(grey) for grey in (20, 120, 220)])
     rule = SuccessRule(0.1, 2)  # a level that some of this untrained world's dreams reach
     env = imagination.imagined_env(world_model(), store, rule, rows=8, horizon={"PickRedCube": 8})
-    calls, imagine = 0, imagination.imagine_rollouts
-
-    def counted(*args: object, **kwargs: object) -> object:
-        nonlocal calls
-        if calls == moment:
-            os.kill(os.getpid(), signal.SIGKILL)
-        calls += 1
-        return imagine(*args, **kwargs)
-
-    imagination.imagine_rollouts = counted
     learner = policy()
     with MetricLog(folder, tracker=TrackerName.none) as log:
         history = improve(
@@ -104,8 +96,28 @@ def main() -> None:
             folder=folder / "checkpoints",
             log=log,
         )
-    learner.save(folder / "policy")
-    (folder / "history.json").write_text(json.dumps(history))
+    return learner, list(history)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    algorithm, folder, moment, *ahead = sys.argv[1:]
+    owner, name = (actor.Actor, "take") if ahead else (imagination, "imagine_rollouts")
+    calls, imagine = 0, getattr(owner, name)
+
+    def counted(*args: object, **kwargs: object) -> object:
+        nonlocal calls
+        if ahead:
+            (Path(folder) / "actor.pid").write_text(str(args[0]._process.pid))
+        if calls == int(moment):
+            os.killpg(os.getpgrp(), int(ahead[1])) if ahead else os.kill(os.getpid(), signal.SIGKILL)
+        calls += 1
+        return imagine(*args, **kwargs)
+
+    setattr(owner, name, counted)
+    learner, history = improved(algorithm, Path(folder), staleness=int(ahead[0]) if ahead else 0)
+    learner.save(Path(folder) / "policy")
+    (Path(folder) / "history.json").write_text(json.dumps(history))
 
 
 if __name__ == "__main__":

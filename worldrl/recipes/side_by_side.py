@@ -1,13 +1,9 @@
 """Stages side by side, each in a process of its own with one thread, which is enough for small networks."""
 
-import signal
-import threading
 import time
 from collections.abc import Callable, Mapping
-from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
-from os import _exit
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +11,7 @@ from worldrl.core.device import set_threads
 from worldrl.core.errors import WorkerError
 from worldrl.core.storage.jsonfile import read_json, write_json
 from worldrl.core.storage.log import Progress
+from worldrl.core.training.child import start_child
 
 RESULT, COST = "result.json", "cost.json"
 
@@ -90,8 +87,7 @@ class Spawned:
 
     def start(self, folder: str, task: Task) -> None:
         """As of a crew."""
-        process = get_context("spawn").Process(target=_work, args=(folder, task), daemon=True)
-        process.start()
+        process = start_child(_work, folder, task)
         self._running[process.sentinel] = (folder, task, process)
 
     def ended(self) -> list[tuple[str, dict[str, Any]]]:
@@ -124,13 +120,4 @@ def computed(folder: str, task: Task) -> dict[str, Any]:
 
 
 def _work(folder: str, task: Task) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent stops its workers
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     write_json(Path(folder) / RESULT, computed(folder, task))
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        _exit(1)

@@ -46,7 +46,11 @@ def report_page(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
             SuccessRow(task, "", before["tasks"][task], after["tasks"][task], comparison["tasks"][task]["paired"])
             for task in loop.plan.tasks
         ],
-        headline=[*headline(loop.run, metrics), *keyframe_numbers(loop.plan.improvement, rounds)],
+        headline=[
+            *headline(loop.run, metrics),
+            *keyframe_numbers(loop.plan.improvement, rounds),
+            *staleness_numbers(rounds),
+        ],
         imagined_real=imagined_beside_real(rounds, metrics["verify"]),
         curves=[*improvement_curves(rounds), *training_curves(lines)],
         gates=report_gates(rounds[-1]["gates"]["gates"]),
@@ -101,6 +105,24 @@ def keyframe_numbers(config: Improvement, rounds: Sequence[Mapping[str, Any]]) -
         )
         for number, part in enumerate(rounds, start=1)
     ]
+
+
+def staleness_numbers(rounds: Sequence[Mapping[str, Any]]) -> list[Number]:
+    """How fast each round imagined while it learned, and how far the batches lagged; nothing without a lag."""
+    found = []
+    for number, part in enumerate(rounds, start=1):
+        if not (pace := part["improve"].get("staleness")):
+            continue
+        lags = [
+            f"lag {lag}: {row['batches']} batches, mean ratio {row['ratio']:.3f}, KL {row['kl']:.3f} per decision"
+            for lag, row in pace["lags"].items()
+            if row["ratio"] is not None
+        ]
+        waited = f"the learner waited {100 * pace['waited_wall_s'] / pace['wall_s']:.0f} % of the time"
+        speed = round(pace["imagined_frames"] / pace["wall_s"], 1)
+        note = "; ".join([waited, *lags])
+        found.append(Number(f"Imagined frames per second, round {number}", speed, "/s", imagined=True, note=note))
+    return found
 
 
 def _measured_hallucination(gates: Mapping[str, Any]) -> str:

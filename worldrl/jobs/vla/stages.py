@@ -37,7 +37,7 @@ from worldrl.jobs.vla.loop import (
 )
 from worldrl.jobs.vla.plan import Plan
 from worldrl.methods.rl.imagination import imagine_batch, imagined_env
-from worldrl.methods.rl.improve import Improvement, improve, keyframe_probability
+from worldrl.methods.rl.improve import Improvement, improve, keyframe_probability, pace_of
 from worldrl.policies.samples import Samples, make_samples
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 from worldrl.recipes.language import training_instructions_or_known
@@ -290,7 +290,7 @@ def improved_policy(
             )
         learner.save(stage.folder / POLICY, parents=[policy_parent(policy.folder), parent(world.folder)])
         summary = {"imagined_before": start, "imagined_after": end, "history": history, "starts": len(store)}
-        loop.finish(stage, {**summary, "p_keyframe": config.p_keyframe})
+        loop.finish(stage, {**summary, "p_keyframe": config.p_keyframe, **pace_of(stage.folder / "checkpoints")})
     return loop.policy(stage.folder / POLICY)
 
 

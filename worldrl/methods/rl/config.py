@@ -14,6 +14,9 @@ from worldrl.methods.rl.interfaces import (
     UpdateController,
 )
 
+PACE = "staleness.json"
+"""What a training with ``staleness`` tells of its lag and speed, among its checkpoints."""
+
 
 @dataclass
 class PartNames:
@@ -63,6 +66,9 @@ class GrpoConfig:
     length_normalise: bool = True  # weigh each rollout, not each chunk, equally.
     # give the rollouts of a group different instructions of the task, in turn; the group stays one (PS-GRPO).
     paraphrased: bool = False
+    # iterations by which the weights that imagine a batch lie behind those that learn from it; above 0 a process of its
+    # own imagines meanwhile.
+    staleness: int = 0
     parts: PartNames = field(default_factory=PartNames)  # other parts than GRPO's own, by name.
 
     def __post_init__(self) -> None:

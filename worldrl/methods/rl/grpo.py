@@ -215,7 +215,8 @@ def train_grpo(
     Equation: J = mean_i 1/T_i Σ_t mean_k min(ρ A, clip(ρ, 1 - ε_low, 1 + ε_high) A) - β KL
     Paper: GRPO (2402.03300), DAPO (2503.14476), WoVR; PS-GRPO's groups over paraphrases where ``paraphrased``
 
-    ``env`` has ``groups × group_size`` rows; ``judge=None`` believes every rollout.
+    ``env`` has ``groups × group_size`` rows; ``judge=None`` believes every rollout. With ``staleness`` another process
+    imagines ahead (``methods.rl.staleness``).
     """
     sentences = (paraphrases or {}) if config.paraphrased else {}
     source = PolicyImagination(
@@ -225,7 +226,12 @@ def train_grpo(
     policy.eval()
     learner = policy_learner(policy, config)
     method = grpo(source, policy, config, reference=reference, parts=parts, demonstrations=demonstrations)
-    return train(learner, method, folder=folder, log=log, series=series)
+    if not config.staleness:
+        return train(learner, method, folder=folder, log=log, series=series)
+    from worldrl.methods.rl.staleness import imagined_ahead
+
+    with imagined_ahead(method, policy, config.staleness, config.iterations, folder) as ahead:
+        return train(learner, ahead, folder=folder, log=log, series=series)
 
 
 def policy_learner(policy: TrainablePolicy, config: GrpoConfig) -> Learner:

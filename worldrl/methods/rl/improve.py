@@ -3,14 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.interfaces import TrainablePolicy
 from worldrl.core.lookup import named
 from worldrl.core.statistics.intervals import Rate
+from worldrl.core.storage.jsonfile import read_json
 from worldrl.core.storage.log import MetricLog
-from worldrl.methods.rl.config import FilteredCloning, GrpoConfig, Parts
+from worldrl.methods.rl.config import PACE, FilteredCloning, GrpoConfig, Parts
 from worldrl.methods.rl.trust import OFF, TERM, Trust
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.samples import Samples
@@ -132,3 +133,8 @@ def improve(
             f"improvement.algorithm: self_training imitates tokens, which {type(policy).__name__} has none of; use grpo"
         )
     return train(policy, env, demonstrations, collected, config.self_training, **common)
+
+
+def pace_of(folder: Path) -> dict[str, Any]:
+    """Read what :func:`improve` told of its lag and speed in ``folder``; nothing without ``grpo.staleness``."""
+    return {"staleness": read_json(folder / PACE)} if (folder / PACE).is_file() else {}

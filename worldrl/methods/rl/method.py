@@ -51,6 +51,12 @@ def at_once(source: Imagination[Any], request: Request, mix: RewardMix, logs: Lo
     return collected
 
 
+def when_needed(method: "Method", iteration: int, logs: Logs) -> tuple[Request, Collected[Any]]:
+    """Imagine an iteration's rollouts once it begins, with the weights of that moment."""
+    request = method.request(iteration)
+    return request, method.schedule(method.source, request, method.mix, logs)
+
+
 @dataclass(frozen=True)
 class Method:
     """A method of RL, for one imagination."""
@@ -72,13 +78,14 @@ class Method:
     epochs: int = 1  # passes over each iteration's decisions.
     minibatch: int = 64  # decisions per gradient step at most; those of a pass have about as many.
     advantage_clip: float | None = None  # advantages are clipped to ± this; None leaves them.
+    # when an iteration's rollouts are imagined, and by which weights: those of its beginning, or earlier ones (``staleness``).
+    arrival: "Callable[[Method, int, Logs], tuple[Request, Collected[Any]]]" = when_needed
     # what a checkpoint must hold besides the trained weights.
     modules: Mapping[str, nn.Module | Stateful] = field(default_factory=dict[str, "nn.Module | Stateful"])
 
     def losses(self, iteration: int, logs: Logs) -> Iterator[Tensor]:
         """Imagine and judge, then yield one loss per gradient step, computed with the weights of that moment."""
-        request = self.request(iteration)
-        collected = self.schedule(self.source, request, self.mix, logs)
+        request, collected = self.arrival(self, iteration, logs)
         decisions = self.decided(request, collected, logs)  # first: what is predicted of a start knows no outcome yet
         self.source.learned(request.starts, collected)
         yield from self.descend(decisions, iteration, logs)

@@ -32,7 +32,8 @@ class ImaginedRollouts:
     success do not count, unless the environment does not stop there. Of each rollout: imagined success bool ``[B]``,
     group int64 ``[B]``, and the observation ``end`` after its last chunk. Fields that are None were not stored.
     ``more`` is what the policy observes besides, ``[T, B, ...]`` by name, ``past`` its observations of the control
-    steps before, the oldest first.
+    steps before, the oldest first. ``version`` counts the iterations that the acting policy had learned from; None:
+    not counted.
     """
 
     image: Tensor
@@ -49,6 +50,7 @@ class ImaginedRollouts:
     probability: Tensor | None = None
     more: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     past: Sequence[PolicyObs] = ()
+    version: int | None = None
 
     def observed(self, chunk: Tensor, row: Tensor) -> PolicyObs:
         """Return what the policy observed before chunks ``chunk`` of rollouts ``row``, int64 ``[M]``."""

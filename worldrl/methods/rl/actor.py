@@ -1,0 +1,186 @@
+"""A process of its own that imagines a learner's batches in order, each with the weights that it is asked with.
+
+::
+
+    learner                                   folder                        actor
+    ask: {iteration, version, starts, ...} ──────────────────────────────►  loads weights of a new version
+                                     weights-V.safetensors                  imagines with them
+    take ◄──────────────────────────────── {file} or {failed: one line} ──  rollouts-T.safetensors
+
+Messages are short lines of JSON, so that neither side waits for the other one to read; weights and rollouts are files.
+Policy, world model and start states are copied once, when the process starts; no weights are shared with the learner.
+"""
+
+import copy
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from worldrl.core.device import set_threads
+from worldrl.core.errors import WorkerError, WorldrlError
+from worldrl.core.interfaces import TrainablePolicy
+from worldrl.core.storage.tensorfile import load_tensors, save_tensors
+from worldrl.core.storage.tree import flatten, unflatten
+from worldrl.core.training.child import start_child
+from worldrl.core.types import PolicyObs
+from worldrl.methods.rl.imagination import PolicyImagination
+from worldrl.methods.rl.interfaces import Request
+from worldrl.methods.rl.trust import FilterResult
+from worldrl.rollout.imagined.rollouts import ImaginedRollouts
+from worldrl.simulators.process import describe_exit
+
+ROWS = ("starts", "group", "mate")
+SPEC = "spec"  # name of the tensor that holds the structure of a file, as JSON
+NAME = "improvement.grpo.staleness: the process that imagines"
+MEND = "the same command resumes; with improvement.grpo.staleness=0 one process does both"
+
+
+class Actor:
+    """Imagines for ``source`` in another process, which starts with the first request; ``folder`` holds what travels."""
+
+    def __init__(self, source: PolicyImagination, folder: Path) -> None:
+        self.source, self.folder = source, folder
+        self._process: SpawnProcess | None = None
+        self._connection: Connection | None = None
+        self._copied: PolicyImagination | None = None
+        self._version = -1  # of the weights that were written last
+
+    def ask(self, request: Request, version: int, weights: Mapping[str, Any]) -> None:
+        """Ask for a batch; WorkerError where the process cannot be started. Its end is noticed by :meth:`take`."""
+        if self._connection is None:
+            self._start()
+        if version != self._version:
+            pack(self.folder / weights_file(version), {"version": version, "policy": dict(weights)})
+            self._version = version
+        rows = {name: getattr(request, name).tolist() for name in ROWS}
+        try:
+            _tell(self._connected(), {"iteration": request.iteration, "version": version, **rows})
+        except OSError:
+            return
+
+    def take(self) -> FilterResult:
+        """Wait for the oldest batch that was asked for; WorkerError where it failed, or the process is gone."""
+        try:
+            answer = json.loads(self._connected().recv_bytes())
+        except (EOFError, OSError) as error:
+            raise WorkerError(f"{NAME} {self._ended()}; {MEND}") from error
+        if "failed" in answer:
+            raise WorkerError(f"{NAME} failed: {answer['failed']}; {MEND}")
+        return restored(unpack(self.folder / answer["file"]))
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.join()
+        if self._connection is not None:
+            self._connection.close()
+        self._process = self._connection = self._copied = None
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)  # of a process that was killed
+        self.folder.mkdir(parents=True)
+        # What travels to a process lies in shared memory from then on: the learner keeps memory of its own.
+        copied = copy.deepcopy(self.source)
+        self._connection, theirs = Pipe()
+        try:
+            self._process = start_child(serve, theirs, copied, torch.get_num_threads(), self.folder)
+        except Exception as error:
+            raise WorkerError(f"{NAME} cannot be started ({one_line(error)}); {MEND}") from error
+        finally:
+            theirs.close()
+        self._copied = copied if _on_gpu(self.source) else None  # whose memory the other process then uses
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            raise WorkerError(f"{NAME} was not started; ask for a batch first")
+        return self._connection
+
+    def _ended(self) -> str:
+        if self._process is None:
+            return "was closed"
+        self._process.join()
+        return describe_exit(self._process.exitcode)
+
+
+def serve(connection: Connection, source: PolicyImagination, threads: int, folder: Path) -> None:
+    """Imagine what is asked for until the learner closes the connection; an error becomes one line of the answer."""
+    set_threads(threads)
+    held = -1
+    try:
+        while True:
+            order = json.loads(connection.recv_bytes())
+            if order["version"] != held:
+                held = load_weights(source.policy, folder / weights_file(order["version"]))
+            found = source.imagine(Request(order["iteration"], *(torch.tensor(order[name]) for name in ROWS)))
+            found = found._replace(rollouts=replace(found.rollouts, version=held))
+            file = f"rollouts-{order['iteration']:08d}.safetensors"
+            pack(folder / file, {**found._asdict(), "rollouts": asdict(found.rollouts)})
+            _tell(connection, {"file": file})
+    except (EOFError, BrokenPipeError):
+        return
+    except Exception as error:
+        _tell(connection, {"failed": one_line(error)})
+
+
+def load_weights(policy: Any, file: Path) -> int:
+    """Load the weights of a file into a policy; return their version, as the file states it."""
+    found = unpack(file)
+    trained: TrainablePolicy = policy
+    trained.load_state_dict(found["policy"])
+    return found["version"]
+
+
+def weights_file(version: int) -> str:
+    """Name the file of a version's weights."""
+    return f"weights-{version:08d}.safetensors"
+
+
+def restored(found: Mapping[str, Any]) -> FilterResult:
+    """Undo ``asdict`` of a batch."""
+    rollouts = dict(found["rollouts"])
+    rollouts["end"] = rollouts["end"] and _observation(rollouts["end"])
+    rollouts["past"] = tuple(_observation(before) for before in rollouts["past"])
+    return FilterResult(**{**found, "rollouts": ImaginedRollouts(**rollouts)})
+
+
+def _observation(found: Mapping[str, Any]) -> PolicyObs:
+    return PolicyObs(**{**found, "past": tuple(_observation(before) for before in found["past"])})
+
+
+def pack(file: Path, value: Mapping[str, Any]) -> None:
+    """Write nested values and tensors into one file."""
+    tensors = dict[str, torch.Tensor]()
+    spec = json.dumps(flatten(value, "", tensors)).encode()
+    save_tensors(file, {**tensors, SPEC: torch.frombuffer(bytearray(spec), dtype=torch.uint8)})
+
+
+def unpack(file: Path) -> dict[str, Any]:
+    """Read what :func:`pack` wrote, and remove the file."""
+    tensors = load_tensors(file)
+    file.unlink()
+    return unflatten(json.loads(bytes(tensors.pop(SPEC).numpy())), tensors)
+
+
+def one_line(error: BaseException) -> str:
+    """First line of an error, with its kind where nobody raised it on purpose."""
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return text if isinstance(error, WorldrlError) else f"{type(error).__name__}: {text}"
+
+
+def _tell(connection: Connection, message: Mapping[str, Any]) -> None:
+    connection.send_bytes(json.dumps(message).encode())
+
+
+def _on_gpu(source: PolicyImagination) -> bool:
+    policy: Any = source.policy
+    return policy.device.type != "cpu"
