@@ -64,7 +64,9 @@ def demonstrations() -> Samples:
     return Samples(image, torch.zeros(5, 7), 2 * torch.rand(5, 4, 7, generator=draw) - 1, words, ("PickRedCube",) * 5)
 
 
-def improved(algorithm: str, folder: Path, *, staleness: int = 0) -> tuple[TokenPolicy, list[float]]:
+def improved(
+    algorithm: str, folder: Path, *, staleness: int = 0, imaginers: int = 1
+) -> tuple[TokenPolicy, list[float]]:
     """Improve the policy, with checkpoints and log in ``folder``; return it and its history."""
     grpo = GrpoConfig(
         iterations=7,
@@ -79,7 +81,7 @@ def improved(algorithm: str, folder: Path, *, staleness: int = 0) -> tuple[Token
         staleness=staleness,
     )
     cloning = BehaviourCloning(steps=6, batch_size=8, warmup_steps=1, learning_rate=1e-2, checkpoint_every=4)
-    training = FilteredCloning(cycles=2, rollouts=28, rows=8, cloning=cloning)
+    training = FilteredCloning(cycles=2, rollouts=28, rows=8, imaginers=imaginers, cloning=cloning)
     config = Improvement(algorithm=algorithm, p_keyframe=0, self_training=training, grpo=grpo)
     store = ResetStore([record(grey) for grey in (20, 120, 220)])
     rule = SuccessRule(0.1, 2)  # a level that some of this untrained world's dreams reach

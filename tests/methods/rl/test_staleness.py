@@ -29,7 +29,7 @@ from worldrl.methods.rl.config import PACE
 from worldrl.methods.rl.imagination import PolicyImagination, imagined_env
 from worldrl.methods.rl.improve import pace_of
 from worldrl.methods.rl.interfaces import Evaluated, Request
-from worldrl.methods.rl.staleness import Pace, mismatch
+from worldrl.methods.rl.staleness import SETTING, Pace, mismatch
 from worldrl.methods.rl.trust import FilterResult
 from worldrl.policies.exploration import Exploration
 from worldrl.rewards.success import SuccessRule
@@ -179,7 +179,7 @@ REQUEST = Request.make(3, torch.tensor([0]), torch.tensor([2]))
 
 
 def test_the_end_of_the_process_is_one_line(tmp_path, source):
-    other = Actor(source, tmp_path / "underway")
+    other = Actor(source, tmp_path / "underway", SETTING)
     try:
         other.ask(REQUEST, 1, source.policy.state_dict())
         os.kill(other._process.pid, signal.SIGKILL)
@@ -222,7 +222,7 @@ def test_an_error_there_is_one_line_here(tmp_path, source, monkeypatch):
     told = answers(source, tmp_path, {})
     assert told["failed"].startswith("RuntimeError: Error(s) in loading state_dict")
     assert "\n" not in told["failed"]
-    waiting = Actor(source, tmp_path)
+    waiting = Actor(source, tmp_path, SETTING)
     waiting._connection, theirs = Pipe()
     actor._tell(theirs, told)
     with pytest.raises(WorkerError, match=r"imagines failed: RuntimeError: .*; with .*=0 one process does both$"):

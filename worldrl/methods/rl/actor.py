@@ -1,4 +1,4 @@
-"""A process of its own that imagines a learner's batches in order, each with the weights that it is asked with.
+"""Processes of their own that imagine a learner's batches in order, each with the weights that it is asked with.
 
 ::
 
@@ -14,8 +14,10 @@ Policy, world model and start states are copied once, when the process starts; n
 import copy
 import json
 import shutil
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import cycle
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -39,15 +41,21 @@ from worldrl.simulators.process import describe_exit
 
 ROWS = ("starts", "group", "mate")
 SPEC = "spec"  # name of the tensor that holds the structure of a file, as JSON
-NAME = "improvement.grpo.staleness: the process that imagines"
-MEND = "the same command resumes; with improvement.grpo.staleness=0 one process does both"
+MEND = "the same command resumes"
 
 
 class Actor:
-    """Imagines for ``source`` in another process, which starts with the first request; ``folder`` holds what travels."""
+    """Imagines for ``source`` in another process, which starts with the first request; ``folder`` holds what travels.
 
-    def __init__(self, source: PolicyImagination, folder: Path) -> None:
+    ``setting`` asked for it, and is named in errors; ``threads`` None takes as many as this process.
+    """
+
+    def __init__(
+        self, source: PolicyImagination, folder: Path, setting: str, *, threads: int | None = None, mend: str = MEND
+    ) -> None:
         self.source, self.folder = source, folder
+        self._name, self._mend = f"{setting}: the process that imagines", mend
+        self._threads = torch.get_num_threads() if threads is None else threads
         self._process: SpawnProcess | None = None
         self._connection: Connection | None = None
         self._copied: PolicyImagination | None = None
@@ -71,9 +79,9 @@ class Actor:
         try:
             answer = json.loads(self._connected().recv_bytes())
         except (EOFError, OSError) as error:
-            raise WorkerError(f"{NAME} {self._ended()}; {MEND}") from error
+            raise WorkerError(f"{self._name} {self._ended()}; {self._mend}") from error
         if "failed" in answer:
-            raise WorkerError(f"{NAME} failed: {answer['failed']}; {MEND}")
+            raise WorkerError(f"{self._name} failed: {answer['failed']}; {self._mend}")
         return restored(unpack(self.folder / answer["file"]))
 
     def close(self) -> None:
@@ -93,16 +101,16 @@ class Actor:
         copied = copy.deepcopy(self.source)
         self._connection, theirs = Pipe()
         try:
-            self._process = start_child(serve, theirs, copied, torch.get_num_threads(), self.folder)
+            self._process = start_child(serve, theirs, copied, self._threads, self.folder)
         except Exception as error:
-            raise WorkerError(f"{NAME} cannot be started ({one_line(error)}); {MEND}") from error
+            raise WorkerError(f"{self._name} cannot be started ({one_line(error)}); {self._mend}") from error
         finally:
             theirs.close()
         self._copied = copied if _on_gpu(self.source) else None  # whose memory the other process then uses
 
     def _connected(self) -> Connection:
         if self._connection is None:
-            raise WorkerError(f"{NAME} was not started; ask for a batch first")
+            raise WorkerError(f"{self._name} was not started; ask for a batch first")
         return self._connection
 
     def _ended(self) -> str:
@@ -110,6 +118,28 @@ class Actor:
             return "was closed"
         self._process.join()
         return describe_exit(self._process.exitcode)
+
+
+def in_order(
+    actors: Sequence[Actor], requests: Iterable[Request], version: int, weights: Mapping[str, Any]
+) -> Iterator[FilterResult]:
+    """Share requests out in turn, two to each actor at once; yield the batches in the order of the requests."""
+    asked = deque[Actor]()
+    for request, actor in zip(requests, cycle(actors), strict=False):
+        if len(asked) == 2 * len(actors):
+            yield asked.popleft().take()
+        actor.ask(request, version, weights)
+        asked.append(actor)
+    while asked:
+        yield asked.popleft().take()
+
+
+def policy_weights(policy: TrainablePolicy) -> dict[str, Any]:
+    """Copy a policy's weights to the CPU."""
+    return {
+        name: value.detach().cpu().clone() if isinstance(value, torch.Tensor) else value
+        for name, value in policy.state_dict().items()
+    }
 
 
 def serve(connection: Connection, source: PolicyImagination, threads: int, folder: Path) -> None:

@@ -14,7 +14,8 @@ Other parts may choose starts, group sizes, advantages and weights; in any case 
 Shapes legend: ``B`` rollouts, ``M`` kept chunks, ``L`` control steps per chunk.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from worldrl.core.rng import stream_seed
 from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.storage.log import MetricLog, Progress
 from worldrl.methods.imitation.behaviour_cloning import Source, clone
+from worldrl.methods.rl.actor import Actor, in_order, policy_weights
 from worldrl.methods.rl.advantages import leave_one_out
 from worldrl.methods.rl.budgets import uniform
 from worldrl.methods.rl.config import FilteredCloning, Parts
@@ -34,6 +36,7 @@ from worldrl.methods.rl.imagination import PolicyImagination
 from worldrl.methods.rl.interfaces import Collected, Request, Trace
 from worldrl.methods.rl.selection import successes
 from worldrl.methods.rl.starts import balanced
+from worldrl.methods.rl.trust import FilterResult
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.samples import Samples
 from worldrl.policies.token.policy import TokenPolicy
@@ -41,6 +44,7 @@ from worldrl.rollout.imagined.env import WorldModelVecEnv
 from worldrl.rollout.imagined.rollouts import ImaginedRollouts
 
 KIND = "imagined-successes"
+IMAGINERS = "improvement.self_training.imaginers"
 MORE = "more."  # before the names of what is observed besides image, command and instruction, in a file of tensors
 
 
@@ -115,10 +119,15 @@ def self_train(
     log.truncate(series, sum(batch.exists() for batch in batches))  # a saved batch has its line, see _log_and_save
     for cycle in range(config.cycles):
         policy.eval()
-        with Progress(f"{series}: imagining", config.batches, unit="batches") as progress:
-            for k in range(cycle * config.batches, (cycle + 1) * config.batches):
-                if not batches[k].exists():
-                    _log_and_save(_grow(source, policy, config, parts or Parts(), k), batches[k], log, series, k)
+        numbers = range(cycle * config.batches, (cycle + 1) * config.batches)
+        missing = [k for k in numbers if not batches[k].exists()]
+        with (
+            Progress(f"{series}: imagining", config.batches, unit="batches") as progress,
+            _grown(source, policy, config, parts or Parts(), missing, folder) as grown,
+        ):
+            for k in numbers:
+                if k in missing:
+                    _log_and_save(next(grown), batches[k], log, series, k)
                 select_successes.append(load_selected(batches[k]))
                 _learn(source, select_successes[-1])
                 progress.advance(note=f"imagined success {select_successes[-1].rate:.2f}")
@@ -135,18 +144,48 @@ def self_train(
     return [batch.rate for batch in select_successes]
 
 
-def _grow(
-    source: PolicyImagination, policy: TokenPolicy, config: FilteredCloning, parts: Parts, number: int
-) -> SelectedSamples:
+@contextmanager
+def _grown(
+    source: PolicyImagination,
+    policy: TokenPolicy,
+    config: FilteredCloning,
+    parts: Parts,
+    numbers: Sequence[int],
+    folder: Path,
+) -> Generator[Iterator[SelectedSamples]]:
+    """Give the batches of these numbers in order: imagined in this process when asked for, or ahead by several others."""
+    requests = (_request(source, config, parts, number) for number in numbers)
+    if config.imaginers == 1 or not numbers:
+        judged = ((request, source.imagine(request)) for request in requests)
+        yield (_selected(source, policy, parts, *one) for one in judged)
+        return
+    actors = [
+        Actor(source, folder / f"imaginer-{k}", IMAGINERS, threads=max(1, torch.get_num_threads() // config.imaginers))
+        for k in range(config.imaginers)
+    ]
+    try:
+        asked = list(requests)
+        found = in_order(actors, asked, version=0, weights=policy_weights(policy))
+        yield (_selected(source, policy, parts, *one) for one in zip(asked, found, strict=True))
+    finally:
+        for actor in actors:
+            actor.close()
+
+
+def _request(source: PolicyImagination, config: FilteredCloning, parts: Parts, number: int) -> Request:
     draw, count = parts.starts or balanced, config.rows // config.group_size
     starts = draw(source.records, count, source.stream(number, "starts"))
-    request = Request.make(number, starts, (parts.budget or uniform)(source.records, starts, config.rows))
-    judged = source.imagine(request)
+    return Request.make(number, starts, (parts.budget or uniform)(source.records, starts, config.rows))
+
+
+def _selected(
+    source: PolicyImagination, policy: TokenPolicy, parts: Parts, request: Request, judged: FilterResult
+) -> SelectedSamples:
     rollouts = judged.rollouts
     trace = replace(source.trace(request, Collected(judged, source.score(judged))), wins=rollouts.success)
-    weight = weight_of(trace, parts, source.stream(number, "trained"))
+    weight = weight_of(trace, parts, source.stream(request.iteration, "trained"))
     wins = group_sum(rollouts.success.double(), rollouts.group)
-    outcome = (starts.tolist(), wins.tolist(), rollouts.group.bincount().double().tolist())
+    outcome = (request.starts.tolist(), wins.tolist(), rollouts.group.bincount().double().tolist())
     return replace(selected_samples(rollouts, policy, judged.trust, weight), outcome=outcome)
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from worldrl.core.interfaces import Logs, TrainablePolicy
 from worldrl.core.storage.jsonfile import write_json
-from worldrl.methods.rl.actor import ROWS, Actor
+from worldrl.methods.rl.actor import ROWS, Actor, policy_weights
 from worldrl.methods.rl.config import PACE
 from worldrl.methods.rl.imagination import PolicyImagination
 from worldrl.methods.rl.interfaces import Collected, Evaluated, PolicyLoss, Request
@@ -32,6 +32,8 @@ from worldrl.methods.rl.method import Method
 from worldrl.methods.rl.trust import FilterResult
 
 UNDERWAY = "underway"
+SETTING = "improvement.grpo.staleness"
+MEND = f"the same command resumes; with {SETTING}=0 one process does both"
 
 
 @contextmanager
@@ -117,7 +119,8 @@ class Ahead:
 
     def __init__(self, method: Method, policy: TrainablePolicy, staleness: int, iterations: int, folder: Path) -> None:
         self.source: PolicyImagination = method.source  # pyright: ignore[reportAttributeAccessIssue]
-        self.actor, self.policy = Actor(self.source, folder), policy
+        self.actor = Actor(self.source, folder, SETTING, mend=MEND)
+        self.policy = policy
         self.staleness, self.iterations = staleness, iterations
         self.pace, self._clock = Pace(), 0.0
         self.pending: list[tuple[Request, int]] = []  # batches under way, the oldest first, and their versions
@@ -146,7 +149,7 @@ class Ahead:
         first = self.pending[-1][0].iteration + 1 if self.pending else iteration
         for number in range(first, min(iteration + self.staleness + 1, self.iterations)):
             if iteration not in self.weights:
-                self.weights[iteration] = _kept(self.policy)
+                self.weights[iteration] = policy_weights(self.policy)
             self.pending.append((method.request(number), iteration))
         for request, version in self.pending[self._sent :]:
             self.actor.ask(request, version, self.weights[version])
@@ -185,11 +188,3 @@ class Ahead:
         ]
         self.weights = {int(version): known for version, known in state_dict["weights"].items()}
         self.pace, self._sent = Pace(**state_dict["pace"]), 0
-
-
-def _kept(policy: TrainablePolicy) -> dict[str, Any]:
-    """Copy a policy's weights to the CPU."""
-    return {
-        name: value.detach().cpu().clone() if isinstance(value, Tensor) else value
-        for name, value in policy.state_dict().items()
-    }

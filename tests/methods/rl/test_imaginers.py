@@ -1,0 +1,89 @@
+"""Self-training whose batches several real processes imagine.
+
+Units under test: ``methods.rl.filtered_cloning``, ``methods.rl.actor``.
+"""
+
+from collections import deque
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from worldrl.core.errors import SettingError, WorkerError
+from worldrl.core.storage.log import read_metrics
+from worldrl.methods.rl.actor import Actor, in_order
+from worldrl.methods.rl.config import FilteredCloning, PartNames
+from worldrl.workers.link.boot import load_file
+
+script = load_file("improve_script", Path(__file__).parents[1] / "improve_script.py")
+
+
+def improved(folder, imaginers):
+    """Weights, history and log of a run."""
+    folder.mkdir(exist_ok=True)
+    torch.set_num_threads(1)  # as in each of the processes: threads change sums
+    learner, history = script.improved("self_training", folder, imaginers=imaginers)
+    lines = [(line["series"], line["step"], line["values"]) for line in read_metrics(folder)]
+    return SimpleNamespace(weights=learner.state_dict(), history=history, lines=lines)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    return improved(tmp_path_factory.mktemp("alone") / "run", 1)
+
+
+def require_equal(found, alone):
+    assert found.history == alone.history
+    assert found.lines == alone.lines
+    assert all(torch.equal(found.weights[name], value) for name, value in alone.weights.items())
+
+
+def test_several_processes_change_no_bit_and_a_stopped_run_resumes(tmp_path, monkeypatch, alone):
+    assert len(set(alone.history)) > 2  # batches can be told apart
+    take, taken, processes = Actor.take, [], []
+
+    def stopped(self):
+        processes.append(self._process)
+        taken.append(self)
+        if len(taken) == 3:
+            raise WorkerError("stopped")
+        return take(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Actor, "take", stopped)
+        with pytest.raises(WorkerError, match=r"^stopped$"):
+            improved(tmp_path / "run", 2)
+    assert len(set(map(id, taken))) == 2
+    assert not any(process.is_alive() for process in processes)
+    saved = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    assert [file.name for file in saved] == ["batch-00000", "batch-00001"]
+    require_equal(improved(tmp_path / "run", 2), alone)
+    assert len(list((tmp_path / "run" / "checkpoints").glob("imaginer-*"))) == 0
+
+
+class Noted:
+    """An actor that answers with what it was asked."""
+
+    def __init__(self):
+        self.asked, self.most = deque(), 0
+
+    def ask(self, request, version, weights):
+        self.asked.append((request, version, weights))
+        self.most = max(self.most, len(self.asked))
+
+    def take(self):
+        return self.asked.popleft()
+
+
+def test_batches_keep_the_order_of_requests_and_two_wait_at_each_process():
+    actors = [Noted(), Noted(), Noted()]
+    found = list(in_order(actors, range(11), 4, {"w": 1}))
+    assert found == [(number, 4, {"w": 1}) for number in range(11)]
+    assert [one.most for one in actors] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("part", ["starts", "budget"])
+def test_parts_that_learn_from_batch_to_batch_are_refused(part):
+    with pytest.raises(SettingError, match=rf"imaginers=2: parts.{part}=known draws each batch .*; give imaginers=1"):
+        FilteredCloning(imaginers=2, parts=PartNames(**{part: "known"}))
