@@ -19,7 +19,7 @@ from worldrl.core.rng import initial_weights, stream
 from worldrl.core.storage.log import MetricLog, TrackerName
 from worldrl.core.types import ResetRecord
 from worldrl.methods.imitation.config import BehaviourCloning
-from worldrl.methods.rl import actor, imagination
+from worldrl.methods.rl import imagination, imagining
 from worldrl.methods.rl.config import FilteredCloning, GrpoConfig
 from worldrl.methods.rl.improve import Improvement, improve
 from worldrl.policies.samples import Samples
@@ -102,13 +102,13 @@ def improved(algorithm: str, folder: Path, *, staleness: int = 0) -> tuple[Token
 def main() -> None:
     torch.set_num_threads(1)
     algorithm, folder, moment, *ahead = sys.argv[1:]
-    owner, name = (actor.Actor, "take") if ahead else (imagination, "imagine_rollouts")
+    owner, name = (imagining.ImaginingProcess, "take") if ahead else (imagination, "imagine_rollouts")
     calls, imagine = 0, getattr(owner, name)
 
     def counted(*args: object, **kwargs: object) -> object:
         nonlocal calls
         if ahead:
-            (Path(folder) / "actor.pid").write_text(str(args[0]._process.pid))
+            (Path(folder) / "imagining.pid").write_text(str(args[0]._process.pid))
         if calls == int(moment):
             os.killpg(os.getpgrp(), int(ahead[1])) if ahead else os.kill(os.getpid(), signal.SIGKILL)
         calls += 1

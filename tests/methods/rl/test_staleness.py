@@ -1,6 +1,6 @@
 """Asynchronous improvement with a fixed lag, in real processes: one that imagines, one that learns.
 
-Units under test: ``methods.rl.staleness``, ``methods.rl.actor``.
+Units under test: ``methods.rl.staleness``, ``methods.rl.imagining``.
 """
 
 import json
@@ -23,10 +23,10 @@ from worldrl.core.errors import SettingError, WorkerError
 from worldrl.core.storage.jsonfile import read_json
 from worldrl.core.storage.log import read_metrics
 from worldrl.core.types import PolicyObs
-from worldrl.methods.rl import actor, staleness
-from worldrl.methods.rl.actor import Actor, pack, restored, serve, unpack, weights_file
+from worldrl.methods.rl import imagining, staleness
 from worldrl.methods.rl.config import PACE
 from worldrl.methods.rl.imagination import PolicyImagination, imagined_env
+from worldrl.methods.rl.imagining import ImaginingProcess, pack, restored, serve, unpack, weights_file
 from worldrl.methods.rl.improve import pace_of
 from worldrl.methods.rl.interfaces import Evaluated, Request
 from worldrl.methods.rl.staleness import Pace, mismatch
@@ -55,7 +55,7 @@ def improved(folder, lag):
 @pytest.fixture(scope="module")
 def ahead(tmp_path_factory):
     """A run with a lag of two, what it asked for and what it received."""
-    asked, taken, (ask, take) = {}, [], (Actor.ask, Actor.take)
+    asked, taken, (ask, take) = {}, [], (ImaginingProcess.ask, ImaginingProcess.take)
 
     def noted(self, request, version, weights):
         asked.setdefault(version, {name: value.clone() for name, value in weights.items()})
@@ -66,8 +66,8 @@ def ahead(tmp_path_factory):
         return taken[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Actor, "ask", noted)
-        patch.setattr(Actor, "take", received)
+        patch.setattr(ImaginingProcess, "ask", noted)
+        patch.setattr(ImaginingProcess, "take", received)
         found = improved(tmp_path_factory.mktemp("ahead") / "run", LAG)
     found.asked, found.taken = asked, [batch.rollouts for batch in taken]
     return found
@@ -138,7 +138,7 @@ def test_an_interrupted_and_killed_run_equals_an_unbroken_one(tmp_path, ahead):
         if code == -2:
             assert "interrupted: finishing this iteration" in ended.stderr
             assert ended.stderr.count("Traceback") == 1  # the learner's own, at its end
-        gone(int((cut / "actor.pid").read_text()))
+        gone(int((cut / "imagining.pid").read_text()))
     again = improved(cut, LAG)
     assert again.history == ahead.history
     assert equal(again.weights, ahead.weights)
@@ -179,7 +179,7 @@ REQUEST = Request.make(3, torch.tensor([0]), torch.tensor([2]))
 
 
 def test_the_end_of_the_process_is_one_line(tmp_path, source):
-    other = Actor(source, tmp_path / "underway")
+    other = ImaginingProcess(source, tmp_path / "underway")
     try:
         other.ask(REQUEST, 1, source.policy.state_dict())
         os.kill(other._process.pid, signal.SIGKILL)
@@ -194,7 +194,7 @@ def answers(source, folder, weights):
     """What the process answers to one request, here in a thread of this one."""
     ours, theirs = Pipe()
     pack(folder / weights_file(4), {"version": 4, "policy": weights})
-    rows = {name: getattr(REQUEST, name).tolist() for name in actor.ROWS}
+    rows = {name: getattr(REQUEST, name).tolist() for name in imagining.ROWS}
     ours.send_bytes(json.dumps({"iteration": 3, "version": 4, **rows}).encode())
     thread = threading.Thread(target=serve, args=(theirs, source, 1, folder))
     thread.start()
@@ -222,9 +222,9 @@ def test_an_error_there_is_one_line_here(tmp_path, source, monkeypatch):
     told = answers(source, tmp_path, {})
     assert told["failed"].startswith("RuntimeError: Error(s) in loading state_dict")
     assert "\n" not in told["failed"]
-    waiting = Actor(source, tmp_path)
+    waiting = ImaginingProcess(source, tmp_path)
     waiting._connection, theirs = Pipe()
-    actor._tell(theirs, told)
+    imagining._tell(theirs, told)
     with pytest.raises(WorkerError, match=r"imagines failed: RuntimeError: .*; with .*=0 one process does both$"):
         waiting.take()
 
@@ -235,7 +235,7 @@ def test_observations_of_earlier_steps_and_trust_travel_too(tmp_path, source, sa
     sent = FilterResult(
         replace(rollouts, past=(before,), end=replace(rollouts.end, past=(before,))), torch.rand(2), None
     )
-    pack(tmp_path / "batch", {**sent._asdict(), "rollouts": actor.asdict(sent.rollouts)})
+    pack(tmp_path / "batch", {**sent._asdict(), "rollouts": imagining.asdict(sent.rollouts)})
     found = restored(unpack(tmp_path / "batch"))
     same_tree(vars(found.rollouts), vars(sent.rollouts))
     same_tree(found._replace(rollouts=None), sent._replace(rollouts=None))

@@ -4,7 +4,7 @@ Version ``k`` is the policy after ``k`` iterations, ``s`` the staleness. Iterati
 ``max(0, t - s)`` imagined::
 
     learner   asks for batch t + s with version t ─► waits for batch t ─► its steps make version t + 1
-    actor     imagines the batches in order, each with the version that it was asked with
+    process   imagines the batches in order, each with the version that it was asked with
 
 A batch that is ready earlier waits, so that a result depends on the seed and ``s``, never on timing. A checkpoint holds
 the requests of the batches under way and the weights that they were asked with; a resumed run imagines these again.
@@ -23,9 +23,9 @@ from torch import Tensor
 
 from worldrl.core.interfaces import Logs, TrainablePolicy
 from worldrl.core.storage.jsonfile import write_json
-from worldrl.methods.rl.actor import ROWS, Actor
 from worldrl.methods.rl.config import PACE
 from worldrl.methods.rl.imagination import PolicyImagination
+from worldrl.methods.rl.imagining import ROWS, ImaginingProcess
 from worldrl.methods.rl.interfaces import Collected, Evaluated, PolicyLoss, Request
 from worldrl.methods.rl.losses import ratio_logs
 from worldrl.methods.rl.method import Method
@@ -50,7 +50,7 @@ def imagined_ahead(
         )
         write_json(folder / PACE, ahead.pace.told(staleness))
     finally:
-        ahead.actor.close()
+        ahead.process.close()
 
 
 def mismatch(found: Evaluated) -> Logs:
@@ -117,7 +117,7 @@ class Ahead:
 
     def __init__(self, method: Method, policy: TrainablePolicy, staleness: int, iterations: int, folder: Path) -> None:
         self.source: PolicyImagination = method.source  # pyright: ignore[reportAttributeAccessIssue]
-        self.actor, self.policy = Actor(self.source, folder), policy
+        self.process, self.policy = ImaginingProcess(self.source, folder), policy
         self.staleness, self.iterations = staleness, iterations
         self.pace, self._clock = Pace(), 0.0
         self.pending: list[tuple[Request, int]] = []  # batches under way, the oldest first, and their versions
@@ -130,7 +130,7 @@ class Ahead:
         self._clock = self._clock or time.monotonic()
         self._ask(method, iteration)
         began = time.monotonic()
-        experience = self.actor.take()
+        experience = self.process.take()
         waited = time.monotonic() - began
         request, version = self.pending.pop(0)
         self._sent -= 1
@@ -149,7 +149,7 @@ class Ahead:
                 self.weights[iteration] = _kept(self.policy)
             self.pending.append((method.request(number), iteration))
         for request, version in self.pending[self._sent :]:
-            self.actor.ask(request, version, self.weights[version])
+            self.process.ask(request, version, self.weights[version])
         self._sent = len(self.pending)
 
     def measured(self, loss: PolicyLoss) -> PolicyLoss:

@@ -2,10 +2,9 @@
 
 ::
 
-    learner                                   folder                        actor
-    ask: {iteration, version, starts, ...} ──────────────────────────────►  loads weights of a new version
-                                     weights-V.safetensors                  imagines with them
-    take ◄──────────────────────────────── {file} or {failed: one line} ──  rollouts-T.safetensors
+    learner                                                          this process
+    ask   ── {iteration, version, starts, group, mate} ──────────►   loads weights-V.safetensors of a new version
+    take  ◄─ {file} or {failed: one line} ───────────────────────    writes rollouts-T.safetensors
 
 Messages are short lines of JSON, so that neither side waits for the other one to read; weights and rollouts are files.
 Policy, world model and start states are copied once, when the process starts; no weights are shared with the learner.
@@ -43,7 +42,7 @@ NAME = "improvement.grpo.staleness: the process that imagines"
 MEND = "the same command resumes; with improvement.grpo.staleness=0 one process does both"
 
 
-class Actor:
+class ImaginingProcess:
     """Imagines for ``source`` in another process, which starts with the first request; ``folder`` holds what travels."""
 
     def __init__(self, source: PolicyImagination, folder: Path) -> None:
