@@ -29,7 +29,7 @@ from worldrl.methods.rl.imagination import PolicyImagination, imagined_env
 from worldrl.methods.rl.imagining import ImaginingProcess, pack, restored, serve, unpack, weights_file
 from worldrl.methods.rl.improve import pace_of
 from worldrl.methods.rl.interfaces import Evaluated, Request
-from worldrl.methods.rl.staleness import Pace, mismatch
+from worldrl.methods.rl.staleness import Ahead, Pace, mismatch
 from worldrl.methods.rl.trust import FilterResult
 from worldrl.policies.exploration import Exploration
 from worldrl.rewards.success import SuccessRule
@@ -54,22 +54,22 @@ def improved(folder, lag):
 
 @pytest.fixture(scope="module")
 def ahead(tmp_path_factory):
-    """A run with a lag of two, what it asked for and what it received."""
-    asked, taken, (ask, take) = {}, [], (ImaginingProcess.ask, ImaginingProcess.take)
+    """A run with a lag of two, its batches, and the weights at the beginning of each iteration."""
+    versions, taken, (begin, take) = {}, [], (Ahead.__call__, ImaginingProcess.take)
 
-    def noted(self, request, version, weights):
-        asked.setdefault(version, {name: value.clone() for name, value in weights.items()})
-        ask(self, request, version, weights)
+    def begun(self, method, iteration, logs):
+        versions[iteration] = {name: value.clone() for name, value in self.policy.state_dict().items()}
+        return begin(self, method, iteration, logs)
 
     def received(self):
         taken.append(take(self))
         return taken[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ImaginingProcess, "ask", noted)
+        patch.setattr(Ahead, "__call__", begun)
         patch.setattr(ImaginingProcess, "take", received)
         found = improved(tmp_path_factory.mktemp("ahead") / "run", LAG)
-    found.asked, found.taken = asked, [batch.rollouts for batch in taken]
+    found.versions, found.taken = versions, [batch.rollouts for batch in taken]
     return found
 
 
@@ -101,15 +101,15 @@ def test_each_batch_is_of_the_version_that_the_lag_allows(ahead):
 def test_rollouts_hold_the_log_probabilities_of_the_version_that_drew_them(ahead):
     policy, chunk = script.policy().eval(), torch.tensor([0, 0])
     row = torch.tensor([0, 1])
-    assert sorted(ahead.asked) == [0, 1, 2, 3, 4]
+    assert sorted(ahead.versions) == list(range(7))
     for rollouts in ahead.taken:
         gaps = {}
-        for version, weights in ahead.asked.items():
+        for version, weights in ahead.versions.items():
             policy.load_state_dict(weights)
             found = policy.log_prob(rollouts.observed(chunk, row), rollouts.token[chunk, row])
             gaps[version] = float((found.detach() - rollouts.logp[chunk, row]).abs().max())
         near = {version for version, gap in gaps.items() if gap < 1e-5}
-        same = {v for v, weights in ahead.asked.items() if equal(weights, ahead.asked[rollouts.version])}
+        same = {v for v, weights in ahead.versions.items() if equal(weights, ahead.versions[rollouts.version])}
         assert near == same, gaps
 
 
@@ -225,7 +225,7 @@ def test_an_error_there_is_one_line_here(tmp_path, source, monkeypatch):
     waiting = ImaginingProcess(source, tmp_path)
     waiting._connection, theirs = Pipe()
     imagining._tell(theirs, told)
-    with pytest.raises(WorkerError, match=r"imagines failed: RuntimeError: .*; with .*=0 one process does both$"):
+    with pytest.raises(WorkerError, match=r"imagines failed: RuntimeError: .*; staleness=0 needs no other process$"):
         waiting.take()
 
 

@@ -39,7 +39,7 @@ from worldrl.simulators.process import describe_exit
 ROWS = ("starts", "group", "mate")
 SPEC = "spec"  # name of the tensor that holds the structure of a file, as JSON
 NAME = "improvement.grpo.staleness: the process that imagines"
-MEND = "the same command resumes; with improvement.grpo.staleness=0 one process does both"
+MEND = "the same command resumes; a new run with improvement.grpo.staleness=0 needs no other process"
 
 
 class ImaginingProcess:

@@ -69,9 +69,8 @@ def mismatch(found: Evaluated) -> Logs:
 class Pace:
     """What a run tells of its lag and speed."""
 
-    lags: dict[str, list[float]] = field(
-        default_factory=dict[str, list[float]]
-    )  # by lag: batches, measured, Σ ratio, Σ KL.
+    # by lag: batches, those that were measured, sum of their ratios, sum of their KL.
+    lags: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     frames: int = 0  # imagined ones that were learned from.
     seconds: float = 0.0  # of wall time.
     waited: float = 0.0  # of them the learner waited for a batch.
