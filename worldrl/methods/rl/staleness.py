@@ -73,7 +73,7 @@ class Pace:
     lags: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     frames: int = 0  # imagined ones that were learned from.
     seconds: float = 0.0  # of wall time.
-    waited: float = 0.0  # of them the learner waited for a batch.
+    waited: float = 0.0  # of them the learner asked for batches and waited for one.
 
     def arrived(self, lag: int, experience: FilterResult, waited: float) -> None:
         """Count a batch."""
@@ -126,9 +126,9 @@ class Ahead:
 
     def __call__(self, method: Method, iteration: int, logs: Logs) -> tuple[Request, Collected[FilterResult]]:
         """Ask for what is due, and wait for the iteration's batch."""
-        self._clock = self._clock or time.monotonic()
-        self._ask(method, iteration)
         began = time.monotonic()
+        self._clock = self._clock or began
+        self._ask(method, iteration)
         experience = self.process.take()
         waited = time.monotonic() - began
         request, version = self.pending.pop(0)
