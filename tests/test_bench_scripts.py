@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -177,3 +178,19 @@ def test_a_model_faster_than_square_products_is_measured_by_its_own_convolutions
     assert found["frames_per_s"]["median"] == 8
     other = line("flow")
     assert other.to_json(1, bench.anchors_of(other, anchors, 1))["share_of_anchor"] == pytest.approx(1.5)
+
+
+# -- staleness -------------------------------------------------------------------------------------------------------
+
+
+def test_lags_are_compared_behind_the_first_batches(script, monkeypatch):
+    bench = script("bench.staleness")
+    watch = bench.Watch(SimpleNamespace(arrival=None))
+    watch.came, watch.waited, watch.frames = [1.0, 3.0, 4.0, 7.0], [9.0, 9.0, 0.5, 1.5], [9, 9, 6, 2]
+    rounds = [watch.numbers(1)]
+    assert rounds == [{"seconds": 4.0, "frames": 8, "waited": 0.5}]
+    half = bench.row_of(0, [{"seconds": 8.0, "frames": 8, "waited": 1.0}], rounds)
+    assert (half["frames_per_s"], half["waited_share"], half["times_first"]["median"]) == ([1.0], [1.0], 0.5)
+    monkeypatch.setattr(bench, "run", lambda *_: pytest.fail("too few iterations"))
+    with pytest.raises(SystemExit):
+        bench.main(["--lags", "0", "2", "--iterations", "5"])

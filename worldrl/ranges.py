@@ -92,7 +92,7 @@ _NAMES: tuple[tuple[Range, str], ...] = (
     (MODULES, "levels|order"),
     (MODULES_OR_NONE, "blocks|depth|ensemble_size"),
     (Range(1, 4096), "threads"),
-    (Range(1, 64), "clients|imaginers|tabs"),
+    (Range(1, 64), "clients|processes|tabs"),
     (PROCESSES, "workers"),
     (Range(0, 64), "gpus|staleness"),
     (Range(0, 2**63 - 1), "seed"),

@@ -19,7 +19,7 @@ from worldrl.core.rng import initial_weights, stream
 from worldrl.core.storage.log import MetricLog, TrackerName
 from worldrl.core.types import ResetRecord
 from worldrl.methods.imitation.config import BehaviourCloning
-from worldrl.methods.rl import actor, imagination
+from worldrl.methods.rl import imagination, imagining
 from worldrl.methods.rl.config import FilteredCloning, GrpoConfig
 from worldrl.methods.rl.improve import Improvement, improve
 from worldrl.policies.samples import Samples
@@ -65,7 +65,7 @@ def demonstrations() -> Samples:
 
 
 def improved(
-    algorithm: str, folder: Path, *, staleness: int = 0, imaginers: int = 1
+    algorithm: str, folder: Path, *, staleness: int = 0, processes: int = 1
 ) -> tuple[TokenPolicy, list[float]]:
     """Improve the policy, with checkpoints and log in ``folder``; return it and its history."""
     grpo = GrpoConfig(
@@ -81,7 +81,7 @@ def improved(
         staleness=staleness,
     )
     cloning = BehaviourCloning(steps=6, batch_size=8, warmup_steps=1, learning_rate=1e-2, checkpoint_every=4)
-    training = FilteredCloning(cycles=2, rollouts=28, rows=8, imaginers=imaginers, cloning=cloning)
+    training = FilteredCloning(cycles=2, rollouts=28, rows=8, processes=processes, cloning=cloning)
     config = Improvement(algorithm=algorithm, p_keyframe=0, self_training=training, grpo=grpo)
     store = ResetStore([record(grey) for grey in (20, 120, 220)])
     rule = SuccessRule(0.1, 2)  # a level that some of this untrained world's dreams reach
@@ -104,13 +104,13 @@ def improved(
 def main() -> None:
     torch.set_num_threads(1)
     algorithm, folder, moment, *ahead = sys.argv[1:]
-    owner, name = (actor.Actor, "take") if ahead else (imagination, "imagine_rollouts")
+    owner, name = (imagining.ImaginingProcess, "take") if ahead else (imagination, "imagine_rollouts")
     calls, imagine = 0, getattr(owner, name)
 
     def counted(*args: object, **kwargs: object) -> object:
         nonlocal calls
         if ahead:
-            (Path(folder) / "actor.pid").write_text(str(args[0]._process.pid))
+            (Path(folder) / "imagining.pid").write_text(str(args[0]._process.pid))
         if calls == int(moment):
             os.killpg(os.getpgrp(), int(ahead[1])) if ahead else os.kill(os.getpid(), signal.SIGKILL)
         calls += 1

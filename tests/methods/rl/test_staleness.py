@@ -1,6 +1,6 @@
 """Asynchronous improvement with a fixed lag, in real processes: one that imagines, one that learns.
 
-Units under test: ``methods.rl.staleness``, ``methods.rl.actor``.
+Units under test: ``methods.rl.staleness``, ``methods.rl.imagining``.
 """
 
 import json
@@ -23,13 +23,13 @@ from worldrl.core.errors import SettingError, WorkerError
 from worldrl.core.storage.jsonfile import read_json
 from worldrl.core.storage.log import read_metrics
 from worldrl.core.types import PolicyObs
-from worldrl.methods.rl import actor, staleness
-from worldrl.methods.rl.actor import Actor, pack, restored, serve, unpack, weights_file
+from worldrl.methods.rl import imagining, staleness
 from worldrl.methods.rl.config import PACE
 from worldrl.methods.rl.imagination import PolicyImagination, imagined_env
+from worldrl.methods.rl.imagining import ImaginingProcess, pack, restored, serve, unpack, weights_file
 from worldrl.methods.rl.improve import pace_of
 from worldrl.methods.rl.interfaces import Evaluated, Request
-from worldrl.methods.rl.staleness import SETTING, Pace, mismatch
+from worldrl.methods.rl.staleness import MEND, SETTING, Ahead, Pace, mismatch
 from worldrl.methods.rl.trust import FilterResult
 from worldrl.policies.exploration import Exploration
 from worldrl.rewards.success import SuccessRule
@@ -54,22 +54,22 @@ def improved(folder, lag):
 
 @pytest.fixture(scope="module")
 def ahead(tmp_path_factory):
-    """A run with a lag of two, what it asked for and what it received."""
-    asked, taken, (ask, take) = {}, [], (Actor.ask, Actor.take)
+    """A run with a lag of two, its batches, and the weights at the beginning of each iteration."""
+    versions, taken, (begin, take) = {}, [], (Ahead.__call__, ImaginingProcess.take)
 
-    def noted(self, request, version, weights):
-        asked.setdefault(version, {name: value.clone() for name, value in weights.items()})
-        ask(self, request, version, weights)
+    def begun(self, method, iteration, logs):
+        versions[iteration] = {name: value.clone() for name, value in self.policy.state_dict().items()}
+        return begin(self, method, iteration, logs)
 
     def received(self):
         taken.append(take(self))
         return taken[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Actor, "ask", noted)
-        patch.setattr(Actor, "take", received)
+        patch.setattr(Ahead, "__call__", begun)
+        patch.setattr(ImaginingProcess, "take", received)
         found = improved(tmp_path_factory.mktemp("ahead") / "run", LAG)
-    found.asked, found.taken = asked, [batch.rollouts for batch in taken]
+    found.versions, found.taken = versions, [batch.rollouts for batch in taken]
     return found
 
 
@@ -101,15 +101,15 @@ def test_each_batch_is_of_the_version_that_the_lag_allows(ahead):
 def test_rollouts_hold_the_log_probabilities_of_the_version_that_drew_them(ahead):
     policy, chunk = script.policy().eval(), torch.tensor([0, 0])
     row = torch.tensor([0, 1])
-    assert sorted(ahead.asked) == [0, 1, 2, 3, 4]
+    assert sorted(ahead.versions) == list(range(7))
     for rollouts in ahead.taken:
         gaps = {}
-        for version, weights in ahead.asked.items():
+        for version, weights in ahead.versions.items():
             policy.load_state_dict(weights)
             found = policy.log_prob(rollouts.observed(chunk, row), rollouts.token[chunk, row])
             gaps[version] = float((found.detach() - rollouts.logp[chunk, row]).abs().max())
         near = {version for version, gap in gaps.items() if gap < 1e-5}
-        same = {v for v, weights in ahead.asked.items() if equal(weights, ahead.asked[rollouts.version])}
+        same = {v for v, weights in ahead.versions.items() if equal(weights, ahead.versions[rollouts.version])}
         assert near == same, gaps
 
 
@@ -138,7 +138,7 @@ def test_an_interrupted_and_killed_run_equals_an_unbroken_one(tmp_path, ahead):
         if code == -2:
             assert "interrupted: finishing this iteration" in ended.stderr
             assert ended.stderr.count("Traceback") == 1  # the learner's own, at its end
-        gone(int((cut / "actor.pid").read_text()))
+        gone(int((cut / "imagining.pid").read_text()))
     again = improved(cut, LAG)
     assert again.history == ahead.history
     assert equal(again.weights, ahead.weights)
@@ -179,7 +179,7 @@ REQUEST = Request.make(3, torch.tensor([0]), torch.tensor([2]))
 
 
 def test_the_end_of_the_process_is_one_line(tmp_path, source):
-    other = Actor(source, tmp_path / "underway", SETTING)
+    other = ImaginingProcess(source, tmp_path / "underway", SETTING)
     try:
         other.ask(REQUEST, 1, source.policy.state_dict())
         os.kill(other._process.pid, signal.SIGKILL)
@@ -194,7 +194,7 @@ def answers(source, folder, weights):
     """What the process answers to one request, here in a thread of this one."""
     ours, theirs = Pipe()
     pack(folder / weights_file(4), {"version": 4, "policy": weights})
-    rows = {name: getattr(REQUEST, name).tolist() for name in actor.ROWS}
+    rows = {name: getattr(REQUEST, name).tolist() for name in imagining.ROWS}
     ours.send_bytes(json.dumps({"iteration": 3, "version": 4, **rows}).encode())
     thread = threading.Thread(target=serve, args=(theirs, source, 1, folder))
     thread.start()
@@ -222,10 +222,10 @@ def test_an_error_there_is_one_line_here(tmp_path, source, monkeypatch):
     told = answers(source, tmp_path, {})
     assert told["failed"].startswith("RuntimeError: Error(s) in loading state_dict")
     assert "\n" not in told["failed"]
-    waiting = Actor(source, tmp_path, SETTING)
+    waiting = ImaginingProcess(source, tmp_path, SETTING, mend=MEND)
     waiting._connection, theirs = Pipe()
-    actor._tell(theirs, told)
-    with pytest.raises(WorkerError, match=r"imagines failed: RuntimeError: .*; with .*=0 one process does both$"):
+    imagining._tell(theirs, told)
+    with pytest.raises(WorkerError, match=r"imagines failed: RuntimeError: .*; staleness=0 needs no other process$"):
         waiting.take()
 
 
@@ -235,7 +235,7 @@ def test_observations_of_earlier_steps_and_trust_travel_too(tmp_path, source, sa
     sent = FilterResult(
         replace(rollouts, past=(before,), end=replace(rollouts.end, past=(before,))), torch.rand(2), None
     )
-    pack(tmp_path / "batch", {**sent._asdict(), "rollouts": actor.asdict(sent.rollouts)})
+    pack(tmp_path / "batch", {**sent._asdict(), "rollouts": imagining.asdict(sent.rollouts)})
     found = restored(unpack(tmp_path / "batch"))
     same_tree(vars(found.rollouts), vars(sent.rollouts))
     same_tree(found._replace(rollouts=None), sent._replace(rollouts=None))

@@ -98,12 +98,12 @@ class FilteredCloning:
     collected_share: float = 0.0
     collected_expert: bool = False  # whether the collecting expert's successes are among those: more demonstrations.
     parts: PartNames = field(default_factory=PartNames)  # other parts than its own, by name; no loss and no control.
-    imaginers: int = 1  # processes that imagine side by side, each with its share of the threads; 1 takes none besides.
+    processes: int = 1  # processes that imagine side by side, each with its share of the threads; 1 takes none besides.
     # the improve step.
     cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(steps=1500, batch_size=96))
 
     def __post_init__(self) -> None:
-        require_at_least_one(self, ("cycles", "rollouts", "rows", "group_size", "imaginers"), of="self_training")
+        require_at_least_one(self, ("cycles", "rollouts", "rows", "group_size", "processes"), of="self_training")
         for kind in ("loss", "control"):
             if name := getattr(self.parts, kind):
                 raise SettingError(
@@ -111,10 +111,10 @@ class FilteredCloning:
                     "improvement.algorithm=grpo"
                 )
         for kind in ("starts", "budget"):
-            if self.imaginers > 1 and (name := getattr(self.parts, kind)):
+            if self.processes > 1 and (name := getattr(self.parts, kind)):
                 raise SettingError(
-                    f"self_training.imaginers={self.imaginers}: parts.{kind}={name} draws each batch from what the one before it "
-                    "showed; give imaginers=1, or leave it out"
+                    f"self_training.processes={self.processes}: parts.{kind}={name} draws each batch from what the one before it "
+                    "showed; give processes=1, or leave it out"
                 )
         if self.rows % self.group_size:
             raise SettingError(f"self_training.group_size must divide rows {self.rows}, got {self.group_size}")

@@ -26,13 +26,13 @@ from worldrl.core.rng import stream_seed
 from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.storage.log import MetricLog, Progress
 from worldrl.methods.imitation.behaviour_cloning import Source, clone
-from worldrl.methods.rl.actor import Actor, in_order, policy_weights
 from worldrl.methods.rl.advantages import leave_one_out
 from worldrl.methods.rl.budgets import uniform
 from worldrl.methods.rl.config import FilteredCloning, Parts
 from worldrl.methods.rl.filtering import RolloutFilter
 from worldrl.methods.rl.groups import group_sum
 from worldrl.methods.rl.imagination import PolicyImagination
+from worldrl.methods.rl.imagining import ImaginingProcess, in_order, policy_weights
 from worldrl.methods.rl.interfaces import Collected, Request, Trace
 from worldrl.methods.rl.selection import successes
 from worldrl.methods.rl.starts import balanced
@@ -44,7 +44,7 @@ from worldrl.rollout.imagined.env import WorldModelVecEnv
 from worldrl.rollout.imagined.rollouts import ImaginedRollouts
 
 KIND = "imagined-successes"
-IMAGINERS = "improvement.self_training.imaginers"
+PROCESSES = "improvement.self_training.processes"
 MORE = "more."  # before the names of what is observed besides image, command and instruction, in a file of tensors
 
 
@@ -155,13 +155,15 @@ def _grown(
 ) -> Generator[Iterator[SelectedSamples]]:
     """Give the batches of these numbers in order: imagined in this process when asked for, or ahead by several others."""
     requests = (_request(source, config, parts, number) for number in numbers)
-    if config.imaginers == 1 or not numbers:
+    if config.processes == 1 or not numbers:
         judged = ((request, source.imagine(request)) for request in requests)
         yield (_selected(source, policy, parts, *one) for one in judged)
         return
     actors = [
-        Actor(source, folder / f"imaginer-{k}", IMAGINERS, threads=max(1, torch.get_num_threads() // config.imaginers))
-        for k in range(config.imaginers)
+        ImaginingProcess(
+            source, folder / f"imagining-{k}", PROCESSES, threads=max(1, torch.get_num_threads() // config.processes)
+        )
+        for k in range(config.processes)
     ]
     try:
         asked = list(requests)

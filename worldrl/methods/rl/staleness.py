@@ -4,7 +4,7 @@ Version ``k`` is the policy after ``k`` iterations, ``s`` the staleness. Iterati
 ``max(0, t - s)`` imagined::
 
     learner   asks for batch t + s with version t ─► waits for batch t ─► its steps make version t + 1
-    actor     imagines the batches in order, each with the version that it was asked with
+    process   imagines the batches in order, each with the version that it was asked with
 
 A batch that is ready earlier waits, so that a result depends on the seed and ``s``, never on timing. A checkpoint holds
 the requests of the batches under way and the weights that they were asked with; a resumed run imagines these again.
@@ -23,9 +23,9 @@ from torch import Tensor
 
 from worldrl.core.interfaces import Logs, TrainablePolicy
 from worldrl.core.storage.jsonfile import write_json
-from worldrl.methods.rl.actor import ROWS, Actor, policy_weights
 from worldrl.methods.rl.config import PACE
 from worldrl.methods.rl.imagination import PolicyImagination
+from worldrl.methods.rl.imagining import ROWS, ImaginingProcess, policy_weights
 from worldrl.methods.rl.interfaces import Collected, Evaluated, PolicyLoss, Request
 from worldrl.methods.rl.losses import ratio_logs
 from worldrl.methods.rl.method import Method
@@ -33,7 +33,7 @@ from worldrl.methods.rl.trust import FilterResult
 
 UNDERWAY = "underway"
 SETTING = "improvement.grpo.staleness"
-MEND = f"the same command resumes; with {SETTING}=0 one process does both"
+MEND = f"the same command resumes; a new run with {SETTING}=0 needs no other process"
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def imagined_ahead(
         )
         write_json(folder / PACE, ahead.pace.told(staleness))
     finally:
-        ahead.actor.close()
+        ahead.process.close()
 
 
 def mismatch(found: Evaluated) -> Logs:
@@ -71,12 +71,11 @@ def mismatch(found: Evaluated) -> Logs:
 class Pace:
     """What a run tells of its lag and speed."""
 
-    lags: dict[str, list[float]] = field(
-        default_factory=dict[str, list[float]]
-    )  # by lag: batches, measured, Σ ratio, Σ KL.
+    # by lag: batches, those that were measured, sum of their ratios, sum of their KL.
+    lags: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     frames: int = 0  # imagined ones that were learned from.
     seconds: float = 0.0  # of wall time.
-    waited: float = 0.0  # of them the learner waited for a batch.
+    waited: float = 0.0  # of them the learner asked for batches and waited for one.
 
     def arrived(self, lag: int, experience: FilterResult, waited: float) -> None:
         """Count a batch."""
@@ -119,7 +118,7 @@ class Ahead:
 
     def __init__(self, method: Method, policy: TrainablePolicy, staleness: int, iterations: int, folder: Path) -> None:
         self.source: PolicyImagination = method.source  # pyright: ignore[reportAttributeAccessIssue]
-        self.actor = Actor(self.source, folder, SETTING, mend=MEND)
+        self.process = ImaginingProcess(self.source, folder, SETTING, mend=MEND)
         self.policy = policy
         self.staleness, self.iterations = staleness, iterations
         self.pace, self._clock = Pace(), 0.0
@@ -130,10 +129,10 @@ class Ahead:
 
     def __call__(self, method: Method, iteration: int, logs: Logs) -> tuple[Request, Collected[FilterResult]]:
         """Ask for what is due, and wait for the iteration's batch."""
-        self._clock = self._clock or time.monotonic()
-        self._ask(method, iteration)
         began = time.monotonic()
-        experience = self.actor.take()
+        self._clock = self._clock or began
+        self._ask(method, iteration)
+        experience = self.process.take()
         waited = time.monotonic() - began
         request, version = self.pending.pop(0)
         self._sent -= 1
@@ -152,7 +151,7 @@ class Ahead:
                 self.weights[iteration] = policy_weights(self.policy)
             self.pending.append((method.request(number), iteration))
         for request, version in self.pending[self._sent :]:
-            self.actor.ask(request, version, self.weights[version])
+            self.process.ask(request, version, self.weights[version])
         self._sent = len(self.pending)
 
     def measured(self, loss: PolicyLoss) -> PolicyLoss:

@@ -2,10 +2,9 @@
 
 ::
 
-    learner                                   folder                        actor
-    ask: {iteration, version, starts, ...} ──────────────────────────────►  loads weights of a new version
-                                     weights-V.safetensors                  imagines with them
-    take ◄──────────────────────────────── {file} or {failed: one line} ──  rollouts-T.safetensors
+    learner                                                          this process
+    ask   ── {iteration, version, starts, group, mate} ──────────►   loads weights-V.safetensors of a new version
+    take  ◄─ {file} or {failed: one line} ───────────────────────    writes rollouts-T.safetensors
 
 Messages are short lines of JSON, so that neither side waits for the other one to read; weights and rollouts are files.
 Policy, world model and start states are copied once, when the process starts; no weights are shared with the learner.
@@ -44,7 +43,7 @@ SPEC = "spec"  # name of the tensor that holds the structure of a file, as JSON
 MEND = "the same command resumes"
 
 
-class Actor:
+class ImaginingProcess:
     """Imagines for ``source`` in another process, which starts with the first request; ``folder`` holds what travels.
 
     ``setting`` asked for it, and is named in errors; ``threads`` None takes as many as this process.
@@ -121,10 +120,10 @@ class Actor:
 
 
 def in_order(
-    actors: Sequence[Actor], requests: Iterable[Request], version: int, weights: Mapping[str, Any]
+    actors: Sequence[ImaginingProcess], requests: Iterable[Request], version: int, weights: Mapping[str, Any]
 ) -> Iterator[FilterResult]:
     """Share requests out in turn, two to each actor at once; yield the batches in the order of the requests."""
-    asked = deque[Actor]()
+    asked = deque[ImaginingProcess]()
     for request, actor in zip(requests, cycle(actors), strict=False):
         if len(asked) == 2 * len(actors):
             yield asked.popleft().take()

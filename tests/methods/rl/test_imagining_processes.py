@@ -1,6 +1,6 @@
 """Self-training whose batches several real processes imagine.
 
-Units under test: ``methods.rl.filtered_cloning``, ``methods.rl.actor``.
+Units under test: ``methods.rl.filtered_cloning``, ``methods.rl.imagining``.
 """
 
 from collections import deque
@@ -12,18 +12,18 @@ import torch
 
 from worldrl.core.errors import SettingError, WorkerError
 from worldrl.core.storage.log import read_metrics
-from worldrl.methods.rl.actor import Actor, in_order
 from worldrl.methods.rl.config import FilteredCloning, PartNames
+from worldrl.methods.rl.imagining import ImaginingProcess, in_order
 from worldrl.workers.link.boot import load_file
 
 script = load_file("improve_script", Path(__file__).parents[1] / "improve_script.py")
 
 
-def improved(folder, imaginers):
+def improved(folder, processes):
     """Weights, history and log of a run."""
     folder.mkdir(exist_ok=True)
     torch.set_num_threads(1)  # as in each of the processes: threads change sums
-    learner, history = script.improved("self_training", folder, imaginers=imaginers)
+    learner, history = script.improved("self_training", folder, processes=processes)
     lines = [(line["series"], line["step"], line["values"]) for line in read_metrics(folder)]
     return SimpleNamespace(weights=learner.state_dict(), history=history, lines=lines)
 
@@ -41,7 +41,7 @@ def require_equal(found, alone):
 
 def test_several_processes_change_no_bit_and_a_stopped_run_resumes(tmp_path, monkeypatch, alone):
     assert len(set(alone.history)) > 2  # batches can be told apart
-    take, taken, processes = Actor.take, [], []
+    take, taken, processes = ImaginingProcess.take, [], []
 
     def stopped(self):
         processes.append(self._process)
@@ -51,7 +51,7 @@ def test_several_processes_change_no_bit_and_a_stopped_run_resumes(tmp_path, mon
         return take(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Actor, "take", stopped)
+        patch.setattr(ImaginingProcess, "take", stopped)
         with pytest.raises(WorkerError, match=r"^stopped$"):
             improved(tmp_path / "run", 2)
     assert len(set(map(id, taken))) == 2
@@ -59,7 +59,7 @@ def test_several_processes_change_no_bit_and_a_stopped_run_resumes(tmp_path, mon
     saved = sorted((tmp_path / "run" / "checkpoints").iterdir())
     assert [file.name for file in saved] == ["batch-00000", "batch-00001"]
     require_equal(improved(tmp_path / "run", 2), alone)
-    assert len(list((tmp_path / "run" / "checkpoints").glob("imaginer-*"))) == 0
+    assert len(list((tmp_path / "run" / "checkpoints").glob("imagining-*"))) == 0
 
 
 class Noted:
@@ -85,5 +85,5 @@ def test_batches_keep_the_order_of_requests_and_two_wait_at_each_process():
 
 @pytest.mark.parametrize("part", ["starts", "budget"])
 def test_parts_that_learn_from_batch_to_batch_are_refused(part):
-    with pytest.raises(SettingError, match=rf"imaginers=2: parts.{part}=known draws each batch .*; give imaginers=1"):
-        FilteredCloning(imaginers=2, parts=PartNames(**{part: "known"}))
+    with pytest.raises(SettingError, match=rf"processes=2: parts.{part}=known draws each batch .*; give processes=1"):
+        FilteredCloning(processes=2, parts=PartNames(**{part: "known"}))
