@@ -133,6 +133,21 @@ def test_other_conventions_are_named_on_the_terminal_and_in_the_result(tmp_path,
     assert any("whether frame" in text for text in metrics["warnings"])
 
 
+class AskedError(Exception):
+    """Carries what a suite was asked for."""
+
+
+@pytest.mark.parametrize("shadows", [True, False])
+def test_an_external_suite_draws_the_shadows_that_are_asked_for(policies, tmp_path, monkeypatch, shadows):
+    def asked(suite, workers, **more):
+        raise AskedError(workers.shadows)
+
+    monkeypatch.setattr("worldrl.recipes.suites.opening.open_suite", asked)
+    given = {"policy": str(policies / "policy-0"), "run_dir": str(tmp_path), "suite": "libero_goal"}
+    with pytest.raises(AskedError, match=f"^{shadows}$"):
+        evaluate.main(EvaluateSettings(**given, shadows=shadows))
+
+
 def test_a_policy_of_another_embodiment_is_refused_before_anything_runs(tmp_path):
     settings = of_another_robot(tmp_path / "p", embodiment="absolute joint targets")
     with pytest.raises(

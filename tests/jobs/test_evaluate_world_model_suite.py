@@ -22,6 +22,11 @@ from worldrl.recipes.world_model.policy_rollouts import PolicyRolloutConfig
 from worldrl.rollout.real.execution import HOLD_STEPS, Script, continued, true_runs
 from worldrl.rollout.suites.registry import find_suite
 
+
+class StopError(Exception):
+    """Ends a run where its simulator would start."""
+
+
 SUITE = f"{Path(__file__).parents[1] / 'workers' / 'reach_adapter.py'}:Reach"
 SIZE = 16
 TIMED = ("imagined_frames_per_s", "peak_rss_mb", "peak_device_mb")
@@ -101,6 +106,20 @@ def test_recordings_repeat_and_joints_return_to_where_they_began(unseen):
         np.testing.assert_array_equal(run.episode.frames[: len(episode) + 1], episode.frames)
         np.testing.assert_allclose(run.episode.state[back], episode.state[0], atol=1e-5)
         assert np.abs(run.episode.state[back // 2] - episode.state[0]).max() > 0.05
+
+
+@pytest.mark.parametrize("shadows", [True, False])
+def test_the_simulator_draws_the_shadows_that_are_asked_for(make_settings, monkeypatch, shadows):
+    asked = []
+
+    def lazy(suite, workers, **more):
+        asked.append(workers.shadows)
+        raise StopError
+
+    monkeypatch.setattr(opening, "SuiteOnDemand", lazy)
+    with pytest.raises(StopError):
+        evaluate_world_model.main(make_settings(shadows=shadows))
+    assert asked == [shadows]
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ from worldrl.rollout.planning.config import NONE, Planner, PlanningConfig
 from worldrl.rollout.real.embedded import embedded_cameras
 from worldrl.rollout.real.episodes import EpisodeTiming
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
-from worldrl.rollout.suites.names import SUITE, SUITE_PYTHON, require_suite_name
+from worldrl.rollout.suites.names import SHADOWS, SUITE, SUITE_PYTHON, require_suite_name
 from worldrl.rollout.suites.registry import find_suite, require_suite_fits
 from worldrl.rollout.suites.suite import Suite, drawn_size, require_expert
 from worldrl.settings import non_negative, one_of, positive, setting
@@ -94,9 +94,7 @@ class BenchmarkSettings:
     hold_steps: int = setting(0, HOLD_STEPS)
     temperature: float | None = setting(None, "sampling temperature; null is greedy")
     domain: str = setting("clean", f"embedded suite, {DOMAIN}")
-    shadows: bool = setting(
-        True, "LIBERO: the vendor's shadows; false renders eight times faster on a CPU, but other images"
-    )
+    shadows: bool = setting(True, SHADOWS)
     image_size: int = setting(256, "external suites: pixels of the expert's videos; a policy brings its own")
     assets: str = setting("", "LIBERO: folder of its assets; empty takes the folder given to setup")
     assets_note: str = setting("", "LIBERO: note on its assets for the result, added to the note given to setup")

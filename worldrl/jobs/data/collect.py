@@ -45,7 +45,7 @@ from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.embedded import WRISTS, embedded_embodiment, main_camera
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import IMAGE_SIZES, PLANNED, EnvOptions, EpisodeSpec, PlannedChunks, require_styles
-from worldrl.rollout.suites.names import CLIP_ACTIONS, EMBEDDED, SUITE, SUITE_PYTHON, require_suite_name
+from worldrl.rollout.suites.names import CLIP_ACTIONS, EMBEDDED, SHADOWS, SUITE, SUITE_PYTHON, require_suite_name
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.world_models.loading import open_world_model
 
@@ -80,9 +80,7 @@ class CollectSettings:
         "LIBERO: folder with its own HDF5 demonstrations; all are read; with expert_episodes=0 nothing else is recorded",
     )
     clip_actions: bool = setting(False, CLIP_ACTIONS)
-    shadows: bool = setting(
-        True, "LIBERO: the vendor's shadows; false renders eight times faster on a CPU, but other images"
-    )
+    shadows: bool = setting(True, SHADOWS)
     tasks: list[str] = setting([], "names of tasks; empty takes all tasks of kind")
     kind: str | None = setting(None, "object, spatial, goal or long; bimanual for two arms; null for all of one arm")
     expert_episodes: int = setting(20, "per task, by the scripted expert")

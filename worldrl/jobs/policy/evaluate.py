@@ -35,7 +35,7 @@ from worldrl.rollout.planning.config import NONE, Planner, PlanningConfig
 from worldrl.rollout.real.embedded import embedded_cameras
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import require_styles
-from worldrl.rollout.suites.names import EMBEDDED, SUITE, SUITE_PYTHON, require_suite_name
+from worldrl.rollout.suites.names import EMBEDDED, SHADOWS, SUITE, SUITE_PYTHON, require_suite_name
 from worldrl.settings import non_negative, one_of, positive, required, setting
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class EvaluateSettings:
     instruction_mode: str = setting("canonical", "kind of instructions: canonical, paraphrase or held_out")
     style: str = setting("default", "visual style of the scene")
     domain: str = setting("clean", DOMAIN)
+    shadows: bool = setting(True, SHADOWS)
     videos: int = setting(1, "episodes per task recorded as mp4")
     planner: str = setting(NONE, PLANNER)
     planning: PlanningConfig = field(default_factory=PlanningConfig, metadata={"only_with": f"planner!={NONE}"})
@@ -220,8 +221,10 @@ def external(
     require_suite_fits(suite, policy)
     cameras, size = (suite.main_camera, *facts.cameras[1:]), drawn_size(suite, facts.picture)
     slots = settings.workers * settings.envs_per_worker
-    asked = Workers(cameras, size, settings.workers, slots, fit=fit_for(suite, policy))
+    drawn = {"shadows": settings.shadows, "fit": fit_for(suite, policy)}
+    asked = Workers(cameras, size, settings.workers, slots, **drawn)
     with open_suite(suite, asked, timeout_s=settings.timeout_s, engine=engine_of(settings)) as player:
         described = player.pool.suite
         shown = {"image_size": size, "cameras": cameras, "assets_note": player.assets_note}
-        yield player, suite_protocol(suite, described, tasks=settings.tasks, **shown, **fields)
+        own = {"tasks": settings.tasks, "shadows": settings.shadows}
+        yield player, suite_protocol(suite, described, **own, **shown, **fields)

@@ -17,7 +17,7 @@ from worldrl.recipes.run import ENGINE, WITH_RAY, RayOptions, check_engine
 from worldrl.recipes.tracking import Tracked
 from worldrl.recipes.world_model.start import SCRATCH, require_trained_codec
 from worldrl.recipes.world_model.wan_settings import WanSettings
-from worldrl.rollout.suites.names import EMBEDDED, RECORDINGS, SUITE, SUITE_PYTHON, require_suite_name
+from worldrl.rollout.suites.names import EMBEDDED, RECORDINGS, SHADOWS, SUITE, SUITE_PYTHON, require_suite_name
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.world_models.loading import BACKBONES, VIDEO
 from worldrl.world_models.video.config import VideoWorldModelConfig
@@ -135,9 +135,7 @@ class TrainVlaSettings(Tracked):
     ray: RayOptions = field(default_factory=RayOptions, metadata={"only_with": WITH_RAY})
     suite: str = setting(EMBEDDED, f"{SUITE}; {RECORDINGS} takes those of data, and no simulator")
     python: str = setting("", SUITE_PYTHON)
-    shadows: bool = setting(
-        True, "LIBERO: the vendor's shadows; false renders eight times faster on a CPU, but other images"
-    )
+    shadows: bool = setting(True, SHADOWS)
     tasks: list[str] = setting([], "names of tasks; empty takes all tasks of kind, or all of another suite")
     kind: str | None = setting(
         KIND, "object, spatial, goal or long; bimanual for two arms; null with empty tasks for all kinds"

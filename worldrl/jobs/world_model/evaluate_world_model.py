@@ -50,7 +50,7 @@ from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.agents.policy_folder import policy_facts, policy_place
 from worldrl.rollout.imagined.reset_store import record_at
 from worldrl.rollout.real.execution import CONTINUATIONS, HOLD_STEPS, Script, true_runs
-from worldrl.rollout.suites.names import EMBEDDED, SUITE, SUITE_PYTHON, require_suite_name
+from worldrl.rollout.suites.names import EMBEDDED, SHADOWS, SUITE, SUITE_PYTHON, require_suite_name
 from worldrl.rollout.suites.registry import find_suite
 from worldrl.settings import non_negative, one_of, positive, setting
 from worldrl.world_models.loading import AnyVideoModel
@@ -74,6 +74,7 @@ class EvaluateWorldModelSettings(Tracked):
     data: list[str] = setting(["runs/collect/dataset"], "dataset folders, with episodes that it was not trained on")
     suite: str = setting(EMBEDDED, SUITE)
     python: str = setting("", SUITE_PYTHON)
+    shadows: bool = setting(True, SHADOWS)
     timeout_s: float = setting(120.0, "longest silence of a simulator process before it is restarted (s)")
     episodes: int = setting(
         20, "largest number of evaluated episodes per task, drawn by the seed; the probe is trained on the others"
@@ -163,7 +164,7 @@ def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
     with (
         open_run("evaluate-world-model", settings) as run,
         MetricLog(run.path, settings.tracker) as log,
-        open_reality(suite, data.tasks(), asked, **shown) as reality,
+        open_reality(suite, data.tasks(), asked, shadows=settings.shadows, **shown) as reality,
     ):
         inputs = inputs_of(settings, data)
         claim_inputs(run, inputs)

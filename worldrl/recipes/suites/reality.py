@@ -41,12 +41,18 @@ class Reality:
 
 
 def open_reality(
-    suite: Suite | None, tasks: Sequence[str], asked: Processes, *, image_size: int, images: Sequence[str]
+    suite: Suite | None,
+    tasks: Sequence[str],
+    asked: Processes,
+    *,
+    image_size: int,
+    images: Sequence[str],
+    shadows: bool = True,
 ) -> AbstractContextManager[Reality]:
-    """The embedded suite for None, else an external one; ``images`` of ``image_size`` pixels."""
+    """The embedded suite for None, else an external one; ``images`` of ``image_size`` pixels, LIBERO's with ``shadows``."""
     if suite is None:
         return nullcontext(_embedded(tasks, image_size, images, asked))
-    return _external(suite, image_size, images, asked)
+    return _external(suite, image_size, images, asked, shadows=shadows)
 
 
 def _embedded(tasks: Sequence[str], image_size: int, images: Sequence[str], asked: Processes) -> Reality:
@@ -62,7 +68,9 @@ def _embedded(tasks: Sequence[str], image_size: int, images: Sequence[str], aske
 
 
 @contextmanager
-def _external(suite: Suite, image_size: int, images: Sequence[str], asked: Processes) -> Generator[Reality]:
+def _external(
+    suite: Suite, image_size: int, images: Sequence[str], asked: Processes, *, shadows: bool
+) -> Generator[Reality]:
     """Its workers start with the first use of a part; SettingError where it lacks a camera."""
     from worldrl.recipes.suites.opening import SuiteOnDemand, cameras_showing
     from worldrl.rollout.suites.backend import ExternalBackend
@@ -70,7 +78,8 @@ def _external(suite: Suite, image_size: int, images: Sequence[str], asked: Proce
     from worldrl.rollout.suites.suite import Workers
 
     cameras, horizons = cameras_showing(suite, images), {task: suite.horizon(task) for task in suite.tasks()}
-    workers = Workers(cameras, image_size, asked.workers, asked.workers * asked.envs_per_worker)
+    slots = asked.workers * asked.envs_per_worker
+    workers = Workers(cameras, image_size, asked.workers, slots, shadows=shadows)
     with SuiteOnDemand(suite, workers, timeout_s=asked.timeout_s) as lazy:
         yield Reality(
             suite.name,
