@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import ArtefactError, GateError, SettingError
 from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.log import MetricLog, TrackerName
@@ -23,6 +24,7 @@ from worldrl.recipes.world_model.unseen_episodes import refuse_seen
 from worldrl.rollout.real.specs import EpisodeSpec
 from worldrl.settings import compose
 from worldrl.world_models.video.config import DynamicsKind, VideoWorldModelConfig
+from worldrl.world_models.video.extension import transferred
 from worldrl.world_models.video.model import VideoWorldModel
 from worldrl.world_models.video.training_config import WorldModelTraining
 
@@ -250,6 +252,64 @@ def test_a_model_of_another_robot_is_refused(world_model, robot, tmp_path):
         )
     with pytest.raises(ArtefactError):
         starting_world_model(str(tmp_path / "none"), config, robot, seed=0, device=torch.device("cpu"))
+
+
+JOINTS = JointEmbodiment(("a", "b", "gripper"), (-1.0,) * 3, (1.0,) * 3, (2.0,) * 3, 20.0)
+
+
+@pytest.mark.parametrize("joints", [False, True])
+def test_weights_of_another_robot_give_what_fits(world_model, robot, joints):
+    other = JOINTS if joints else replace(robot, control_hz=10.0, position_scale=0.05)
+    model, untrained = transferred(world_model, VideoWorldModelConfig(), other, seed=3)
+    again, _ = transferred(world_model, VideoWorldModelConfig(), other, seed=4)
+    assert (model.embodiment, model.config) == (other, world_model.config)
+    own, held, drawn = model.state_dict(), world_model.state_dict(), again.state_dict()
+    assert bool(untrained) == joints  # seven numbers are seven numbers, three are others
+    for name, value in own.items():
+        if name in untrained:
+            assert name not in held or held[name].shape != value.shape
+        else:
+            assert torch.equal(value, held[name])
+            assert torch.equal(value, drawn[name])
+    assert not joints or any(not torch.equal(own[name], drawn[name]) for name in untrained)
+    assert any("action" in name or "pose" in name for name in untrained) == joints
+
+
+def test_training_begins_with_the_weights_of_another_robot(make_settings, world_model, robot, tmp_path, capsys):
+    other = VideoWorldModel(world_model.config, replace(robot, control_hz=10.0))
+    other.load_state_dict(world_model.state_dict())
+    other.save(tmp_path / "other", learned=Learned(frozenset({"seen"}), frozenset(), True))
+    training = WorldModelTraining(**{**SMALL, "codec_steps": 1, "steps": 1}, outcome_steps=1)
+    settings = make_settings(weights=str(tmp_path / "other"), model=VideoWorldModelConfig(), training=training)
+    train_world_model.main(settings)
+    count = len(world_model.state_dict())
+    assert f"weights={tmp_path / 'other'}: {count} of {count} taken" in " ".join(capsys.readouterr().err.split())
+    made = VideoWorldModel.load(tmp_path / "run" / "world_model")
+    assert (made.embodiment, made.config.codec) == (robot, world_model.config.codec)
+    moved = {
+        n: (v - world_model.state_dict()[n]).abs().max()
+        for n, v in made.state_dict().items()
+        if v.dtype.is_floating_point
+    }
+    assert 0 < max(moved.values()) < 0.01  # a step of each, not other weights
+    assert "seen" in Learned.read(tmp_path / "run" / "world_model").datasets
+
+
+@pytest.mark.parametrize(
+    ("over", "message"),
+    [
+        ({"start": "bundled"}, "weights=bundled: is for backbone=video with start=scratch; give start=bundled"),
+        ({"codec": "bundled"}, "codec=bundled: weights=bundled has a frame codec; give one of them"),
+        (
+            {"training": WorldModelTraining(codec_steps=1, steps=1, outcome_steps=0)},
+            "training.outcome_steps=0: would leave a part of weights",
+        ),
+        ({"training": WorldModelTraining(steps=1, outcome_steps=1)}, "training.codec_steps=0: would leave a part"),
+    ],
+)
+def test_weights_of_another_robot_are_trained_further(make_settings, over, message):
+    with pytest.raises(SettingError, match=f"^{message}"):
+        make_settings(weights="bundled", **over)
 
 
 def test_scratch_weights_depend_on_the_seed_alone(robot, world_model):

@@ -45,11 +45,13 @@ from worldrl.recipes.world_model.start import (
     WORLD_MODEL,
     check_start,
     check_wan_start,
+    config_of,
     images_of,
     is_wan,
     require_trained_codec,
     starting_world_model,
     stored_config,
+    transferred_world_model,
     weights_folder,
 )
 from worldrl.recipes.world_model.wan_settings import WanSettings
@@ -86,6 +88,10 @@ class TrainWorldModelSettings(Tracked):
         None,
         "with start=scratch: bundled or a world-model folder, whose trained frame codec is taken; null begins with none",
     )
+    weights: str | None = setting(
+        None,
+        "with start=scratch: bundled or a world-model folder, also of another robot; what fits is taken, the rest is untrained",
+    )
     model: VideoWorldModelConfig = field(
         default_factory=VideoWorldModelConfig, metadata={"only_with": "backbone=video"}
     )
@@ -114,13 +120,36 @@ class TrainWorldModelSettings(Tracked):
             raise SettingError(
                 f"codec={self.codec}: is for a flow transformer of backbone=video with start=scratch; leave it out otherwise"
             )
-        if self.backbone == VIDEO and self.start == SCRATCH and self.codec is None:
+        if self.weights is not None:
+            self._check_weights()
+        elif self.backbone == VIDEO and self.start == SCRATCH and self.codec is None:
             wanted = "training.codec_steps above 0 (2000 for 64 pixels), or codec=bundled or a world-model folder"
             require_trained_codec(self.model, self.training, wanted)
         if self.backbone != VIDEO and self.sampler != Sampler():
             raise SettingError("sampler: is of backbone=video; give wan.model.dynamics.sampling_steps")
         if self.sampler.steps is not None and self.training.flow_map_steps:
             raise SettingError("sampler.steps: a flow map's are training.flow_map_sampling_steps; give those instead")
+
+    def _check_weights(self) -> None:
+        """Refuse weights of another robot where nothing would train them, or something else is the start."""
+        if self.backbone != VIDEO or self.start != SCRATCH:
+            raise SettingError(
+                f"weights={self.weights}: is for backbone=video with start=scratch; give start={self.weights} to continue with "
+                "weights of this robot"
+            )
+        if self.codec is not None:
+            raise SettingError(f"codec={self.codec}: weights={self.weights} has a frame codec; give one of them")
+        held = config_of(self.weights)
+        for name in ("codec_steps", "steps", "outcome_steps", *(["restorer_steps"] if held.restorer.width else [])):
+            if not getattr(self.training, name):
+                raise SettingError(
+                    f"training.{name}=0: would leave a part of weights={self.weights} as it was for its own robot; give it steps"
+                )
+
+    @property
+    def held(self) -> str | None:
+        """The weights that training begins with; None from nothing."""
+        return self.weights if self.start == SCRATCH else self.start
 
 
 def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
@@ -157,7 +186,7 @@ def _train(settings: TrainWorldModelSettings, device: torch.device) -> dict[str,
         if (stored := DTYPES[settings.store_dtype]) is not None:
             _round(model, stored)  # gate what is stored
         gates, metrics = _measure(model, calibration, held_out, settings, device)
-        weights = [settings.start] + ([] if settings.codec is None else [settings.codec])
+        weights = [one for one in (settings.start, settings.codec, settings.weights) if one is not None]
         parents, learned = lineage(dict(zip(settings.data, datasets, strict=True)), weights)
         model.save(run.path / WORLD_MODEL, store_dtype=stored, parents=parents, learned=learned)
         told = assumed(record for dataset in datasets for record in dataset.records)
@@ -170,7 +199,11 @@ def _begin(
 ) -> tuple[AnyVideoModel, Sequence[Episode], list[Episode], list[Episode]]:
     """Return the model to train, and the episodes for training, calibration and gates."""
     config = settings.wan if settings.backbone == WAN else settings.model
-    model = starting_world_model(settings.start, config, datasets[0].embodiment, seed=settings.seed, device=device)
+    begun = {"seed": settings.seed, "device": device}
+    if settings.weights is not None:
+        model = transferred_world_model(settings.weights, settings.model, datasets[0].embodiment, **begun)
+    else:
+        model = starting_world_model(settings.start, config, datasets[0].embodiment, **begun)
     if isinstance(model, VideoWorldModel):
         settings.sampler.apply(model.config.dynamics)
         if settings.codec is not None:
@@ -190,16 +223,16 @@ def _begin(
 def wanted_images(settings: TrainWorldModelSettings) -> ImageFit:
     """The world model's images; a given ``fit`` replaces that of the weights to begin with."""
     codec = (settings.wan.model if settings.backbone == WAN else settings.model).codec
-    if settings.start == SCRATCH:
+    if settings.held is None:
         return codec.images
-    held = images_of(settings.start)
+    held = images_of(settings.held)
     return held if codec.fit is Fit.refuse else replace(held, fit=codec.fit)
 
 
 def wanted_cameras(settings: TrainWorldModelSettings) -> list[str]:
     """Names of the images that the world model will imagine."""
     asked = (settings.wan.model if settings.backbone == WAN else settings.model).cameras
-    return asked if settings.start == SCRATCH or len(asked) > 1 else stored_config(settings.start).cameras
+    return asked if settings.held is None or len(asked) > 1 else stored_config(settings.held).cameras
 
 
 def check_size(settings: TrainWorldModelSettings, dataset: EpisodeDataset) -> None:
@@ -207,8 +240,8 @@ def check_size(settings: TrainWorldModelSettings, dataset: EpisodeDataset) -> No
 
     Raises SettingError (naming both sizes and what to do).
     """
-    codec, wan, fresh = settings.model.codec, settings.backbone == WAN, settings.start == SCRATCH
-    if not fresh and is_wan(settings.start) != wan:
+    codec, wan, fresh = settings.model.codec, settings.backbone == WAN, settings.held is None
+    if settings.held is not None and is_wan(settings.held) != wan:
         return  # other weights than the backbone's are refused where they are opened
     field = "wan.model.codec.image_size" if wan else "model.codec.image_size"
     given = ["" if fresh else "start=scratch ", "" if fresh or wan else "training.codec_steps=2000 ", field, "={side}"]
@@ -216,7 +249,8 @@ def check_size(settings: TrainWorldModelSettings, dataset: EpisodeDataset) -> No
         "".join(given),
         lambda side: side % WAN_SIDES == 0 if wan else replace(settings.model, codec=replace(codec, image_size=side)),
     )
-    named = field if fresh else f"the size of start={settings.start}"
+    held_in = "weights" if settings.start == SCRATCH else "start"
+    named = field if fresh else f"the size of {held_in}={settings.held}"
     fit = field.replace("image_size", "fit")
     require_image_size(dataset, wanted_images(settings).side, named, larger, fit=fit)
 

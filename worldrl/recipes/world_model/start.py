@@ -26,6 +26,7 @@ from worldrl.world_models.video.extension import (
     changes,
     extended,
     extended_config,
+    transferred,
 )
 from worldrl.world_models.video.model import KIND, VideoWorldModel
 from worldrl.world_models.video.training_config import WorldModelTraining
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
 
 BUNDLED, SCRATCH = "bundled", "scratch"
 WORLD_MODEL = "world_model"  # Folder name of a world model inside a stage, and of the bundled one
-OTHER_ROBOT = "start: the world model in {folder} was made for another robot; use start=scratch"
+OTHER_ROBOT = (
+    "start: the world model in {folder} was made for another robot; use start=scratch, which may take weights={start} for the "
+    "parts that fit"
+)
 
 
 def require_kind(start: str, config: VideoWorldModelConfig) -> None:
@@ -152,7 +156,7 @@ def require_robot(start: str, robot: AnyEmbodiment) -> None:
     if start == SCRATCH:
         return
     if robot_of(start) != robot:
-        raise SettingError(OTHER_ROBOT.format(folder=weights_folder(start)))
+        raise SettingError(OTHER_ROBOT.format(folder=weights_folder(start), start=start))
 
 
 def robot_of(start: str) -> AnyEmbodiment:
@@ -193,11 +197,29 @@ def starting_world_model(
     folder = weights_folder(start)
     model = open_world_model(folder, device)
     if model.embodiment != embodiment:
-        raise SettingError(OTHER_ROBOT.format(folder=folder))
+        raise SettingError(OTHER_ROBOT.format(folder=folder, start=start))
     if isinstance(config, VideoWorldModelConfig) and isinstance(model, VideoWorldModel):
         return extended(model, config, seed=seed)
     if isinstance(config, WanSettings) and isinstance(model, WanWorldModel):
         return model.extended(wan_as_asked(folder, model.config, config.model), seed=seed)
+    return model
+
+
+def transferred_world_model(
+    weights: str, config: VideoWorldModelConfig, embodiment: AnyEmbodiment, *, seed: int, device: torch.device
+) -> VideoWorldModel:
+    """Return a world model that begins with what fits of the ``weights`` of any robot, and print what does not.
+
+    Raises ArtefactError without a world model; SettingError for one of another backend, or of other sizes than given.
+    """
+    folder = weights_folder(weights)
+    model = open_world_model(folder, device)
+    if not isinstance(model, VideoWorldModel) or model.config.dynamics.kind is not config.dynamics.kind:
+        raise SettingError(f"weights: {folder} is not of backbone=video with dynamics.kind={config.dynamics.kind}")
+    model, untrained = transferred(model, config, embodiment, seed=seed)
+    count = len(model.state_dict())
+    rest = f"; untrained: {', '.join(untrained)}" if untrained else ""
+    console().print(f"weights={weights}: {count - len(untrained)} of {count} taken{rest}", markup=False)
     return model
 
 

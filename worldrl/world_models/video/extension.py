@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import initial_weights
 from worldrl.world_models.video.config import VideoWorldModelConfig
@@ -46,6 +47,22 @@ def extended(model: VideoWorldModel, wanted: VideoWorldModelConfig, *, seed: int
         larger = VideoWorldModel(config, model.embodiment)
     larger.load_state_dict(overlaid(larger.state_dict(), model.state_dict()))
     return larger.to(model.device).train(model.training)
+
+
+def transferred(
+    model: VideoWorldModel, wanted: VideoWorldModelConfig, embodiment: AnyEmbodiment, *, seed: int
+) -> tuple[VideoWorldModel, list[str]]:
+    """Return a model for another robot with every weight that fits, and the names of the weights that do not.
+
+    These begin untrained. Raises SettingError: a given setting does not fit the weights.
+    """
+    with initial_weights(seed, "world-model"):
+        fresh = VideoWorldModel(extended_config(model.config, wanted), embodiment)
+    own = fresh.state_dict()
+    taken = overlaid(own, model.state_dict())
+    other = [name for name, value in own.items() if name not in model.state_dict() or taken[name].shape != value.shape]
+    fresh.load_state_dict({name: own[name] if name in other else taken[name] for name in own})
+    return fresh.to(model.device), other
 
 
 def overlaid(larger: Mapping[str, Tensor], held: Mapping[str, Tensor]) -> dict[str, Tensor]:
