@@ -75,7 +75,7 @@ def run_loop(loop: Loop) -> dict[str, Any]:
     shown = report_page(loop, metrics)
     page = publish(run, shown)
     for table in shown.tables:
-        print_table(table, console())
+        print_table(table, console(), range(4))
     show(shown, console())
     say_assets(metrics)
     console().print(f"report: {page}")
