@@ -83,7 +83,7 @@ _NAMES: tuple[tuple[Range, str], ...] = (
     (FROM_ZERO, "blind_episodes|bootstrap_rows|candidates|clone_steps|codec_steps|demonstrations|flow_map_steps|on_policy_steps|"
                 "episodes|epochs|evaluation_episodes|executed|executed_plans|expert_episodes|failures|filmstrips|first_index|"
                 "first_step|frames|hold_steps|imagined_episodes|imagined_rollouts|latency|learning_starts|memory_frames|min_epochs|"
-                "noisy_episodes|noisy_from|noisy_steps|outcome_episodes|outcome_steps|policy_episodes|prompts|prune_depth|"
+                "noisy_episodes|noisy_from|noisy_steps|outcome_episodes|outcome_steps|planner_episodes|policy_episodes|prompts|prune_depth|"
                 "prune_stop|rank|refinement_steps|resampled_rollouts|restarts|restorer_steps|rows|sampling_steps|scattered|seeds|"
                 "shift_pixels|splits|steps|stride|styles|target_critics|verify|version|video_episodes|videos|wander_episodes|"
                 "warmup_steps|critics|components"),

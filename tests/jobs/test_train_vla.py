@@ -28,9 +28,14 @@ SMALL = (
     "rounds=2", "tasks=[PickRedCube]", "demonstrations=1", "cloning.steps=3", "cloning.checkpoint_every=1", "collection.policy_episodes=1",
     "scratch.expert_episodes=3", "scratch.training.codec_steps=2", "scratch.training.steps=2", "improvement.self_training.rollouts=4",
     "improvement.starts_per_task=1", "evaluation.episodes=1", "evaluation.verify=1", "improvement.trust.confidence_score=motion_agreement",
+    "collection.expert_episodes=1", "planner=best_of_n", "planning.candidates=2", "planning.horizon=1", "collection.planner_episodes=1",
+    "improvement.self_training.collected_share=0.3",
 )  # fmt: skip
 # Enough rollouts that some are imagined to succeed.
-LARGER = ("seed=3", "rounds=2", "improvement.self_training.rollouts=12")
+LARGER = (
+    "seed=3", "rounds=2", "improvement.self_training.rollouts=12", "planner=cem", "planning.candidates=3", "planning.horizon=1",
+    "collection.planner_episodes=1",
+)  # fmt: skip
 RATE = {"k", "n", "rate", "lo", "hi", "method"}
 
 
@@ -76,8 +81,11 @@ def test_the_whole_loop_from_another_directory(run_python, tmp_path):
     collected = [part["collection"]["success"].keys() for part in metrics["rounds"]]
     assert [sorted(sources) for sources in collected] == [
         ["blind_expert", "policy"],
-        ["blind_expert", "imagined", "policy"],
+        ["blind_expert", "imagined", "planner", "policy"],
     ]
+    for part in metrics["planning"].values():
+        assert (part["planner"], part["comparison"]["paired"]["n"]) == ("best_of_n", 1)
+    assert "Real success with the planner best_of_n" in (run / "report.html").read_text()
     for folder in ("01-demonstrations", "round-1-1-practice", "round-2-1-practice"):
         with pytest.raises(SettingError, match="was trained on"):
             open_unseen([str(run / "stages" / folder / "dataset")], run / metrics["world_model"])
@@ -146,7 +154,7 @@ def test_measured_hallucination_sets_the_share_of_rollouts_from_keyframes(monkey
 def timeless(value):
     """Drop every wall time."""
     if isinstance(value, dict):
-        return {key: timeless(item) for key, item in value.items() if not key.endswith("wall_s")}
+        return {key: timeless(item) for key, item in value.items() if not key.endswith(("wall_s", "seconds_per_chunk"))}
     return [timeless(item) for item in value] if isinstance(value, list) else value
 
 
@@ -163,14 +171,16 @@ MOMENTS = (
     "batch:1",
     "step:improve-1-cloning-0:3",
     "finish:round-1-4-improve",
+    "finish:round-2-1-practice",
     "finished:04-verify",
+    "finished:06-planner-before",
     "result",
 )
 
 
 @pytest.mark.slow
 def test_killed_everywhere_the_loop_ends_with_the_same_bits(run_python, tmp_path):
-    """One run is left alone; the other dies fourteen times, at the boundaries of stages and within them."""
+    """One run is left alone; the other dies sixteen times, at the boundaries of stages and within them."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     ended = run_python(SCRIPT, whole, "none", *LARGER, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr

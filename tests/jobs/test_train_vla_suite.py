@@ -26,6 +26,7 @@ SMALL = (
     "preset=tiny", "suite=libero_goal", "tasks=[reach_up]", "rounds=2", "envs_per_worker=2", "demonstrations=3", "cloning.steps=3",
     f"policy.image_size={SIZE}", f"world_model.codec.image_size={SIZE}", "scratch.training.codec_steps=2", "scratch.training.steps=2",
     "scratch.training.outcome_steps=2", "training.steps=2", "training.outcome_steps=2", "collection.imagined_episodes=1",
+    "planner=mppi", "planning.candidates=2", "planning.horizon=1", "collection.planner_episodes=1",
     "collection.expert_episodes=2", "improvement.self_training.rollouts=4", "improvement.starts_per_task=2", "evaluation.verify=1",
 )  # fmt: skip
 
@@ -56,7 +57,8 @@ def test_the_whole_loop_runs_in_a_foreign_suite_and_says_what_its_numbers_are(tm
     shown = states_in(run / "stages" / "01-demonstrations")
     assert all(success for _, _, success in shown)
     collected = states_in(run / "stages" / "round-2-1-practice")
-    assert {source for source, _, _ in collected} == {"policy", "noisy_expert", "dream"}
+    assert {source for source, _, _ in collected} == {"policy", "noisy_expert", "planner", "dream"}
+    assert [part["comparison"]["paired"]["n"] for part in metrics["planning"].values()] == [2, 2]
     begun = [state for _, state, _ in shown + collected]
     assert max(begun) < 48  # the last two are the evaluation's
     assert len({state for _, state, _ in shown}) == 3

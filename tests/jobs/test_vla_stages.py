@@ -360,13 +360,15 @@ def test_what_became_of_imagined_successes_is_said_in_words():
 
 
 @pytest.mark.parametrize(
-    ("expert", "cloned"), [(False, ["policy", "dream"]), (True, ["policy", "blind_expert", "dream"])]
+    ("expert", "cloned"),
+    [(False, ["policy", "planner", "dream"]), (True, ["policy", "blind_expert", "planner", "dream"])],
 )
 def test_the_experts_collected_successes_are_cloned_only_where_asked(monkeypatch, expert, cloned):
     monkeypatch.setattr(
         vla_stages, "make_samples", lambda episodes, *_: [episode.meta["source"] for episode in episodes]
     )
-    told = [("policy", True), ("policy", False), ("blind_expert", True), ("dream", True), ("dream", False)]
+    told = [("policy", True), ("policy", False), ("blind_expert", True), ("planner", True), ("planner", False)]
+    told += [("dream", True), ("dream", False)]
     practice = SimpleNamespace(
         episodes=[SimpleNamespace(meta={"source": source}, success=success) for source, success in told]
     )

@@ -1,7 +1,9 @@
 """A policy with a planner in the simulator: what it imagines from, what it executes, and whom it depends on."""
 
+import sys
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,17 +11,26 @@ import pytest
 import torch
 
 from worldrl.core.errors import SettingError
-from worldrl.core.rng import stream
+from worldrl.core.rng import initial_weights, stream
 from worldrl.policies.exploration import Exploration
-from worldrl.rollout.agents import acting_planner
+from worldrl.policies.lerobot.folder import read_lerobot_folder
+from worldrl.policies.lerobot.policy import LerobotPolicy
+from worldrl.policies.statistics import PolicyStatistics
+from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
+from worldrl.rollout.agents import acting_planner, policy_folder
 from worldrl.rollout.agents.actors import actor_from_json, actor_to_json
 from worldrl.rollout.agents.planned_policy import PlannedPolicyActor
 from worldrl.rollout.agents.policy_actor import PolicyActor
 from worldrl.rollout.imagined.candidates import Candidates
-from worldrl.rollout.planning.config import Planner, PlanningConfig
+from worldrl.rollout.planning.config import PLANNERS, Planner, PlanningConfig
+from worldrl.rollout.real.embedded import embedded_embodiment, embedded_options
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import EnvOptions, EpisodeOutcome, EpisodeSpec
+from worldrl.simulators.process import Launch
+from worldrl.workers.link.boot import load_file
 
+FAKE = Path(__file__).parents[1] / "policies" / "fake_network.py"
+fake = load_file("fake_network", FAKE)
 SPECS = [EpisodeSpec("PickRedCube", index, seed=5, source="test") for index in range(3)]
 
 
@@ -157,3 +168,54 @@ def test_whole_plans_are_scored_as_they_were_imagined(tiny_policy, scripted_worl
 def test_latency_is_refused(folders):
     with pytest.raises(SettingError, match="give latency=0"):
         replace(planned(folders), latency=2)
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_planners_search_for_two_arms(name, tmp_path, make_world_model, monkeypatch):
+    """No plan reaches the threshold, so every decision searches; what it finds is within the range of all 14 numbers."""
+    task, found, method = "BimanualOpenDrawer", [], getattr(acting_planner, name)
+    robot = embedded_embodiment((task,))
+    low, high = (torch.from_numpy(bound) for bound in robot.actions.bounds)
+    size = {"image_size": 16, "chunk_length": 4, "width": 8, "blocks": 1, "keypoints": 2, "text_width": 8, "hidden": 16}
+    statistics = PolicyStatistics(low, high, (low + high) / 2, torch.ones(robot.actions.size), robot.actions)
+    with initial_weights(0, "policy"):
+        TokenPolicy(TokenPolicyConfig(**size), statistics).save(tmp_path / "policy")
+    make_world_model(robot=robot).save(tmp_path / "world_model")
+
+    def search(plans, scores, *rest, **named):
+        found.append((plans, method(plans, scores, *rest, **named)))
+        return found[-1][1]
+
+    monkeypatch.setattr(acting_planner, name, search)
+    options = replace(embedded_options((task,), 16), max_steps={task: 8})
+    actor = planned(tmp_path, name, threshold=1.0, candidates=4)
+    (episode,) = play(actor, options, [EpisodeSpec(task, 0, seed=5, source="test")])
+    assert episode.meta["planned"] == {"planned": 0, "alone": 2}
+    assert [(plans.shape, plan.action.shape) for plans, plan in found] == [((4, 8, 14), (8, 14)), ((4, 4, 14), (4, 14))]
+    for plans, plan in found:
+        assert ((plan.action >= low - 1e-6) & (plan.action <= high + 1e-6)).all()
+        drawn = any(torch.equal(plan.action, own) for own in plans)
+        assert drawn or name != "best_of_n"  # cem keeps the best draw where nothing is better
+        assert not (drawn and name == "mppi")
+
+
+def test_candidates_of_a_lerobot_policy_are_drawn_and_searched(folders, options, monkeypatch, tmp_path):
+    """Behind its real service and wire, without lerobot; below the threshold its own chunks are executed."""
+    folder = fake.publish(tmp_path / "policy")
+    launch = Launch("fake policy", sys.executable, f"{FAKE}:Fake", {"folder": str(folder)})
+    policy = LerobotPolicy(read_lerobot_folder(folder), launch)
+    monkeypatch.setattr(policy_folder, "acting_policy", lambda *_: policy)
+    try:
+        (alone,) = play(PolicyActor(str(folder)), options, SPECS[:1])
+        for name in PLANNERS:
+            found, method = [], getattr(acting_planner, name)
+            monkeypatch.setattr(
+                acting_planner, name, lambda *given, f=found, m=method, **more: f.append(given[0]) or m(*given, **more)
+            )
+            actor = replace(planned(folders, name, threshold=1.0, candidates=4), folder=str(folder))
+            (episode,) = play(actor, options, SPECS[:1])
+            assert episode.meta["planned"] == {"planned": 0, "alone": 3}
+            np.testing.assert_array_equal(episode.action, alone.action)
+            assert [len(torch.unique(plans, dim=0)) for plans in found] == [4, 4, 4]
+    finally:
+        policy.close()

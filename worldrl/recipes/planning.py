@@ -14,10 +14,6 @@ from worldrl.rollout.agents.policy_folder import REMOTE, PolicyFacts, policy_fac
 from worldrl.rollout.planning.config import NONE, Planner, PlanningConfig
 from worldrl.rollout.real.specs import PlannedChunks
 
-PLANNER = (
-    "none, best_of_n, cem or mppi: candidates of the policy are imagined before each chunk, and the best is executed"
-)
-
 
 class PlanningSettings(Protocol):
     """What is read of a command's settings."""
@@ -45,13 +41,12 @@ def planner_of(settings: PlanningSettings, policy: str | None, *, latency: int =
         raise SettingError(f"latency: the robot waits while {planner.name} plans, got {latency}; give latency=0")
     if policy is None:
         raise SettingError(f"planner: {planner.name} plans for a policy, not for a scripted expert; give planner=none")
-    _check_policy(policy_place(policy), planner.name, world_model)
+    _check_world_model(require_plannable(policy_place(policy), planner.name), policy_place(policy), world_model)
     return replace(planner, config=replace(settings.planning, world_model=str(weights_folder(world_model).resolve())))
 
 
-def _check_policy(folder: Path, name: str, world_model: str) -> None:
-    from worldrl.recipes.world_model.start import weights_folder
-
+def require_plannable(folder: Path, name: str) -> PolicyFacts:
+    """Read a policy's facts; SettingError where the planner of this name cannot imagine its candidates."""
     facts = policy_facts(folder)
     if facts.kind == REMOTE:
         raise SettingError(
@@ -64,6 +59,12 @@ def _check_policy(folder: Path, name: str, world_model: str) -> None:
             f"planner: the policy in {folder} observes {facts.n_obs_steps} control steps (n_obs_steps), a planner one; give "
             "planner=none"
         )
+    return facts
+
+
+def _check_world_model(facts: PolicyFacts, folder: Path, world_model: str) -> None:
+    from worldrl.recipes.world_model.start import weights_folder
+
     for what, own, others in _differing(facts, world_model):
         raise SettingError(
             f"planning.world_model: {weights_folder(world_model)} has {what} {others}, the policy in {folder} has {own}; "

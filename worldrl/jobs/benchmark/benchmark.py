@@ -45,7 +45,7 @@ from worldrl.jobs.benchmark.plan import BenchmarkPlan, advise
 from worldrl.jobs.benchmark.report import EMBEDDED, EXPERT, RECORDINGS, Measured, report_page
 from worldrl.jobs.benchmark.tables import protocol_line, write_tables
 from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, say_assets, show, video_writer
-from worldrl.recipes.planning import PLANNER, planning_metrics, say_planning
+from worldrl.recipes.planning import planning_metrics, say_planning
 from worldrl.recipes.run import (
     ENGINE,
     WITH_RAY,
@@ -61,7 +61,7 @@ from worldrl.recipes.suites.opening import OpenSuite
 from worldrl.rollout.agents.policy_folder import is_agent, policy_facts, policy_place
 from worldrl.rollout.agents.vector_agent import require_vector_fits
 from worldrl.rollout.chunk_timing import check_timing
-from worldrl.rollout.planning.config import NONE, Planner, PlanningConfig
+from worldrl.rollout.planning.config import NONE, PLANNER, Planner, PlanningConfig
 from worldrl.rollout.real.embedded import embedded_cameras
 from worldrl.rollout.real.episodes import EpisodeTiming
 from worldrl.rollout.real.rollouts import EmbeddedPlayer

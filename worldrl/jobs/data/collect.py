@@ -24,7 +24,7 @@ from worldrl.policies.exploration import Exploration
 from worldrl.policies.remote.address import refuse_temperature
 from worldrl.recipes.evaluation_output import say_assets
 from worldrl.recipes.monitor import check_collected, check_fit, monitored, say_monitored
-from worldrl.recipes.planning import PLANNER, planning_metrics, say_planning
+from worldrl.recipes.planning import planning_metrics, say_planning
 from worldrl.recipes.run import (
     DATASET,
     ENGINE,
@@ -40,7 +40,7 @@ from worldrl.recipes.stages import imagined_plan
 from worldrl.recipes.world_model.start import weights_folder
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, WanderActor
 from worldrl.rollout.agents.policy_folder import acting_policy, policy_facts, policy_place
-from worldrl.rollout.planning.config import NONE, PlanningConfig
+from worldrl.rollout.planning.config import NONE, PLANNER, PlanningConfig
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.embedded import WRISTS, embedded_embodiment, main_camera
 from worldrl.rollout.real.rollouts import EmbeddedPlayer

@@ -17,7 +17,7 @@ from worldrl.evaluation.policy.evaluate import evaluate_policy
 from worldrl.evaluation.policy.protocol import DOMAINS, EvalProtocol, embedded_protocol, suite_protocol
 from worldrl.evaluation.policy.trained_on import examine
 from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, say_assets, show, video_writer
-from worldrl.recipes.planning import PLANNER, planner_of, planning_metrics, say_planning
+from worldrl.recipes.planning import planner_of, planning_metrics, say_planning
 from worldrl.recipes.run import (
     ENGINE,
     WITH_RAY,
@@ -31,7 +31,7 @@ from worldrl.recipes.run import (
 )
 from worldrl.rollout.agents.policy_folder import PolicyFacts, policy_facts, policy_place
 from worldrl.rollout.chunk_timing import check_timing
-from worldrl.rollout.planning.config import NONE, Planner, PlanningConfig
+from worldrl.rollout.planning.config import NONE, PLANNER, Planner, PlanningConfig
 from worldrl.rollout.real.embedded import embedded_cameras
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.specs import require_styles

@@ -22,19 +22,21 @@ from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.agents.policy_folder import policy_facts
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts, confirmed_by_execution, execute
 from worldrl.rollout.imagined.starts import SimulatorBackend
+from worldrl.rollout.planning.config import Planner
 from worldrl.world_models.loading import AnyVideoModel
 
 
-def evaluate(loop: Loop, name: str, policy: SavedPolicy) -> EvalResult:
-    """Measure a policy in the simulator."""
+def evaluate(loop: Loop, name: str, policy: SavedPolicy, planner: Planner | None = None) -> EvalResult:
+    """Measure a policy in the simulator; with a planner it is not filmed, so that every episode keeps its time."""
     from worldrl.recipes.evaluation_output import video_writer
 
     stage = loop.run.stage(name)
     if not stage.finished:
         result = loop.plan.simulator.evaluate(
             policy.folder,
+            planner=planner,
             out=stage.folder / "evaluation",
-            record_videos=loop.plan.evaluation.videos,
+            record_videos=0 if planner else loop.plan.evaluation.videos,
             on_recording=video_writer(stage.folder / "videos", loop.plan.suite.embodiment.control_hz),
         )
         loop.finish(stage, {**result.metrics(), "facts": dict(loop.plan.simulator.facts)})

@@ -17,7 +17,6 @@ from worldrl.core.types import Episode
 from worldrl.jobs.vla.artefacts import Recording, SavedPolicy, SavedWorld, datasets_by_folder
 from worldrl.jobs.vla.plan import Plan
 from worldrl.recipes.stages import learn_world_model
-from worldrl.recipes.world_model.lineage import lineage
 from worldrl.recipes.world_model.start import SCRATCH, WORLD_MODEL, starting_world_model
 from worldrl.rollout.agents.actors import AnyActor
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts, imagine_from_keyframes, imagine_policy
@@ -27,6 +26,8 @@ from worldrl.rollout.real.specs import EpisodeSpec
 from worldrl.world_models.loading import AnyVideoModel
 
 DATASET = "dataset"
+BY_POLICY = ("policy", "planner", "dream")
+"""Sources of collected episodes in which the policy acted: alone, with the planner, or in an imagined rollout."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,8 @@ def keep_world_model(
     summary: dict[str, Any],
 ) -> None:
     """Save a calibrated world model with what it has ``seen``, and finish its stage."""
+    from worldrl.recipes.world_model.lineage import lineage
+
     start = SCRATCH if before is None else str(before.folder)
     parents, learned = lineage(datasets_by_folder(seen), [start])
     model.save(stage.folder / WORLD_MODEL, parents=parents, learned=learned)

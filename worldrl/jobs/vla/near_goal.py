@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 
 from worldrl.core.types import Episode
+from worldrl.jobs.vla.loop import BY_POLICY
 from worldrl.jobs.vla.settings import CollectionSettings
 from worldrl.rollout.real.goal_distance import nearest_to_goal
-
-BY_POLICY = ("policy", "dream")
-"""Sources of practice episodes in which the policy decided."""
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ from worldrl.recipes.world_model.start import (
     weights_folder,
 )
 from worldrl.rollout.agents.policy_folder import policy_facts, require_imaginable
+from worldrl.rollout.planning.config import NONE, Planner
 from worldrl.rollout.real.embedded import embedded_embodiment
 from worldrl.rollout.suites.names import EMBEDDED, RECORDINGS
 from worldrl.world_models.loading import VIDEO, WAN
@@ -64,7 +65,7 @@ class Plan:
     ``start`` is the folder of the world model to begin with, None for one from scratch, which ``first_training`` trains;
     ``training`` refines any other. ``data`` and ``supervised`` are folders that replace recording and cloning. ``styles`` counts the other visual styles of each training episode.
     ``held_out`` is the share of collected episodes that calibration and gates have. ``stop_at_gate`` and
-    ``from_supervised``: see ``gates`` and ``improve_from``.
+    ``from_supervised``: see ``gates`` and ``improve_from``. ``planner`` plans in the newest world model; None: nobody plans.
     """
 
     suite: TrainingSuite
@@ -92,6 +93,7 @@ class Plan:
     improvement: Improvement
     from_supervised: bool
     evaluation: Evaluation
+    planner: Planner | None
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -168,6 +170,7 @@ def planned(settings: TrainVlaSettings, device: torch.device) -> Plan:
         improvement=settings.improvement,
         from_supervised=settings.improve_from == "supervised",
         evaluation=settings.evaluation,
+        planner=None if settings.planner == NONE else Planner(settings.planner, settings.planning),
     )
 
 
@@ -214,6 +217,7 @@ def external_tasks(settings: TrainVlaSettings, suite: Suite) -> tuple[str, ...]:
     asked = {
         "demonstrations": 0 if settings.data else settings.demonstrations,
         "collection.policy_episodes": settings.collection.policy_episodes,
+        "collection.planner_episodes": settings.collection.planner_episodes,
         "scratch.expert_episodes": settings.scratch.expert_episodes if scratch else 0,
         "collection.expert_episodes": settings.collection.expert_episodes if later else 0,
     }
@@ -236,8 +240,8 @@ def check_held_out(settings: TrainVlaSettings, tasks: int) -> None:
     """Refuse a collection on that many tasks that would leave no episode for calibration and gates; SettingError."""
     scratch = settings.start == SCRATCH
     expert = settings.scratch.expert_episodes if scratch else settings.collection.expert_episodes
-    imagined = 0 if scratch else settings.collection.imagined_episodes
-    episodes = tasks * (settings.collection.policy_episodes + expert + imagined)
+    in_world_model = 0 if scratch else settings.collection.imagined_episodes + settings.collection.planner_episodes
+    episodes = tasks * (settings.collection.policy_episodes + expert + in_world_model)
     if held_out_count(episodes, settings.held_out) < 1:
         raise SettingError(
             f"held_out: {settings.held_out} of {episodes} collected episodes is not one each for calibration and gates; "
@@ -289,6 +293,10 @@ def require_given(settings: TrainVlaSettings, dynamics: Mapping[str, Any]) -> No
     )
     require_inputs(settings)
     require_algorithm(settings.improvement.algorithm, folder)
+    if settings.planner != NONE:
+        from worldrl.recipes.planning import require_plannable
+
+        require_plannable(folder, settings.planner)
 
 
 def require_inputs(settings: TrainVlaSettings) -> None:

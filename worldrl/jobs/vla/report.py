@@ -23,7 +23,9 @@ from worldrl.evaluation.report.model import (
     SuccessRow,
     Video,
 )
+from worldrl.evaluation.report.page import POLICY_PAGE
 from worldrl.jobs.vla.loop import Loop
+from worldrl.jobs.vla.planning import planning_tables
 from worldrl.methods.rl.improve import Improvement, hallucination
 from worldrl.recipes.paired_films import pair_film, pair_strip
 from worldrl.recipes.world_model.start import WORLD_MODEL
@@ -33,6 +35,9 @@ LIMITS = (
     "the scene image, the commanded pose and the instruction.",
     "Collected episodes are real rollouts in the simulator, counted below; only the improvement itself is imagined.",
 )
+
+PLANNED_PAGE = (POLICY_PAGE[0], "measurements", *POLICY_PAGE[1:])
+"""Sections of the page of a run with a planner."""
 
 
 def report_page(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
@@ -51,6 +56,8 @@ def report_page(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
             *keyframe_numbers(loop.plan.improvement, rounds),
             *staleness_numbers(rounds),
         ],
+        sections=PLANNED_PAGE if "planning" in metrics else (),
+        tables=planning_tables(metrics),
         imagined_real=imagined_beside_real(rounds, metrics["verify"]),
         curves=[*improvement_curves(rounds), *training_curves(lines)],
         gates=report_gates(rounds[-1]["gates"]["gates"]),
@@ -244,5 +251,7 @@ def data_budget(loop: Loop, metrics: Mapping[str, Any]) -> list[DataUse]:
     for number, part in enumerate(metrics["rounds"], start=1):
         for source, rate in part["collection"]["success"].items():
             uses.append(DataUse(f"round {number}: {source}", rate["n"], "world model, keyframes, gates"))
-    uses.append(DataUse("evaluation", 2 * metrics["before"]["success"]["n"], "before and after, the same states"))
+    sides = "before and after, alone and with the planner" if "planning" in metrics else "before and after"
+    count = (4 if "planning" in metrics else 2) * metrics["before"]["success"]["n"]
+    uses.append(DataUse("evaluation", count, f"{sides}, the same states"))
     return uses

@@ -17,6 +17,7 @@ from worldrl.recipes.run import ENGINE, WITH_RAY, RayOptions, check_engine
 from worldrl.recipes.tracking import Tracked
 from worldrl.recipes.world_model.start import SCRATCH, require_trained_codec
 from worldrl.recipes.world_model.wan_settings import WanSettings
+from worldrl.rollout.planning.config import NEWEST, NONE, PLANNER, Planner, PlanningConfig
 from worldrl.rollout.suites.names import EMBEDDED, RECORDINGS, SHADOWS, SUITE, SUITE_PYTHON, require_suite_name
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.world_models.loading import BACKBONES, VIDEO
@@ -38,6 +39,8 @@ class CollectionSettings:
         imagined_episodes: per task, actions of the round's policy in imagined rollouts of the newest world model, executed in the
             simulator. None in round 1 of ``start=scratch``.
         imagined_candidates: imagined rollouts from each start of those, of which the one most likely to succeed is executed.
+        planner_episodes: per task, by the round's policy, greedy, with ``planner`` in the newest world model. None in round 1 of
+            ``start=scratch``. ``improvement.self_training.collected_share`` clones their successes.
         noise: action noise of that expert, as a fraction of the action range.
         goal_offset: error of its goals, standard deviation (m); of the embedded suite.
         hold_steps: steps recorded after the first success.
@@ -50,6 +53,7 @@ class CollectionSettings:
     expert_episodes: int = 40
     imagined_episodes: int = 60
     imagined_candidates: int = 1
+    planner_episodes: int = 0
     noise: float = 0.15
     goal_offset: float = 0.015
     hold_steps: int = 8
@@ -64,7 +68,9 @@ class CollectionSettings:
             raise SettingError(
                 f"collection.near_goal_weight must be at least 2 (1 repeats nothing), got {self.near_goal_weight}"
             )
-        for name in ("policy_episodes", "expert_episodes", "imagined_episodes", "noise", "goal_offset", "hold_steps"):
+        for name in ("policy_episodes", "expert_episodes", "imagined_episodes", "planner_episodes"):
+            non_negative(f"collection.{name}", getattr(self, name))
+        for name in ("noise", "goal_offset", "hold_steps"):
             non_negative(f"collection.{name}", getattr(self, name))
         positive("collection.imagined_candidates", self.imagined_candidates)
 
@@ -207,12 +213,20 @@ class TrainVlaSettings(Tracked):
     )
     improvement: Improvement = field(default_factory=Improvement)
     evaluation: Evaluation = field(default_factory=Evaluation)
+    planner: str = setting(
+        NONE,
+        f"of collection.planner_episodes, and of one more evaluation of the first and of the final policy; {PLANNER}",
+    )
+    planning: PlanningConfig = field(
+        default_factory=lambda: PlanningConfig(world_model=NEWEST), metadata={"only_with": f"planner!={NONE}"}
+    )
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         require_suite_name(self.suite, RECORDINGS)
         check_engine(self, plays=self.suite != RECORDINGS)
         self._check_recordings()
+        self._check_planner()
         self._share_inputs()
         one_of("gates", self.gates, ("stop", "warn"))
         one_of("improve_from", self.improve_from, ("latest", "supervised"))
@@ -268,6 +282,31 @@ class TrainVlaSettings(Tracked):
             raise SettingError(
                 f"improvement.keyframe_schedule={self.improvement.keyframe_schedule}: no simulator executes imagined successes "
                 f"with suite={RECORDINGS}; give fixed"
+            )
+
+    def _check_planner(self) -> None:
+        """Refuse a planner that cannot act, and episodes that nobody would plan."""
+        episodes = self.collection.planner_episodes
+        if self.planner == NONE:
+            if episodes:
+                raise SettingError(
+                    f"collection.planner_episodes={episodes}: nobody would plan them; give planner=best_of_n, or 0 episodes"
+                )
+            return
+        Planner(self.planner, self.planning)  # refuses an unknown name
+        if self.suite == RECORDINGS:
+            raise SettingError(
+                f"planner={self.planner}: suite={RECORDINGS} has no simulator to act in; give planner=none"
+            )
+        if self.planning.world_model != NEWEST:
+            raise SettingError(
+                f"planning.world_model={self.planning.world_model}: train-vla plans in its own world model; leave it out, or "
+                "measure with worldrl evaluate"
+            )
+        if episodes and self.start == SCRATCH and self.rounds == 1:
+            raise SettingError(
+                f"collection.planner_episodes={episodes}: start={SCRATCH} has no world model before round 2; give rounds=2, or "
+                "start=FOLDER"
             )
 
     def _share_inputs(self) -> None:

@@ -7,7 +7,7 @@
              round r:  r-1-practice ─► r-2-world-model ─► r-3-gates ─► r-4-improve ─► next round
                                              │                              │ ▲
                                              └──► r-4-idm, -grasp (trust) ──┼─┘
-                                                      04-verify ◄───────────┴─► 05-after
+                                                      04-verify ◄───────────┴─► 05-after  (planner: 06, 07-planner)
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from worldrl.core.storage.run import Stage
 from worldrl.data.lerobot.dataset import EpisodeDataset, assumed
 from worldrl.jobs.vla.artefacts import Recording, SavedPolicy, SavedWorld
 from worldrl.jobs.vla.loop import (
+    BY_POLICY,
     DATASET,
     Loop,
     collection_split,
@@ -162,11 +163,17 @@ def given_policy(folder: Path, config: TokenPolicyConfig) -> Policy:
 
 
 def practice(loop: Loop, number: int, policy: SavedPolicy, world: SavedWorld | None) -> Recording:
-    """Record the policy's own rollouts, the varied expert's, and what the policy did in the dreams of ``world``."""
+    """Record the policy, alone, with the planner and executing its dreams in ``world``, and the varied expert."""
+    from worldrl.jobs.vla.planning import planned_policy
+
     stage = loop.run.stage(f"round-{number}-1-practice")
     if not stage.finished:
         counts, exploration = loop.plan.collection, loop.plan.improvement.exploration
         expert_episodes = counts.expert_episodes if world is not None else loop.plan.first_expert_episodes
+        shown = world if counts.imagined_episodes + counts.planner_episodes else None
+        # Weights to begin with may have fewer cameras; the world model of this round will have all.
+        if shown is not None and not set(policy.network.more) <= set(shown.model.more):
+            shown = None
         sources: list[tuple[str, AnyActor, int]] = [
             (
                 "policy",
@@ -175,16 +182,16 @@ def practice(loop: Loop, number: int, policy: SavedPolicy, world: SavedWorld | N
             ),
             (*loop.plan.simulator.exploration_expert(counts), expert_episodes),
         ]
+        if shown is not None and counts.planner_episodes:
+            sources.append(("planner", planned_policy(loop, policy, shown), counts.planner_episodes))
         plans = [
             CollectPlan(actor, loop.specs(source, count, loop.plan.seed_of("practice", number, source)))
             for source, actor, count in sources
         ]
-        model = world.model if world is not None and counts.imagined_episodes else None
-        # Weights to begin with may have fewer cameras; the world model of this round will have all.
-        if model is not None and set(policy.network.more) <= set(model.more):
+        if shown is not None and counts.imagined_episodes:
             plan = imagined_plan(
                 stage.folder / "dreams.npz",
-                model,
+                shown.model,
                 policy.network,
                 loop.plan.tasks,
                 counts.imagined_episodes,
@@ -294,17 +301,13 @@ def improved_policy(
     return loop.policy(stage.folder / POLICY)
 
 
-OWN = ("policy", "dream")
-"""Sources of collected episodes in which the policy acted, in the simulator or in an imagined rollout."""
-
-
 def collected_successes(config: Improvement, policy: Policy, practices: Sequence[Recording]) -> Samples | None:
     """Samples of the real successes of all rounds so far; None where the settings use none, or there are none."""
     cloned = config.self_training
     if config.algorithm != "self_training" or not cloned.collected_share:
         return None
     recorded = [episode for recording in practices for episode in recording.episodes]
-    won = [e for e in recorded if e.success and (cloned.collected_expert or e.meta["source"] in OWN)]
+    won = [e for e in recorded if e.success and (cloned.collected_expert or e.meta["source"] in BY_POLICY)]
     return make_samples(won, policy.chunk_length, policy.more) if won else None
 
 

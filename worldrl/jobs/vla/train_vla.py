@@ -43,7 +43,9 @@ def run_loop(loop: Loop) -> dict[str, Any]:
     from worldrl.evaluation.policy.compare import compare
     from worldrl.evaluation.report.card import write_card
     from worldrl.evaluation.report.store import publish
+    from worldrl.evaluation.report.tables import print_table
     from worldrl.evaluation.report.terminal import show
+    from worldrl.jobs.vla.planning import measure_planner
     from worldrl.jobs.vla.report import report_page
     from worldrl.recipes.evaluation_output import say_assets
 
@@ -54,11 +56,13 @@ def run_loop(loop: Loop) -> dict[str, Any]:
     policy, world = run_rounds(loop, demos, supervised)
     verified = checks.verify(loop, policy, world)
     after = checks.evaluate(loop, "05-after", policy)
+    planned = measure_planner(loop, world, {"before": (supervised, before), "after": (policy, after)})
     metrics = {
         **suite_facts(loop),
         "before": before.metrics(),
         "after": after.metrics(),
         "comparison": compare(before, after).metrics(),
+        **planned,
         "verify": verified,
         "rounds": [round_summary(loop, number) for number in range(1, plan.rounds + 1)],
         "policy": str(policy.folder.relative_to(run.path)),
@@ -70,6 +74,8 @@ def run_loop(loop: Loop) -> dict[str, Any]:
         write_card(policy.folder, [run.path / "result.json"])
     shown = report_page(loop, metrics)
     page = publish(run, shown)
+    for table in shown.tables:
+        print_table(table, console(), range(4))
     show(shown, console())
     say_assets(metrics)
     console().print(f"report: {page}")

@@ -9,6 +9,12 @@ from worldrl.policies.exploration import Exploration
 
 NONE = "none"
 PLANNERS = ("best_of_n", "cem", "mppi")
+PLANNER = (
+    "none, best_of_n, cem or mppi: candidates of the policy are imagined before each chunk, and the best is executed"
+)
+"""What ``--help`` says of a command's planner."""
+NEWEST = "newest"
+"""The world model that ``train-vla`` plans in: its own."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ class MppiConfig:
 class PlanningConfig:
     """How a planner draws and scores candidates: rollouts of a policy, imagined in a world model."""
 
-    world_model: str = "bundled"  # bundled, or a world-model folder.
+    world_model: str = "bundled"  # bundled, or a world-model folder; of train-vla newest, its own.
     candidates: int = 12  # imagined rollouts of a decision, the policy's own among them; at least 2.
     horizon: int = 8  # chunks imagined ahead; never beyond the episode's time limit.
     # imagined success probability at which a plan is executed without a search; below it even after a search the policy
