@@ -219,15 +219,15 @@ def fit_windows(
 ) -> FitReport:
     """Train dynamics, success and gripper head in place on windows; ``denoise`` replaces the backend's own loss.
 
-    ``further`` modules of that loss learn too.
+    ``further`` modules of that loss learn too; the average leaves them out, since nothing reads them afterwards.
     """
     if config.action_dropout and not model.config.dynamics.planning:
         raise SettingError(
             f"training.action_dropout={config.action_dropout} needs a model that plans: give dynamics.planning=true of the model"
         )
-    modules = learning_modules(model, sampler.store) | dict(further or {})
-    together = torch.nn.ModuleDict(modules)
-    ema = Ema(together, config.ema_decay) if config.ema_decay else None
+    kept = learning_modules(model, sampler.store)
+    modules = kept | dict(further or {})
+    ema = Ema(torch.nn.ModuleDict(kept), config.ema_decay) if config.ema_decay else None
     rollouts = latent_rollouts(model, sampler, config)
     divided = spread(config, batch=config.batch)
     if rollouts is not None and divided.parts > 1:
@@ -239,7 +239,7 @@ def fit_windows(
     report = fit(
         series,
         modules={**modules, **({} if rollouts is None else {"rollouts": rollouts})},
-        optimizer=adamw(together, config.learning_rate, config.weight_decay),
+        optimizer=adamw(torch.nn.ModuleDict(modules), config.learning_rate, config.weight_decay),
         loss=WindowLoss(
             model, sampler, config, instructions, seed, rollouts, video_part(model, denoise), processes=divided
         ),
@@ -254,7 +254,7 @@ def fit_windows(
         processes=divided,
     )
     if ema is not None:
-        for name, module in modules.items():
+        for name, module in kept.items():
             module.load_state_dict(ema.module.get_submodule(name).state_dict())
     model.eval()
     return report
