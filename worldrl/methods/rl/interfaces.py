@@ -297,6 +297,12 @@ def lacking(part: Any, lacks: Mapping[str, str]) -> list[str]:
     return [need for need in needs_of(part) if need in lacks]
 
 
+def progress(trace: "Trace", part: str) -> Tensor:
+    """Gain of each decision, ``[T, B]``: d_t = Φ_t - Φ_{t-1}, Φ_{-1} = 0; 0 once the rollout is over."""
+    potential = given(trace.probability, PROBABILITY, part)
+    return potential.diff(dim=0, prepend=torch.zeros_like(potential[:1])) * trace.valid
+
+
 def given(value: T | None, need: str, part: str) -> T:
     """Return what a trace holds; SettingError where it does not."""
     if value is None:
