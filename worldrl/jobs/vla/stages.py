@@ -50,6 +50,7 @@ from worldrl.recipes.training_data import (
     require_image_size,
     require_instructions,
 )
+from worldrl.recipes.world_model.lineage import bundled_by_name
 from worldrl.recipes.world_model.start import WORLD_MODEL
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor
 from worldrl.rollout.agents.policy_folder import load_policy, policy_facts, policy_parent
@@ -123,7 +124,7 @@ def supervised_policy(loop: Loop, demos: Recording) -> SavedPolicy:
 
     stage, given = loop.run.stage("02-policy"), loop.plan.supervised
     if not stage.finished and given is not None:
-        given_policy(given, loop.plan.policy).save(stage.folder / POLICY, parents=[policy_parent(given)])
+        given_policy(given, loop.plan.policy).save(stage.folder / POLICY, parents=[bundled_by_name(policy_parent(given))])
         loop.finish(stage, {"given": str(given)})
     if not stage.finished:
         report = learn_policy(
