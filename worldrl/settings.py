@@ -188,7 +188,9 @@ def as_plain(settings: Any) -> Any:
 
 def resume_command(command: str) -> str:
     """Return the command that resumes a run: the typed command line, or the bare command after a call from Python."""
-    return shlex.join(["worldrl", *(COMMAND_LINE.get() or (command,))])
+    from worldrl.core.training.ranks import launcher
+
+    return shlex.join([*(launcher() or ["worldrl"]), *(COMMAND_LINE.get() or (command,))])
 
 
 def to_yaml(settings: Any) -> str:
