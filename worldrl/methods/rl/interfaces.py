@@ -244,7 +244,7 @@ class Imagination(RewardTransform[E], Protocol[E]):
         """Imagine the rows that are asked for."""
         ...
 
-    def told(self, collected: Collected[E], /) -> Logs:
+    def reported(self, collected: Collected[E], /) -> Logs:
         """Say what was imagined: rewards, costs."""
         ...
 

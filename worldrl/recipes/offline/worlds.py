@@ -127,7 +127,7 @@ def open_data(settings: Any, device: torch.device) -> Opened:
         recorded = recorded.through(encoder.to(device))
     basis = ChunkBasis.of(recorded.rows.action, settings.components) if settings.components else None
     if basis is not None:
-        recorded, basis = recorded.told_in(basis), basis.to(device)
+        recorded, basis = recorded.in_basis(basis), basis.to(device)
     known = limit_in_chunks(tasks, model) if set(tasks) <= embedded_tasks() else None
     data = latent_trajectories(recorded, settings.data, settings.max_episode_steps or known)
     return Opened(data, LatentWorld(model, recorded.records, outcome_rule(model), encoder, basis), tasks)

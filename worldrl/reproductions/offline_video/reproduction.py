@@ -134,7 +134,7 @@ def open_latents(settings: LatentSettings, seed: int, folder: Path) -> Latents:
         encoder, explained = open_keypoints(settings, seed, model, episodes, folder)
         recorded = recorded.through(encoder)
     basis = ChunkBasis.of(recorded.rows.action, settings.components) if settings.components else None
-    recorded = recorded if basis is None else recorded.told_in(basis)
+    recorded = recorded if basis is None else recorded.in_basis(basis)
     data = latent_trajectories(recorded, settings.task)
     facts = Facts.of(recorded.rows, data.returns(), updates=settings.updates)
     return Latents(model, recorded, facts, encoder, basis, explained)
