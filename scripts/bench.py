@@ -27,7 +27,7 @@ NAMES = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one benchmark; return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    names = "\n".join(f"  {name:10}{told}" for name, told in NAMES.items())
+    names = "\n".join(f"  {name:10}{summary}" for name, summary in NAMES.items())
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=f"NAME:\n{names}", formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -163,9 +163,9 @@ def show(found: Mapping[str, Mapping[str, Any]]) -> None:
     for name, row in found.items():
         means = [f"{statistics.fmean(row[key]):.0f}" for key in ("data", "ours", "theirs")]
         gap = row["difference"]
-        told = "one seed" if gap is None else f"{gap['mean']:+.0f} [{gap['lo']:.0f}, {gap['hi']:.0f}]"
+        difference = "one seed" if gap is None else f"{gap['mean']:+.0f} [{gap['lo']:.0f}, {gap['hi']:.0f}]"
         spent = " and ".join(f"{ms:.2f}" for ms in row["update_ms"])
-        table.add_row(name, *means, told, spent, f"{row['factor']:.2f}")
+        table.add_row(name, *means, difference, spent, f"{row['factor']:.2f}")
     Console().print(table)
 
 
@@ -188,9 +188,9 @@ def main(arguments: Sequence[str]) -> int:
     first, updates = int(given["seed"]), int(given["updates"])
     found = measure(names, range(first, first + int(given["seeds"])), updates)
     if given["out"]:
-        told = {"updates": updates, "first_seed": first, "algorithms": found, "code": code_version()}
-        told |= {"packages": package_versions(), "d3rlpy": version("d3rlpy")}
-        write_file(Path(given["out"]), (json.dumps(told, indent=2) + "\n").encode())
+        result = {"updates": updates, "first_seed": first, "algorithms": found, "code": code_version()}
+        result |= {"packages": package_versions(), "d3rlpy": version("d3rlpy")}
+        write_file(Path(given["out"]), (json.dumps(result, indent=2) + "\n").encode())
     return 0
 
 

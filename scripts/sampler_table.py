@@ -75,9 +75,9 @@ def cells(row: dict[str, Any]) -> list[str]:
     """Write one row of the table."""
     errors = (number(row[f"closed_loop.psnr@{h}"]) for h in SHOWN)
     behind = (number(found, "+.2f") for found in row["lost"].values())
-    told, speed = rate(row["outcome_alignment"]), f"{row['frames_per_s']['decoded']:.0f}"
+    outcomes, speed = rate(row["outcome_alignment"]), f"{row['frames_per_s']['decoded']:.0f}"
     sampler = (str(row["steps"]), str(row["refinement_steps"]))
-    return [row["model"], *sampler, *errors, *behind, number(row["action_swap_ratio"]), told, speed]
+    return [row["model"], *sampler, *errors, *behind, number(row["action_swap_ratio"]), outcomes, speed]
 
 
 def main(arguments: list[str]) -> int:

@@ -42,9 +42,13 @@ WEIGHTS_GB_PER_S = 10.0  # of new weights on their way to the actors
 def stage_seconds(result: Mapping[str, Any]) -> dict[str, float]:
     """Seconds of each stage of a finished run, from the run's clock at their ends; together they are its whole time.
 
-    Before the first practice ends no clock was kept, so these stages are one.
+    Results without ``stage_wall_s`` (version 0.2 and before) hold no clock until the first practice ends, so these stages
+    are one.
     """
     metrics, ends = result["metrics"], list[tuple[str, float]]()
+    if "stage_wall_s" in metrics:
+        known = dict(metrics["stage_wall_s"])
+        return {**known, "report": result["wall_s"] - sum(known.values())}
     for number, part in enumerate(metrics["rounds"], 1):
         for name, summary in part.items():
             before = "demonstrations, policy, before, " if number == 1 and name in ("practice", "collection") else ""

@@ -65,7 +65,7 @@ def measured(name: str, world: str, out: Path, recorded: dict[str, Path], common
     return folders
 
 
-def told_right(folders: tuple[Path, Path]) -> NDArray[np.float64]:
+def predicted_right(folders: tuple[Path, Path]) -> NDArray[np.float64]:
     """Whether each episode's outcome is told right as recorded and in another look, ``[E, 2]``."""
     both = [measures(folder, "name", "predicted", "actual") for folder in folders]
     if not np.array_equal(both[0].name, both[1].name):
@@ -73,27 +73,27 @@ def told_right(folders: tuple[Path, Path]) -> NDArray[np.float64]:
     return np.stack([part.predicted == part.actual for part in both], axis=1).astype(np.float64)
 
 
-def loss(told: NDArray[np.float64]) -> float:
+def loss(right: NDArray[np.float64]) -> float:
     """Return how much lower the second column's mean is than the first one's, in points."""
-    return 100 * float(told[:, 0].mean() - told[:, 1].mean())
+    return 100 * float(right[:, 0].mean() - right[:, 1].mean())
 
 
 def row(name: str, folders: tuple[Path, Path], cost: float) -> dict[str, Any]:
     """Collect a model's numbers."""
     plain, looks = map(metrics, folders)
-    lost: Bootstrap = bootstrap(told_right(folders), loss, generator=numpy_stream(0, "style-robustness"))
+    lost: Bootstrap = bootstrap(predicted_right(folders), loss, generator=numpy_stream(0, "style-robustness"))
     names = ("outcome_alignment", "closed_loop.psnr@32", "false_success_rate")
     return {"model": name, "lost": lost, "cpu_minutes": cost / 60} | {name: [plain[name], looks[name]] for name in names}  # fmt: skip
 
 
 def excess(plain: tuple[Path, Path], styled: tuple[Path, Path]) -> Bootstrap:
     """Return styled's loss less the share of plain's that is allowed, in points; at most 0 is asked."""
-    told = np.concatenate([told_right(plain), told_right(styled)], axis=1)
+    right = np.concatenate([predicted_right(plain), predicted_right(styled)], axis=1)
 
     def over(some: NDArray[np.float64]) -> float:
         return loss(some[:, 2:]) - ALLOWED * loss(some[:, :2])
 
-    return bootstrap(told, over, generator=numpy_stream(0, "style-robustness", "excess"))
+    return bootstrap(right, over, generator=numpy_stream(0, "style-robustness", "excess"))
 
 
 def cells(found: dict[str, Any]) -> list[str]:

@@ -226,6 +226,12 @@ def test_no_command_imports_another() -> None:
     assert {name: graph[name] & jobs for name in jobs if graph[name] & jobs} == {}
 
 
+def test_collect_imports_its_monitors_where_one_is_used() -> None:
+    module, monitors = COMMANDS["collect"].module, "worldrl.recipes.monitor"
+    used = [monitors in reached(file_graph(lazy=lazy), module) for lazy in (False, True)]
+    assert used == [False, True]
+
+
 ADAPTERS = re.compile(
     r"worldrl\.(rollout\.suites\.(libero|libero_files|maniskill|robotwin|isaac|warp)|workers\.(libero|isaac|robotwin|maniskill)\.worker)$"
 )

@@ -203,6 +203,25 @@ def test_a_missing_module_of_our_own_or_of_a_package_that_is_there_keeps_its_tra
         main(["doctor"])
 
 
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ({"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}, "worldrl train-idm"),
+        ({"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}, "torchrun --nproc-per-node 2 --module worldrl.cli train-idm"),
+        (
+            {"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"},
+            "torchrun --nnodes 2 --nproc-per-node 8 --module worldrl.cli train-idm",
+        ),
+    ],
+)
+def test_the_command_that_resumes_names_the_launcher(
+    sizes: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in sizes.items():
+        monkeypatch.setenv(name, value)
+    assert resume_command("train-idm") == expected
+
+
 # --- real processes ------------------------------------------------------------------------------------------------
 
 

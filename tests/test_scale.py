@@ -64,6 +64,14 @@ def test_stages_of_a_stored_run_are_its_whole_time(scale):
     assert len(found) == 10
 
 
+def test_every_stage_is_a_row_where_the_result_holds_its_time(scale):
+    result = json.loads(scale.RUN.read_text())
+    stages = {"01-demonstrations": 41.0, "02-policy": 95.0, "03-before": 10.0}
+    result["metrics"]["stage_wall_s"] = stages
+    assert scale.stage_seconds(result) == {**stages, "report": result["wall_s"] - 146}
+    assert "| 02-policy | 95 |" in scale.stage_table(result)
+
+
 def test_a_measured_run_is_compared(scale):
     measured = {**vars(plan(scale)), "seconds": 290.0, "machine": "two nodes"}
     assert scale.compare(measured)["ratio"] == pytest.approx(579.5 / 290)

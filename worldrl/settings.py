@@ -16,7 +16,7 @@ import itertools
 import math
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import MISSING, field, fields, is_dataclass
 from enum import Enum, StrEnum
@@ -26,7 +26,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from worldrl.aliases import hint as other_name
-from worldrl.core.errors import SettingError, nearest
+from worldrl.core.errors import SettingError, nearest, one_of, require_value
 from worldrl.paths import config_dir
 from worldrl.ranges import check_range
 from worldrl.text_items import is_text_list, takes_text, text_hint, text_items
@@ -72,30 +72,19 @@ def required(meaning: str, *, made_by: str) -> Any:
 # --- checking ------------------------------------------------------------------------------------------------------
 
 
-def _check(ok: bool, name: str, rule: str, value: object) -> None:
-    if not ok:
-        raise SettingError(f"{name} must be {rule}, got {value!r}; give {name}=... in that range")
-
-
 def positive(name: str, value: float) -> None:
     """Require a finite number above zero."""
-    _check(math.isfinite(value) and value > 0, name, "positive", value)
+    require_value(math.isfinite(value) and value > 0, name, "positive", value)
 
 
 def non_negative(name: str, value: float) -> None:
     """Require a finite number of at least zero."""
-    _check(math.isfinite(value) and value >= 0, name, "zero or more", value)
+    require_value(math.isfinite(value) and value >= 0, name, "zero or more", value)
 
 
 def fraction(name: str, value: float) -> None:
     """Require a number in [0, 1]."""
-    _check(0 <= value <= 1, name, "between 0 and 1", value)
-
-
-def one_of(name: str, value: str, valid: Collection[str]) -> None:
-    """Require one of a few names."""
-    if value not in valid:
-        raise SettingError(f"{name}: unknown value {value!r}{nearest(value, valid)}")
+    require_value(0 <= value <= 1, name, "between 0 and 1", value)
 
 
 # --- composing -----------------------------------------------------------------------------------------------------
@@ -188,7 +177,9 @@ def as_plain(settings: Any) -> Any:
 
 def resume_command(command: str) -> str:
     """Return the command that resumes a run: the typed command line, or the bare command after a call from Python."""
-    return shlex.join(["worldrl", *(COMMAND_LINE.get() or (command,))])
+    from worldrl.core.training.ranks import launcher
+
+    return shlex.join([*(launcher() or ["worldrl"]), *(COMMAND_LINE.get() or (command,))])
 
 
 def to_yaml(settings: Any) -> str:

@@ -66,18 +66,18 @@ class Killer(threading.Thread):
     def __init__(self, nodes: TwoNodes, least: float, most: float, seed: int) -> None:
         super().__init__(daemon=True)
         self._nodes, self._least, self._most = nodes, least, most
-        self._draw, self._told = np.random.default_rng(seed), threading.Event()
+        self._draw, self._stop = np.random.default_rng(seed), threading.Event()
         self.kills = 0
 
     def run(self) -> None:
         """Kill."""
-        while not self._told.wait(self._draw.uniform(self._least, self._most)):
+        while not self._stop.wait(self._draw.uniform(self._least, self._most)):
             self._nodes.kill_and_replace(int(self._draw.integers(2)))
             self.kills += 1
 
     def finish(self) -> int:
         """Stop, and return how many nodes were killed."""
-        self._told.set()
+        self._stop.set()
         self.join()
         return self.kills
 

@@ -57,8 +57,8 @@ for line in sys.stdin:
         obs = env.step(action)[0]
         for camera in suite.cameras if number % chunk == 0 else ():
             env.sim.render(camera_name=CAMERAS[camera], width=size, height=size)[::-1, ::-1].copy()
-    told = [time.perf_counter() - began, time.process_time() - used, *state_vector(obs).tolist()]
-    sys.stdout.write(json.dumps({"bare": told}) + "\\n"); sys.stdout.flush()
+    row = [time.perf_counter() - began, time.process_time() - used, *state_vector(obs).tolist()]
+    sys.stdout.write(json.dumps({"bare": row}) + "\\n"); sys.stdout.flush()
 """
 """Runs in LIBERO's environment; each line on its input asks for a block of steps."""
 

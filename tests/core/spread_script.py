@@ -86,7 +86,7 @@ def toy(folder: Path, settings: DeviceSettings, steps: int, dies: int = -1, inte
     net = Net()
     for number, parameter in enumerate(net.parameters()):
         nn.init.normal_(parameter, std=0.5, generator=stream(0, "weights", number))
-    divided = spread(settings, batch=8)
+    divided = spread(settings, unused=True, batch=8)
     last = rank() == world_size() - 1
 
     def loss(step: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

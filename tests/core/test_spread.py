@@ -49,6 +49,7 @@ def launch(processes: int, *arguments: object) -> list[tuple[int, str]]:
 def train(processes: int, folder: Path, *jobs: str) -> None:
     for code, said in launch(processes, folder, *jobs):
         assert code == 0, said
+        assert "find_unused_parameters" not in said  # torch's warning where nothing is unused
 
 
 def weights(folder: Path, what: str, rank: int = 0) -> dict[str, torch.Tensor]:

@@ -17,13 +17,14 @@ from torch import nn
 from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import ArtefactError, RunDirectoryError, SettingError
 from worldrl.core.rng import initial_weights
-from worldrl.core.statistics.intervals import auroc
+from worldrl.core.statistics.intervals import auroc, wilson
 from worldrl.core.storage.artefact import artefact_hash
 from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.tensorfile import save_tensors
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.evaluation.report.store import load_report_data
 from worldrl.evaluation.world_model import fvd
+from worldrl.evaluation.world_model.battery import Drift
 from worldrl.evaluation.world_model.grasp_rule import GraspRule
 from worldrl.evaluation.world_model.lpips import expected_shapes
 from worldrl.evaluation.world_model.probe import ProbeSettings
@@ -33,7 +34,7 @@ from worldrl.jobs.data.restyle import RestyleSettings
 from worldrl.jobs.environment.report import ReportSettings
 from worldrl.jobs.environment.report import main as rebuild
 from worldrl.jobs.policy.serve_policy import ServePolicySettings, open_server
-from worldrl.jobs.world_model import evaluate_world_model
+from worldrl.jobs.world_model import evaluate_world_model, report
 from worldrl.jobs.world_model.evaluate_world_model import EvaluateWorldModelSettings, seen_facts
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
@@ -41,7 +42,7 @@ from worldrl.recipes.world_model import policy_rollouts as policy_dreams
 from worldrl.recipes.world_model.lineage import learned_from
 from worldrl.recipes.world_model.policy_rollouts import PolicyRolloutConfig
 from worldrl.recipes.world_model.start import weights_folder
-from worldrl.recipes.world_model.tables import trust_table
+from worldrl.recipes.world_model.tables import QUANTITY, Findings, trust_table
 from worldrl.recipes.world_model.unseen_episodes import continue_all, draw_scripts
 from worldrl.rewards.config import GraspConfig, IdmConfig
 from worldrl.rewards.grasp import GraspDynamics
@@ -176,6 +177,27 @@ def test_the_page_shows_drift_tables_and_filmstrips_and_can_be_rebuilt(whole, tm
     rebuilt = rebuild(ReportSettings(run_dir=str(run), output=str(tmp_path / "again.html")))
     assert (tmp_path / "again.html").read_text() == page
     assert rebuilt["verdict"] == "measured"
+
+
+def test_the_closing_tables_show_the_chosen_columns(monkeypatch):
+    number, rate = {"n": 2, "value": 0.5, "lo": 0.4, "hi": 0.6}, wilson(1, 2)
+    numbers = dict.fromkeys(("action_swap_ratio", "static_psnr", "f1"), number)
+    rates = dict.fromkeys(("repeated", "outcome_alignment", "precision", "recall", "false_success_rate"), rate)
+    counts = {"confusion": dict.fromkeys(("tp", "fp", "fn", "tn"), 1), "tasks": {}, "recorded": {}}
+    rest = {"imagined_frames_per_s": {}, "not_computed": {}, "seen": {"known": True}}
+    drift = dict.fromkeys(QUANTITY, Drift(*np.zeros((4, 1)), n=2))
+    printed = []
+    monkeypatch.setattr(report, "print_table", lambda t, _, kept: printed.append([t.headers[k] for k in kept]))
+    monkeypatch.setattr(report, "sentence", lambda findings: "")
+    report.show(Findings({**numbers, **rates, **counts, **rest}, None, drift, (), 1, 0), Path("run"))
+    assert printed == [
+        [
+            *("After", "PSNR (dB)", "SSIM", "PSNR of the worst further view (dB)", "Measured position error (cm)"),
+            *("Position error (cm)", "Objects, between two views (cm)"),
+        ],
+        ["Test", "Measured"],
+        ["Task", "Predicted correctly", "Precision", "Recall", "False successes"],
+    ]
 
 
 def test_a_killed_run_goes_on_to_the_same_numbers(whole, settings_in, tmp_path):

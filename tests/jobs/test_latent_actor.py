@@ -60,7 +60,7 @@ def test_an_agent_of_components_plays_the_chunk_they_stand_for(
     push_episodes: list[Episode], world_model: Any, recorded: Any
 ) -> None:
     basis = ChunkBasis.of(recorded.rows.action, 2)
-    rows = recorded.told_in(basis).rows
+    rows = recorded.in_basis(basis).rows
     with initial_weights(0, "bc"):
         agent = Bc(BcConfig((8,)), Facts.of(rows, [0.0, 1.0]))
     actor, row = LatentActor(world_model, forgetful(agent), basis=basis).build(), row_at(push_episodes[0], 0)

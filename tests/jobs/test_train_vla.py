@@ -50,6 +50,8 @@ def check_run(run: Path) -> dict:
     for rate in (metrics["before"]["success"], metrics["after"]["success"], metrics["verify"]["imagined"]):
         assert rate.keys() == RATE
     assert metrics["comparison"]["paired"].keys() >= {"n", "both", "only_a", "only_b", "diff", "lo", "hi", "p"}
+    assert list(metrics["stage_wall_s"])[:3] == ["01-demonstrations", "02-policy", "03-before"]
+    assert metrics["stage_wall_s"].keys() == {folder.name for folder in (run / "stages").iterdir()}
     for part in metrics["rounds"]:
         names = {gate["name"] for gate in part["gates"]["gates"]}
         assert names == {"psnr", "action_swap_ratio", "static_psnr", "recall", "precision", "confirmed"}

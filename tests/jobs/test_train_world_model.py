@@ -8,6 +8,7 @@ import torch
 
 from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import ArtefactError, GateError, SettingError
+from worldrl.core.storage.artefact import artefact_hash
 from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.log import MetricLog, TrackerName
 from worldrl.data.lerobot.dataset import EpisodeDataset
@@ -16,9 +17,10 @@ from worldrl.evaluation.world_model.gates import GateThresholds
 from worldrl.jobs.world_model import imagine, train_world_model
 from worldrl.jobs.world_model.imagine import ImagineSettings
 from worldrl.jobs.world_model.train_world_model import TrainWorldModelSettings
+from worldrl.paths import weights_dir
 from worldrl.recipes.sampler import Sampler
 from worldrl.recipes.stages import calibrate, split_held_out
-from worldrl.recipes.world_model.lineage import learned_from
+from worldrl.recipes.world_model.lineage import bundled_by_name, learned_from, lineage
 from worldrl.recipes.world_model.start import check_start, starting_world_model
 from worldrl.recipes.world_model.unseen_episodes import refuse_seen
 from worldrl.rollout.real.specs import EpisodeSpec
@@ -66,6 +68,16 @@ def test_a_run_leaves_a_model_a_result_and_repeats_itself(make_settings, tmp_pat
     assert again["metrics"] == result["metrics"]
     other = train_world_model.main(make_settings(run_dir=str(tmp_path / "other")))
     assert other["hash"] == metrics["hash"]
+
+
+def test_parents_name_bundled_weights_without_a_path_of_this_machine(world_model, tmp_path):
+    (bundled,), _ = lineage({}, ["bundled"])
+    assert bundled == {"path": "bundled/world_model", "hash": artefact_hash(weights_dir() / "world_model")}
+    policy = {"path": str(weights_dir() / "policy"), "hash": "00"}
+    assert bundled_by_name(policy) == {"path": "bundled/policy", "hash": "00"}
+    world_model.save(tmp_path / "world_model")
+    (own,), _ = lineage({}, [str(tmp_path / "world_model")])
+    assert own["path"] == str(tmp_path / "world_model")
 
 
 def test_what_the_weights_learned_from_is_remembered(make_settings, world_model, push_dataset, tmp_path):

@@ -79,7 +79,7 @@ def test_the_nearest_share_of_each_tasks_failures_of_the_policy_is_repeated(monk
     ]
     found = near_failures(CollectionSettings(near_goal_share=0.4, near_goal_weight=3), [*picks, *others])
     assert Counter(e.number for e in found.repeats) == {3: 2, 4: 2, 40: 2}
-    assert found.told == {
+    assert found.counts == {
         "PickRedCube": {"failures": 5, "near": 2, "within_m": 0.04},
         "OpenDrawer": {"failures": 2, "near": 1, "within_m": 0.4},
     }

@@ -24,7 +24,7 @@ from worldrl.reproductions.eva.arms import (
     shown,
     staging,
 )
-from worldrl.reproductions.eva.climb import climb_label, climbed, costs, look_points, told_climb
+from worldrl.reproductions.eva.climb import climb_label, climb_summary, climbed, costs, look_points
 from worldrl.reproductions.eva.film_strips import save_strip, stored_strips
 from worldrl.reproductions.eva.parts import Parts, planner_config, planner_training
 from worldrl.reproductions.eva.reproduction import SETTINGS
@@ -179,7 +179,7 @@ def test_seconds_on_the_way_are_the_logs_and_rows_the_historys():
         for k in (0, 1)
     ]  # fmt: skip
     means = {0: {"moving_executability": 1.0}, 2: {"moving_executability": 3.0}}
-    found = told_climb(QUICK, history, means, [*lines, {"series": "idm", "step": 0, "values": {}}])
+    found = climb_summary(QUICK, history, means, [*lines, {"series": "idm", "step": 0, "values": {}}])
     assert found == {
         "finished": [0, 2], "reward": [1, 3], "terms": {"moving_executability": [1, 3]}, "rows": [0, 20], "seconds": [0, 11], "rollout_seconds": [0, 4],
         "cpu_seconds": [0, 8], "cpu_rollout_seconds": [0, 2],

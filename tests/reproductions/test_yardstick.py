@@ -16,10 +16,12 @@ from worldrl.core.types import PolicyObs
 from worldrl.methods.rl.advantages import group_std
 from worldrl.methods.rl.interfaces import MATES, needs
 from worldrl.reproductions import reproduce
+from worldrl.reproductions.findings import compared
 from worldrl.reproductions.reproduce import ReproduceSettings
 from worldrl.reproductions.yardstick import gradients
-from worldrl.reproductions.yardstick.gradients import REFERENCE, OneForward, compared_parts, make_method, slope
+from worldrl.reproductions.yardstick.gradients import OWN, REFERENCE, OneForward, compared_parts, make_method, slope
 from worldrl.reproductions.yardstick.recorded import FRAMES, INFORMATIVE, Batch, sources
+from worldrl.reproductions.yardstick.reproduction import conclude
 from worldrl.reproductions.yardstick.settings import YardstickSettings
 from worldrl.rollout.imagined.rollouts import ImaginedRollouts
 
@@ -194,9 +196,29 @@ def test_a_resumed_run_gives_the_same_result(folders: Path):
     assert reproduce.main(settings) == first
     assert (kept / "batch-0.npz").stat().st_mtime_ns == times[kept / "batch-0.npz"]
     page = (folders / "run" / "report.html").read_text()
+    verdicts = [claim["verdict"] for claim in first["claims"]]
+    assert first["verdict"] == compared(verdicts)
+    assert first["verdict"] in page
+    assert set(verdicts) <= {"nearer", "farther", "undecided"}
     assert "policy-2: " in page
     assert "selection=extremes is nearer than informative" in page
     assert json.loads((folders / "run" / "result.json").read_text())["metrics"]["name"] == "methods"
+
+
+def test_the_verdict_counts_decided_comparisons_in_each_direction():
+    own = {f"{kind}.{name}": 0.0 for kind, name in OWN.items()}
+    gains = {"loss.near": 0.2, "loss.far": -0.2, "loss.even": 0.0, **own}
+    noise = np.array([-0.01, 0.0, 0.01])
+    parts = {part: {"cosines": list(0.1 + shift + noise * (part == "loss.even"))} for part, shift in gains.items()}
+    stage = {
+        "parts": {part: {**held, "dispersion": 1.0, "informative": 1.0, "frames": 8} for part, held in parts.items()}
+    }
+    findings = conclude(YardstickSettings(), {"bundled": [{**stage, "imagined_success": 0.5}]})
+    assert [claim.verdict for claim in findings.claims] == ["nearer", "farther", "undecided"]
+    assert findings.verdict == (
+        "2 of 3 comparisons are decided, 1 nearer and 1 farther; 0.2 are expected by chance at 5 %"
+    )
+    assert reproduce.sentence("methods", findings) == f"methods: {findings.verdict} (one seed, 95 % intervals)."
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_an_encoder_shows_recorded_and_imagined_moments_alike(world_model: Any, 
 
 def test_a_step_in_components_is_the_step_of_the_chunk_they_stand_for(world_model: Any, recorded: Any) -> None:
     basis = ChunkBasis.of(recorded.rows.action, 3)
-    told = recorded.told_in(basis).rows.action
+    told = recorded.in_basis(basis).rows.action
     torch.testing.assert_close(told, basis.encode(recorded.rows.action))
     plain, world = (LatentWorld(world_model, recorded.records, RULE, None, kind) for kind in (None, basis))
     assert world.action_size == 3 < plain.action_size

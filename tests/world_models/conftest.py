@@ -1,4 +1,4 @@
-"""Both dynamics backends, for the tests that hold of either, and episodes of two cameras."""
+"""Both dynamics backends, for the tests that hold of either, episodes of two cameras, and a training cut short."""
 
 from dataclasses import replace
 
@@ -33,3 +33,37 @@ def two_views(push_episodes):
         )
         for episode in push_episodes
     ]
+
+
+class StopError(Exception):
+    """Raised in the middle of a training."""
+
+
+@pytest.fixture
+def resumed(monkeypatch, tmp_path, same_tree):
+    """Check that a training cut short ends with the same bits; returns them, and how often ``module.name`` was called.
+
+    The first ``stop`` calls of that function return; the next one ends the training, which then resumes.
+    """
+
+    def check(train, module, name: str, *, stop: int):
+        true, calls = getattr(module, name), []
+
+        def run(folder, stop=None):
+            def counted(*args, **named):
+                calls.append(args)
+                if len(calls) - 1 == stop:
+                    raise StopError
+                return true(*args, **named)
+
+            calls.clear()
+            monkeypatch.setattr(module, name, counted)
+            return dict(train(tmp_path / folder).state_dict())
+
+        whole, count = run("whole"), len(calls)
+        with pytest.raises(StopError):
+            run("cut", stop)
+        same_tree(run("cut"), whole)
+        return whole, count
+
+    return check

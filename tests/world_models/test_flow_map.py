@@ -12,10 +12,11 @@ import torch
 from worldrl.cli import main
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import initial_weights, stream
+from worldrl.core.training.ema import Ema
 from worldrl.diffusion.flow import add_noise, expand_sigma
 from worldrl.methods.alignment.task import AlignmentTask
 from worldrl.nn.blocks import Mlp
-from worldrl.world_models.video import flow_map
+from worldrl.world_models.video import flow_map, training
 from worldrl.world_models.video.config import DynamicsConfig
 from worldrl.world_models.video.extension import extended
 from worldrl.world_models.video.flow_map import (
@@ -314,34 +315,30 @@ def test_both_stages_leave_a_flow_map_that_samples(make_world_model, push_episod
     assert sampled(model, chunk, 1).isfinite().all()
 
 
-class StopError(Exception):
-    """Raised in the middle of a training."""
+@pytest.mark.parametrize(("stop", "ema_decay"), [(3, 0.0), (7, 0.5)], ids=["forward", "on policy"])
+def test_a_training_cut_short_goes_on_to_the_same_bits(make_world_model, push_episodes, resumed, stop, ema_decay):
+    config = replace(CONFIG, ema_decay=ema_decay)
 
-
-@pytest.mark.parametrize("at", [3, 7], ids=["forward", "on policy"])
-def test_a_training_cut_short_goes_on_to_the_same_bits(
-    make_world_model, push_episodes, monkeypatch, tmp_path, same_tree, at
-):
-    true_target, calls = flow_map.map_target, []
-
-    def run(folder, at=None):
-        def target(*args):
-            calls.append(len(calls))
-            if at is not None and len(calls) == at + 1:
-                raise StopError
-            return true_target(*args)
-
-        calls.clear()
-        monkeypatch.setattr(flow_map, "map_target", target)
+    def train(folder):
         model = make_world_model()
-        fit_flow_map(model, push_episodes, CONFIG, instructions=NOTHING, seed=3, folder=folder, log=None)
-        return dict(model.state_dict())
+        fit_flow_map(model, push_episodes, config, instructions=NOTHING, seed=3, folder=folder, log=None)
+        return model
 
-    whole = run(tmp_path / "whole")
-    assert len(calls) == 8
-    with pytest.raises(StopError):
-        run(tmp_path / "cut", at=at)
-    same_tree(run(tmp_path / "cut"), whole)
+    assert resumed(train, flow_map, "map_target", stop=stop)[1] == 8
+
+
+def test_the_average_leaves_the_fake_network_out(make_world_model, push_episodes, monkeypatch):
+    averaged = []
+
+    class NotedEma(Ema):
+        def __init__(self, source, decay):
+            averaged.append(list(source))
+            super().__init__(source, decay)
+
+    monkeypatch.setattr(training, "Ema", NotedEma)
+    config = replace(CONFIG, ema_decay=0.5)
+    fit_flow_map(make_world_model(), push_episodes, config, instructions=NOTHING, seed=0, folder=None, log=None)
+    assert averaged == [["dynamics", "success", "gripper"]] * 2
 
 
 # --- refusals ------------------------------------------------------------------------------------------------------

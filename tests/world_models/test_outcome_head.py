@@ -154,33 +154,16 @@ def test_the_head_learns_on_what_imagination_reads(make_world_model, kind, push_
             torch.testing.assert_close(imagined.success_prob, here, atol=5e-3, rtol=0)
 
 
-class StopError(Exception):
-    """Raised in the middle of a training."""
-
-
 @pytest.mark.parametrize("stop", [0, 3])
 def test_a_training_cut_short_goes_on_to_the_same_bits_and_moves_nothing_else(
-    make_world_model, push_episodes, monkeypatch, tmp_path, same_tree, stop
+    make_world_model, push_episodes, resumed, stop
 ):
-    true_loss, calls = outcome_training.outcome_loss, []
-
-    def run(folder, at=None):
-        def loss(*args):
-            calls.append(len(calls))
-            if at is not None and len(calls) == at + 1:
-                raise StopError
-            return true_loss(*args)
-
-        calls.clear()
-        monkeypatch.setattr(outcome_training, "outcome_loss", loss)
+    def train(folder):
         model = make_world_model()
         fit_outcome(model, push_episodes, CONFIG, instructions=SENTENCES, seed=3, folder=folder, log=None)
-        return dict(model.state_dict())
+        return model
 
-    before = dict(make_world_model().state_dict())
-    whole = run(tmp_path / "whole")
-    with pytest.raises(StopError):
-        run(tmp_path / "cut", at=stop)
-    same_tree(run(tmp_path / "cut"), whole)
+    before = make_world_model().state_dict()
+    whole, _ = resumed(train, outcome_training, "outcome_loss", stop=stop)
     moved = {name.split(".")[0] for name, value in whole.items() if not torch.equal(value, before[name])}
     assert moved == {"outcome"}

@@ -106,9 +106,9 @@ class ActionSpec:
         """Take actions ``[..., A]`` to the range: what lies outside to its nearest end; what is not finite stays as it is."""
         return np.where(np.isfinite(action), np.clip(action, *self.bounds), action)
 
-    def hold(self, told: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the null action: the targets in ``told`` ``[..., A]`` (a command or the last action), no changes."""
-        return np.where(np.array(self.targets), told, np.float32(0))
+    def hold(self, command: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the null action: the targets in ``command`` ``[..., A]`` (a command or the last action), no changes."""
+        return np.where(np.array(self.targets), command, np.float32(0))
 
     def closed(self, command: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Return whether each gripper is commanded closed: nearer to closed than to open, bool ``[..., G]``."""

@@ -63,8 +63,8 @@ def hardware(device: str) -> str:
 
 def driver() -> str:
     """Version of the NVIDIA driver, which draws and computes; empty without one."""
-    told = Path("/proc/driver/nvidia/version")
-    found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", told.read_text()) if told.exists() else None
+    file = Path("/proc/driver/nvidia/version")
+    found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", file.read_text()) if file.exists() else None
     return found.group(1) if found else ""
 
 

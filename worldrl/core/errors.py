@@ -1,7 +1,7 @@
 """Every error that worldrl raises on purpose; the command line prints it without a traceback, unlike a bug."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class WorldrlError(Exception):
@@ -69,3 +69,15 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else f"; valid names: {', '.join(names)}"
+
+
+def require_value(ok: bool, name: str, rule: str, value: object) -> None:
+    """Refuse a setting out of its range: SettingError with setting, rule and value."""
+    if not ok:
+        raise SettingError(f"{name} must be {rule}, got {value!r}; give {name}=... in that range")
+
+
+def one_of(name: str, value: str, valid: Collection[str]) -> None:
+    """Require one of a few names; SettingError with the nearest."""
+    if value not in valid:
+        raise SettingError(f"{name}: unknown value {value!r}{nearest(value, valid)}")

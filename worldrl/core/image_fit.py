@@ -65,7 +65,7 @@ def squares(side: int, fit: Fit | str) -> ImageFit | None:
     return ImageFit(side, Fit(fit)) if side else None
 
 
-def told(fit: Fit) -> str:
+def fit_name(fit: Fit) -> str:
     """A fit as an observation's spec states it: empty for ``refuse``, which fits nothing."""
     return "" if fit is Fit.refuse else fit.value
 

@@ -6,13 +6,26 @@ successor, also across a time limit. Shapes: ``B`` rows, ``S`` observation, ``A`
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
 
 
+class Columns:
+    """A dataclass of tensors with the same rows."""
+
+    def select(self, index: Tensor | slice) -> Self:
+        """Keep the rows of ``index`` (int64 positions, a bool mask or a slice), in that order."""
+        return type(self)(*(getattr(self, field.name)[index] for field in fields(cast(Any, self))))
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move every column."""
+        return type(self)(*(getattr(self, field.name).to(device) for field in fields(cast(Any, self))))
+
+
 @dataclass(frozen=True)
-class Transitions:
+class Transitions(Columns):
     """Rows of experience, recorded or imagined."""
 
     obs: Tensor  # float32 `[B, S]`
@@ -25,14 +38,6 @@ class Transitions:
     def __len__(self) -> int:
         """Return the number of rows ``B``."""
         return int(self.obs.shape[0])
-
-    def select(self, index: Tensor) -> "Transitions":
-        """Keep the rows of ``index`` (int64 positions or a bool mask), in that order."""
-        return Transitions(*(getattr(self, field.name)[index] for field in fields(self)))
-
-    def to(self, device: torch.device | str) -> "Transitions":
-        """Move every column."""
-        return Transitions(*(getattr(self, field.name).to(device) for field in fields(self)))
 
 
 def concat(parts: Sequence[Transitions]) -> Transitions:

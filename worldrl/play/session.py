@@ -58,7 +58,7 @@ class Worlds:
     @property
     def rule(self) -> SuccessRule:
         """When an imagined drive counts as a success."""
-        return SuccessRule(self.model.config.outcome.threshold, self.model.config.outcome.debounce)
+        return SuccessRule.of(self.model.config.outcome)
 
     @property
     def has_ensemble(self) -> bool:

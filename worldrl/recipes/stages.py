@@ -148,7 +148,7 @@ def calibrate(
         head.threshold = calibrate_threshold(
             score, actual, target_precision=target_precision, default=head.min_threshold
         )
-    return SuccessRule(head.threshold, head.debounce)
+    return SuccessRule.of(head)
 
 
 def _replayed_scores(

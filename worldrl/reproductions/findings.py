@@ -3,6 +3,7 @@
 The paper expects a claim's numbers above zero. The verdict is "reproduced" where the 95 % Student interval of their mean
 over seeds is above zero, "contrary" where it is below, and "not reproduced" where it holds zero. It is "open" where one
 seed gives no interval or a seed's number is undecided. A claim over episodes has an interval of its own (:class:`Judged`).
+A comparison that no paper expects to end one way is "nearer", "farther" or "undecided" (:func:`compared`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,9 @@ from worldrl.evaluation.report.words import number
 Results = Mapping[str, Sequence[dict[str, Any]]]  # The numbers of every method's stages, by seed
 Verdict = Literal["reproduced", "not reproduced", "contrary", "open"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+Comparison = Literal["nearer", "farther", "undecided"]
+LEVEL = 0.05
+"""Share of the 95 % intervals that leave zero out by chance."""
 
 
 class Judged(NamedTuple):
@@ -28,7 +32,7 @@ class Judged(NamedTuple):
 
     lo: float
     hi: float
-    verdict: Verdict
+    verdict: Verdict | Comparison
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Claim:
         return found["lo"], found["hi"]
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Verdict | Comparison:
         """Follow from the interval."""
         if self.judged is not None:
             return self.judged.verdict
@@ -87,11 +91,14 @@ class Findings:
     curves: Sequence[Curve] = ()
     notes: Sequence[str] = ()
     filmstrips: Sequence[Filmstrip] = ()
+    summary: str = ""  # the verdict of claims that are comparisons
 
     @property
-    def verdict(self) -> Verdict:
-        """The verdict of all claims where it is one; else contrary where any is, or not reproduced."""
-        found: set[Verdict] = {claim.verdict for claim in self.claims}
+    def verdict(self) -> str:
+        """The summary, or the verdict of all claims where it is one; else contrary where any is, or not reproduced."""
+        if self.summary:
+            return self.summary
+        found = {claim.verdict for claim in self.claims}
         if len(found) == 1:
             return found.pop()
         return "contrary" if "contrary" in found else "not reproduced"
@@ -100,6 +107,15 @@ class Findings:
 def column(results: Results, method: str, name: str) -> NDArray[np.float64]:
     """One number of one method, or a curve of it, by seed."""
     return np.array([found[name] for found in results[method]], dtype=float)
+
+
+def compared(verdicts: Sequence[str]) -> str:
+    """Count the decided comparisons in each direction, beside how many chance alone decides."""
+    nearer, farther = verdicts.count("nearer"), verdicts.count("farther")
+    return (
+        f"{nearer + farther} of {len(verdicts)} comparisons are decided, {nearer} nearer and {farther} farther; "
+        f"{LEVEL * len(verdicts):.1f} are expected by chance at {100 * LEVEL:.0f} %"
+    )
 
 
 def claims_table(claims: Sequence[Claim]) -> Table:

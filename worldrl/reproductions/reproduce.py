@@ -162,12 +162,14 @@ def pictures(run: RunDirectory, seed: int, methods: Sequence[str]) -> list[Films
 
 def sentence(name: str, findings: Findings) -> str:
     """Write the verdict in one sentence."""
-    counts = {v: sum(c.verdict == v for c in findings.claims) for v in VERDICTS}
-    verdicts = ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n)
     seeds = max(len(claim.values) for claim in findings.claims)
     count = "one seed" if seeds == 1 else f"{seeds} seeds"
     known = any(claim.interval for claim in findings.claims)
     basis = f"{count}, 95 % intervals" if known else f"{count}, so without intervals"
+    if findings.summary:
+        return f"{name}: {findings.summary} ({basis})."
+    counts = {v: sum(c.verdict == v for c in findings.claims) for v in VERDICTS}
+    verdicts = ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n)
     return f"{name}: {findings.verdict} ({verdicts} of {len(findings.claims)} claims; {basis})."
 
 

@@ -5,6 +5,7 @@ Reinforcement learning exploits false positives, so one frame above the threshol
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +28,11 @@ class SuccessRule:
             raise SettingError(f"outcome.threshold must be in (0, 1), got {self.threshold}")
         if self.debounce < 1:
             raise SettingError(f"outcome.debounce must be at least 1, got {self.debounce}")
+
+    @classmethod
+    def of(cls, calibrated: Any) -> "SuccessRule":
+        """Take the numbers of a calibrated world model's ``config.outcome``."""
+        return cls(calibrated.threshold, calibrated.debounce)
 
 
 def first_success(probability: Tensor, rule: SuccessRule, streak: Tensor) -> tuple[Tensor, Tensor]:

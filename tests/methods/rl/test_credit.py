@@ -9,13 +9,12 @@ from worldrl.methods.rl.credit import (
     anchored,
     anchors,
     process_advantage,
-    progress,
     redistributed,
     shared_steps,
     verified_steps,
 )
 from worldrl.methods.rl.imagination import held
-from worldrl.methods.rl.interfaces import Trace
+from worldrl.methods.rl.interfaces import Trace, progress
 from worldrl.methods.rl.selection import advancing, two_levels
 
 VALUE, GROUP = torch.tensor([1.0, 0.0]), torch.tensor([0, 0])
@@ -35,7 +34,7 @@ def close(found, wanted):
 def test_what_is_shown_last_holds_after_the_end():
     shown = torch.tensor([[0.2, 0.4], [0.9, 0.1], [0.0, 0.3]])
     assert held(shown, VALID).tolist() == torch.tensor([[0.2, 0.4], [0.9, 0.1], [0.9, 0.3]]).tolist()
-    close(progress(seen()), [[0.2, 0.4], [0.7, -0.3], [0, 0]])
+    close(progress(seen(), "this test"), [[0.2, 0.4], [0.7, -0.3], [0, 0]])
 
 
 def test_pav_adds_the_progress_of_each_step():

@@ -81,37 +81,37 @@ def jackknife(values: NDArray[np.float32], statistic: Callable[[NDArray[np.float
 
 
 def stratified_bootstrap(
-    values: NDArray[np.float64], statistic: Statistic, *, generator: np.random.Generator, resamples: int = RESAMPLES
+    values: NDArray[np.float64], statistic: Statistic, *, generator: np.random.Generator
 ) -> Bootstrap:
     """Return a statistic of scores ``[R, K]`` (runs, tasks) and its 95 % interval; runs are drawn within each task.
 
     R. Agarwal et al., Deep RL at the Edge of the Statistical Precipice, NeurIPS 2021, section 4.1. Both ends are NaN
-    for a single run. SettingError for other than two axes, nothing in one, or no resample.
+    for a single run. SettingError for other than two axes, or nothing in one.
     """
-    if values.ndim != 2 or values.size == 0 or resamples < 1:
-        raise SettingError(f"bootstrap: needs scores [runs, tasks] and a resample, got {list(values.shape)}")
+    if values.ndim != 2 or values.size == 0:
+        raise SettingError(f"bootstrap: needs scores [runs, tasks], got {list(values.shape)}")
     runs, tasks = values.shape
     value = float(statistic(values))
     lo = hi = float("nan")
     if runs > 1:
-        draws = generator.integers(runs, size=(resamples, runs, tasks))
+        draws = generator.integers(runs, size=(RESAMPLES, runs, tasks))
         redrawn: NDArray[np.float64] = np.array([float(statistic(values[d, np.arange(tasks)])) for d in draws])
         lo, hi = (float(end) for end in np.quantile(redrawn, [0.025, 0.975], method="inverted_cdf"))
     return {"n": runs, "value": value, "lo": lo, "hi": hi, "method": "bootstrap"}
 
 
-def suite_score(success: NDArray[np.bool_], *, generator: np.random.Generator, resamples: int = RESAMPLES) -> Bootstrap:
+def suite_score(success: NDArray[np.bool_], *, generator: np.random.Generator) -> Bootstrap:
     """Return the mean success over tasks of bool ``[S, E, K]`` with its 95 % interval over seeds and episodes.
 
     Seeds are drawn again, and within each the episodes of each task. One pseudo-episode of each outcome, spread over
     the tasks, smooths it: a suite that is solved throughout has an interval with a width. ``n`` counts the episodes of
     all seeds and tasks. SettingError for other than three axes, or nothing in one.
     """
-    if success.ndim != 3 or success.size == 0 or resamples < 1:
+    if success.ndim != 3 or success.size == 0:
         raise SettingError(f"suite_score: needs success [seeds, episodes, tasks], got {list(success.shape)}")
     seeds, episodes, tasks = success.shape
     smooth = (success.sum(axis=1) + 1 / tasks) / (episodes + 2 / tasks)  # [S, K]
-    drawn = generator.integers(seeds, size=(resamples, seeds))
+    drawn = generator.integers(seeds, size=(RESAMPLES, seeds))
     binomial: Any = generator.binomial  # numpy's types do not follow
     counts: NDArray[np.float64] = np.asarray(binomial(episodes, smooth[drawn]), np.float64)
     rates: NDArray[np.float64] = np.mean(counts, axis=(1, 2)) / episodes

@@ -24,22 +24,22 @@ class RankCorrelation(TypedDict):
 
 
 def probability_best(
-    success: NDArray[np.bool_], stratum: Sequence[str], *, generator: np.random.Generator, resamples: int = RESAMPLES
+    success: NDArray[np.bool_], stratum: Sequence[str], *, generator: np.random.Generator
 ) -> NDArray[np.float64]:
     """Probability ``[P]`` that each policy has the highest mean, from outcomes ``[P, E]``; it sums to 1.
 
     Episodes are drawn within each ``stratum`` (``E`` names), for all policies alike, so the comparison is paired and
-    their order does not matter; ties share a resample. SettingError for other shapes or no resample.
+    their order does not matter; ties share a resample. SettingError for other shapes.
     """
-    if success.ndim != 2 or success.size == 0 or success.shape[1] != len(stratum) or resamples < 1:
+    if success.ndim != 2 or success.size == 0 or success.shape[1] != len(stratum):
         raise SettingError(
             f"probability_best: needs outcomes [policies, episodes] and a stratum of each episode, got "
             f"{list(success.shape)} and {len(stratum)}"
         )
-    names, wins = np.asarray(stratum), np.zeros((resamples, len(success)), np.int64)
+    names, wins = np.asarray(stratum), np.zeros((RESAMPLES, len(success)), np.int64)
     for name in sorted(set(stratum)):
         rows = np.flatnonzero(names == name)
-        drawn = generator.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=resamples)  # [R, E of it]
+        drawn = generator.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=RESAMPLES)  # [R, E of it]
         wins += drawn @ success[:, rows].T.astype(np.int64)
     best = wins == wins.max(axis=1, keepdims=True)
     return (best / best.sum(axis=1, keepdims=True)).mean(axis=0)

@@ -45,7 +45,7 @@ def write_file(path: Path, data: bytes, *, error: type[WorldrlError] = RunDirect
             raise
         finally:
             os.close(descriptor)
-        _sync(path.parent)
+        fsync(path.parent)
 
 
 def open_regular(path: Path, flags: int) -> int:
@@ -63,15 +63,15 @@ def open_to_append(path: Path) -> IO[bytes]:
 
 
 @contextmanager
-def atomic_folder(path: Path, *, needed: int = 0, error: type[WorldrlError] = ArtefactError) -> Generator[Path]:
+def atomic_folder(path: Path, *, needed: int = 0) -> Generator[Path]:
     """Fill a temporary folder that takes the place of ``path`` when the block ends well, else is removed.
 
-    ``needed`` bytes (0: unknown) are checked against the free space first. Raises ``error`` where the disk refuses, or
+    ``needed`` bytes (0: unknown) are checked against the free space first. ArtefactError where the disk refuses, or
     ``path`` is a file.
     """
     if path.is_symlink() or (path.exists() and not path.is_dir()):
-        raise error(f"{path}: is a file or a link, a folder must go here; move it away or choose another path")
-    with disk_errors(path, needed=needed, error=error):
+        raise ArtefactError(f"{path}: is a file or a link, a folder must go here; move it away or choose another path")
+    with disk_errors(path, needed=needed, error=ArtefactError):
         path.parent.mkdir(parents=True, exist_ok=True)
         recover(path.parent, path.name)
         if needed > free_bytes(path.parent):
@@ -93,7 +93,7 @@ def remove_folder(path: Path) -> None:
     temp = path.with_name(f"{path.name}.tmp-{uuid.uuid4().hex}")
     with disk_errors(path, needed=0, error=RunDirectoryError):
         os.replace(path, temp)
-        _sync(path.parent)
+        fsync(path.parent)
         shutil.rmtree(temp)
 
 
@@ -186,7 +186,7 @@ def _replace_folder(temp: Path, path: Path) -> None:
         if aside.exists() and not path.exists():
             os.replace(aside, path)
         raise
-    _sync(path.parent)
+    fsync(path.parent)
     _remove(aside)
 
 
@@ -206,11 +206,12 @@ def _write_all(descriptor: int, data: bytes) -> None:
 def _sync_tree(folder: Path) -> None:
     for root, _, names in os.walk(folder):
         for name in names:
-            _sync(Path(root) / name)
-        _sync(Path(root))
+            fsync(Path(root) / name)
+        fsync(Path(root))
 
 
-def _sync(path: Path) -> None:
+def fsync(path: Path) -> None:
+    """Make a file's content, or the names inside a folder, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

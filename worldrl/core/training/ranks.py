@@ -32,6 +32,15 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def launcher() -> list[str]:
+    """Return the words before a command that launch as many processes again; none for one process."""
+    if world_size() == 1:
+        return []
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", world_size()))
+    nodes = [] if here == world_size() else ["--nnodes", str(world_size() // here)]
+    return ["torchrun", *nodes, "--nproc-per-node", str(here), "--module", "worldrl.cli"]
+
+
 def rank_device(device: torch.device) -> torch.device:
     """Give each process of a machine its own GPU, where the setting says no more than ``cuda``."""
     import torch

@@ -29,10 +29,11 @@ from worldrl.core.training.ranks import DeviceSettings, rank, world_size
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
-def spread(settings: DeviceSettings, **batches: int) -> OneProcess:
+def spread(settings: DeviceSettings, *, unused: bool = False, **batches: int) -> OneProcess:
     """Choose how a training is divided; SettingError where a batch, given by its setting's name, does not divide.
 
-    Several processes count where they have met (``processes.joined``).
+    Several processes count where they have met (``processes.joined``). ``unused``: a step may leave weights without a
+    gradient, which costs DDP a search in every step.
     """
     processes = world_size() if in_group() else 1
     parts = processes * settings.accumulate
@@ -46,7 +47,7 @@ def spread(settings: DeviceSettings, **batches: int) -> OneProcess:
             )
     if parts == 1 and not settings.activation_checkpointing:
         return OneProcess()
-    return Spread(settings, processes)
+    return Spread(settings, processes, unused)
 
 
 class _LossModule(nn.Module):
@@ -64,8 +65,8 @@ class _LossModule(nn.Module):
 class Spread(OneProcess):
     """The passes of this process, and the group that it belongs to, if any."""
 
-    def __init__(self, settings: DeviceSettings, processes: int) -> None:
-        self.settings, self.processes = settings, processes
+    def __init__(self, settings: DeviceSettings, processes: int, unused: bool) -> None:
+        self.settings, self.processes, self.unused = settings, processes, unused
         self.number = rank() if processes > 1 else 0
         self.first = self.number == 0
         self.parts = processes * settings.accumulate
@@ -82,7 +83,7 @@ class Spread(OneProcess):
             if self.settings.activation_checkpointing:
                 stack.enter_context(checkpointed_blocks(self.module))
             if self.processes > 1:
-                self.module = nn.parallel.DistributedDataParallel(self.module, find_unused_parameters=True)
+                self.module = nn.parallel.DistributedDataParallel(self.module, find_unused_parameters=self.unused)
             yield
         self.module = None
 

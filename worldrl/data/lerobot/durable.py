@@ -13,18 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from worldrl.core.errors import ArtefactError
-from worldrl.core.storage.atomic import open_regular, open_to_append
+from worldrl.core.storage.atomic import fsync, open_regular, open_to_append
 
 PARTIAL_SUFFIX = ".partial"
-
-
-def fsync_folder(folder: Path) -> None:
-    """Make the names inside ``folder`` durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_durably(path: Path, content: bytes) -> None:
@@ -36,7 +27,7 @@ def write_durably(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
-    fsync_folder(path.parent)
+    fsync(path.parent)
 
 
 def append_durably(path: Path, content: bytes) -> None:

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.core.image_fit import FIT, Fit, told
+from worldrl.core.image_fit import FIT, Fit, fit_name
 from worldrl.core.observation import OBSERVATION, ObservationSpec, image_name
 from worldrl.core.storage.typed import from_plain
 from worldrl.core.types import Episode
@@ -110,7 +110,7 @@ class DatasetHeader:
     def observation(self) -> ObservationSpec:
         """What is observed at every step: cameras by the names of their images, measured state and command."""
         images = [image_name(camera) for camera in self.cameras]
-        return ObservationSpec.of(self.embodiment.actions, images, self.image_size, state=True, fit=told(self.fit))
+        return ObservationSpec.of(self.embodiment.actions, images, self.image_size, state=True, fit=fit_name(self.fit))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -121,7 +121,7 @@ class DatasetHeader:
             "image_size": list(self.image_size),
             "embodiment": self.embodiment.to_json(),
             **({"suite": self.suite} if self.suite else {}),
-            **({FIT: told(self.fit)} if told(self.fit) else {}),
+            **({FIT: fit_name(self.fit)} if fit_name(self.fit) else {}),
             OBSERVATION: self.observation.to_json(),
         }
 

@@ -20,6 +20,7 @@ from worldrl.core.types import Episode
 
 Image = NDArray[np.floating[Any]]
 
+ROUNDS = 10  # Of k-means
 SOFTNESS = 6.0  # Colour distance over which a pixel passes from one segment to the next
 
 
@@ -80,7 +81,7 @@ def _convert(image: Image, code: int) -> Image:
     return np.asarray(cv2.cvtColor(flat, code), np.float32).reshape(image.shape)
 
 
-def cluster_colours(pixels: Image, count: int, *, generator: np.random.Generator, rounds: int = 10) -> Image:
+def cluster_colours(pixels: Image, count: int, *, generator: np.random.Generator) -> Image:
     """Find cluster centres ``[k, 3]`` of colours ``[n, 3]``: k-means from k-means++ seeds (Arthur, Vassilvitskii 2007)."""
     centres = pixels[generator.integers(len(pixels), size=1)]
     for _ in range(count - 1):
@@ -88,7 +89,7 @@ def cluster_colours(pixels: Image, count: int, *, generator: np.random.Generator
         if not nearest.any():  # fewer colours than clusters
             break
         centres = np.concatenate([centres, pixels[generator.choice(len(pixels), size=1, p=nearest / nearest.sum())]])
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         owner = _squared_distance(pixels, centres).argmin(axis=1)
         centres = np.stack(
             [pixels[owner == k].mean(axis=0) if (owner == k).any() else centre for k, centre in enumerate(centres)]

@@ -25,6 +25,7 @@ from worldrl.core.types import Episode
 from worldrl.evaluation.conventions.conventions import Actions, Alternative
 from worldrl.rollout.real.slots import Replay
 
+ROUNDS = 3  # families of conventions that may differ at once
 BETTER = 0.7
 """An alternative without further successes must shrink the error to this share."""
 CLEAR = 0.2
@@ -139,16 +140,14 @@ class Conventions(Protocol[F]):
         ...
 
 
-def search(
-    actions: Sequence[Actions], play: Callable[[Sequence[Actions]], F], robot: Conventions[F], *, rounds: int = 3
-) -> Search:
-    """Find the alternatives under which demonstrations ``[T, A]`` repeat; up to ``rounds`` families may differ at once."""
+def search(actions: Sequence[Actions], play: Callable[[Sequence[Actions]], F], robot: Conventions[F]) -> Search:
+    """Find the alternatives under which demonstrations ``[T, A]`` repeat; up to ``ROUNDS`` families may differ at once."""
     as_recorded = play(actions)
     chosen: tuple[Alternative, ...] = ()
     best, now = as_recorded, list(actions)
     trials = [Trial((), as_recorded)]
     silent = set(robot.unexercised(actions))
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         if best.good and best.error_m <= EXACT_M:
             break
         taken = silent | {alternative.family for alternative in chosen}

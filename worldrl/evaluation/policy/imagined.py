@@ -64,7 +64,7 @@ def imagined_outcomes(
     The noise depends on ``seed`` and the start, not on the policy. Each batch is saved to the folder ``saved``, and read where an
     earlier session imagined it. ``temperature=None`` is greedy. Raises ArtefactError (a damaged file or policy).
     """
-    rule = SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce)
+    rule = SuccessRule.of(model.config.outcome)
     found = list[NDArray[np.bool_]]()
     refuse_temperature(folder, temperature)
     loaded = acting_policy(folder, str(model.device))

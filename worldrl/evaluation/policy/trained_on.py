@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any
 
 from worldrl.core.errors import SettingError
-from worldrl.core.image_fit import FIT, told
+from worldrl.core.image_fit import FIT, fit_name
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.data.lerobot.format import DatasetHeader
 from worldrl.evaluation.policy.protocol import EvalProtocol
@@ -84,7 +84,7 @@ def trained_on(datasets: Sequence[EpisodeDataset]) -> dict[str, Any]:
         recorded += [row for row in _recorded(dataset) if row not in recorded]
     named = all(dataset.header.suite for dataset in datasets)
     found: dict[str, Any] = {"states": _listed(states) if named else None, "conventions": conventions}
-    if fits := [fit for dataset in datasets if (fit := told(dataset.header.fit))]:
+    if fits := [fit for dataset in datasets if (fit := fit_name(dataset.header.fit))]:
         found[FIT] = fits[0]  # joined datasets state one
     return {**found, RECORDED: recorded} if recorded else found
 

@@ -104,8 +104,8 @@ def main(settings: CheckProtocolSettings) -> dict[str, Any]:
                 name: play(actions) for name, actions in idle_actions(demonstrations, robot.spec, settings.seed).items()
             }
             most = max(fit.successes for fit in idle.values())
-            told = [episode.action for episode in demonstrations]
-            found = search(told, lambda actions: replace(play(actions), idle=most), robot)
+            commands = [episode.action for episode in demonstrations]
+            found = search(commands, lambda actions: replace(play(actions), idle=most), robot)
         text = "\n".join([verdict(found, matches), *idle_words(idle)])
         metrics = {
             "suite": settings.suite,
@@ -114,7 +114,7 @@ def main(settings: CheckProtocolSettings) -> dict[str, Any]:
             **{name: wilson(fit.successes, fit.episodes) for name, fit in idle.items()},
             "initial_states": "the demonstrations' own" if known else "others of the suite: success says nothing",
             "assumed": list(assumed(demonstrations)),
-            "unexercised": robot.unexercised(told),
+            "unexercised": robot.unexercised(commands),
             **findings(found, matches),
             "verdict": text,
         }
@@ -162,9 +162,9 @@ def suite_names(dataset: EpisodeDataset, suite: str) -> list[str | None]:
     known = set(sentences.values())
     names = [r.task if r.task in known else sentences.get(r.instruction) for r in dataset.records]
     if not any(names):
-        told = dataset.records[0].instruction
+        given = dataset.records[0].instruction
         raise SettingError(
-            f"data: no episode is about a task of {suite}; the first has the instruction {told!r}{nearest(told, sentences)}"
+            f"data: no episode is about a task of {suite}; the first has the instruction {given!r}{nearest(given, sentences)}"
         )
     return names
 
@@ -270,9 +270,9 @@ def idle_actions(
 
 def idle_words(idle: Mapping[str, Fit]) -> list[str]:
     """What it means that a task is fulfilled without the demonstrations' actions."""
-    told = {"no_op": "Doing nothing fulfils", "random": "Random actions fulfil"}
+    openings = {"no_op": "Doing nothing fulfils", "random": "Random actions fulfil"}
     return [
-        f"{told[name]} {fit.successes} of {fit.episodes}: there a success says nothing about actions, so check initial states and goals."
+        f"{openings[name]} {fit.successes} of {fit.episodes}: there a success says nothing about actions, so check initial states and goals."
         for name, fit in idle.items()
         if fit.successes
     ]

@@ -158,8 +158,8 @@ def states_table(result: EvalResult) -> Table:
     rows = []
     for task in result.protocol.tasks:
         undone = [o.spec.index for o in result.of_task(task) if o.success_once and not o.success_at_end]
-        told = _numbers(undone) if result.end_measured else UNMEASURED
-        rows.append((task, _numbers(failed_states(result, task)), told))
+        undone_text = _numbers(undone) if result.end_measured else UNMEASURED
+        rows.append((task, _numbers(failed_states(result, task)), undone_text))
     return Table("Initial states that fail", ("Task", "Never fulfilled", "Fulfilled, then undone"), rows)
 
 

@@ -48,8 +48,8 @@ def protocol_rows(protocol: EvalProtocol) -> list[tuple[str, str]]:
 def protocol_line(protocol: EvalProtocol, folder: Path) -> str:
     """The protocol's single numbers and words in one line, and where all of it stands."""
     single = [name for name, value in asdict(protocol).items() if isinstance(value, str | int | float)]
-    told = ", ".join(f"{name} {value}" for name, value in protocol_rows(protocol) if name in single)
-    return f"protocol {protocol.hash}: {told}; all of it: {folder / 'evaluation.json'}"
+    facts = ", ".join(f"{name} {value}" for name, value in protocol_rows(protocol) if name in single)
+    return f"protocol {protocol.hash}: {facts}; all of it: {folder / 'evaluation.json'}"
 
 
 def _rows(name: str, value: Any) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from rich.table import Table
@@ -23,7 +24,6 @@ from worldrl.jobs.data.collect_suite import check_settings, collecting_policy, r
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.remote.address import refuse_temperature
 from worldrl.recipes.evaluation_output import say_assets
-from worldrl.recipes.monitor import check_collected, check_fit, monitored, say_monitored
 from worldrl.recipes.planning import planning_metrics, say_planning
 from worldrl.recipes.run import (
     DATASET,
@@ -49,14 +49,7 @@ from worldrl.rollout.suites.names import CLIP_ACTIONS, EMBEDDED, SHADOWS, SUITE,
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.world_models.loading import open_world_model
 
-SOURCES = (
-    "expert_episodes",
-    "noisy_episodes",
-    "blind_episodes",
-    "wander_episodes",
-    "policy_episodes",
-    "imagined_episodes",
-)
+SOURCES = tuple(f"{source}_episodes" for source in ("expert", "noisy", "blind", "wander", "policy", "imagined"))
 """Settings that say how many episodes of each task somebody records."""
 
 
@@ -125,9 +118,7 @@ class CollectSettings:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        for name in (*SOURCES, "workers", "first_index"):
-            non_negative(name, getattr(self, name))
-        for name in ("noise", "goal_offset", "hold_steps"):
+        for name in (*SOURCES, "workers", "first_index", "noise", "goal_offset", "hold_steps"):
             non_negative(name, getattr(self, name))
         for name in ("envs_per_worker", "timeout_s", "image_size", "imagined_candidates"):
             positive(name, getattr(self, name))
@@ -143,7 +134,8 @@ class CollectSettings:
         one_of("domain", self.domain, DOMAINS)
         one_of("intervene", self.intervene, ("none", "expert"))
         require_suite_name(self.suite)
-        check_collected(self)
+        if monitor := monitor_recipe(self):
+            monitor.check_collected(self)
         check_engine(self)
         if self.suite != EMBEDDED:
             check_settings(self)
@@ -183,7 +175,8 @@ def main(settings: CollectSettings) -> dict[str, Any]:
         run.write_result(metrics, seed=settings.seed, device=device)
         show(metrics, run.path / DATASET)
         say_planning(metrics)
-        say_monitored(metrics)
+        if monitor := monitor_recipe(settings):
+            monitor.say_monitored(metrics)
         say_assets(metrics)
     return metrics
 
@@ -194,13 +187,24 @@ def record_embedded(
     """Record the missing episodes of the embedded suite; arguments and return value as of ``record_suite``."""
     tasks = choose_tasks(settings.tasks, settings.kind)
     options = env_options(settings, tasks)
-    check_fit(settings, tasks)
+    monitor = monitor_recipe(settings)
+    if monitor:
+        monitor.check_fit(settings, tasks)
     require_room(settings, len(tasks), run.path / DATASET)
     plans = [*make_plans(settings, tasks, device), *imagined_plans(settings, tasks, run.path / "dreams.npz", device)]
     limits = settings.workers, settings.envs_per_worker, settings.timeout_s
     player = EmbeddedPlayer(options, *limits, engine=engine_of(settings))
     rows = collect_dataset(run.path / DATASET, plans, player, hold_steps=settings.hold_steps)
-    return rows, monitored(settings, rows, run.path, device)
+    return rows, monitor.monitored(settings, rows, run.path, device) if monitor else {}
+
+
+def monitor_recipe(settings: CollectSettings) -> ModuleType | None:
+    """Return the module of monitors where one is fitted or asked for its alarms."""
+    if (settings.monitor, settings.intervene, settings.false_alarms) == (None, "none", None):
+        return None
+    from worldrl.recipes import monitor
+
+    return monitor
 
 
 def require_room(settings: CollectSettings, tasks: int, folder: Path) -> None:

@@ -20,8 +20,8 @@ def line(outcome: Outcome) -> str:
     first = [f"{name} {shown(found[name])}" for name in HEAD if name in found] or [
         f"{name} {shown(number)}" for name, number in found.items()
     ][:3]
-    told = ", ".join(first) if outcome.status == MEASURED else outcome.reason
-    return f"{outcome.status:8} {outcome.name} ({outcome.seconds:.0f} s): {told}"
+    numbers = ", ".join(first) if outcome.status == MEASURED else outcome.reason
+    return f"{outcome.status:8} {outcome.name} ({outcome.seconds:.0f} s): {numbers}"
 
 
 def shown(number: Number) -> str:
@@ -35,14 +35,14 @@ def shown(number: Number) -> str:
 def report_page(found: GpuCheck) -> ReportData:
     """Gather what the page shows."""
     count = Counter(check.status for check in found.checks)
-    told = ", ".join(f"{count[status]} {status}" for status in STATUSES)
+    totals = ", ".join(f"{count[status]} {status}" for status in STATUSES)
     measured = [check for check in found.checks if check.status == MEASURED]
     size = (
         "Sizes are tiny: the numbers show that the code runs, and nothing about speed." if found.size == "tiny" else ""
     )
     return ReportData(
         title=f"gpu-check of {found.card.name}",
-        sentence=f"{len(found.checks)} checks on {found.card.device}: {told}.",
+        sentence=f"{len(found.checks)} checks on {found.card.device}: {totals}.",
         sections=PAGE,
         headline=[Headline("Device memory", found.card.memory_gb, "GB"), Headline("CPU cores", found.card.cores)],
         tables=[speed_table(measured), number_table(measured), missing_table(found.checks)],

@@ -106,12 +106,12 @@ def parts_of(kind: str) -> list[Part]:
 def describe(kind: str, name: str, part: Callable[..., Any], setting_text: str) -> Part:
     """Read what is told of a part in its docstring and its file."""
     doc = inspect.getdoc(part) or ""
-    told = dict(re.findall(r"^(Equation|Paper): (.+)$", doc, flags=re.MULTILINE))
+    stated = dict(re.findall(r"^(Equation|Paper): (.+)$", doc, flags=re.MULTILINE))
     file = Path(inspect.getsourcefile(part) or "")
     root = Path(worldrl.__file__).parent
     place = file.relative_to(root) if file.is_relative_to(root) else file
     what = doc.partition("\n")[0]
-    return Part(kind, name, what, told.get("Equation", ""), told.get("Paper", ""), place.as_posix(), setting_text)
+    return Part(kind, name, what, stated.get("Equation", ""), stated.get("Paper", ""), place.as_posix(), setting_text)
 
 
 def tables(parts: list[Part]) -> Iterator[Table]:

@@ -58,8 +58,8 @@ def sentence(metrics: Mapping[str, Any]) -> str:
 def motion_number(metrics: Mapping[str, Any]) -> Number:
     """Was the motion kept? Start by start."""
     found = metrics["motion_kept"]
-    told = f"{MOTION} after less {found['share']} of before, start by start ({count(found['n'], 'start')})"
-    note = f"{told}; 95 % interval {bounds(found)}; {MOTION} {found['before']:.3g} to {found['after']:.3g}"
+    quantity = f"{MOTION} after less {found['share']} of before, start by start ({count(found['n'], 'start')})"
+    note = f"{quantity}; 95 % interval {bounds(found)}; {MOTION} {found['before']:.3g} to {found['after']:.3g}"
     return Number(f"Motion {found['verdict']}", rounded(found["value"]), imagined=True, note=note)
 
 

@@ -113,12 +113,12 @@ def sentence(metrics: Mapping[str, Any]) -> str:
     """Say what the comparisons came to, in numbers alone."""
     rows, found = metrics["rows"], metrics["comparisons"]
     counts = {one["verdict"]: sum(other["verdict"] == one["verdict"] for other in found) for one in found}
-    told = ", ".join(f"{n} {name}" for name, n in counts.items()) or "none"
+    counted = ", ".join(f"{n} {name}" for name, n in counts.items()) or "none"
     seeds = max(len(row["seeds"]) for row in rows)
     datasets = len({row["data"] for row in rows})
     names = len({row["algorithm"] for row in rows})
     sizes = f"{count(names, 'algorithm')} on {count(datasets, 'dataset')}, up to {count(seeds, 'seed')} each"
-    return f"Of {count(len(found), 'comparison')} of {sizes}: {told}." if found else f"No comparison: {sizes}."
+    return f"Of {count(len(found), 'comparison')} of {sizes}: {counted}." if found else f"No comparison: {sizes}."
 
 
 def report_page(metrics: Mapping[str, Any]) -> ReportData:

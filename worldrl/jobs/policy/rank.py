@@ -256,7 +256,7 @@ def trusted(
 
 def measured_gates(settings: RankSettings, model: AnyVideoModel, held_out: EpisodeDataset) -> dict[str, Any]:
     """The gates as JSON, the number of their episodes, and what these episodes cannot test."""
-    rule = SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce)
+    rule = SuccessRule.of(model.config.outcome)
     episodes = unseen(held_out, weights_folder(settings.world_model), settings.gate_episodes, seed=settings.seed)
     reasons = untested(episodes, rule)
     gates = measure_gates(model, episodes, rule, settings.thresholds, seed=settings.seed)[0] if episodes else []

@@ -79,7 +79,7 @@ class SavedWorld:
     @property
     def rule(self) -> SuccessRule:
         """Of success, as calibrated."""
-        return SuccessRule(self.model.config.outcome.threshold, self.model.config.outcome.debounce)
+        return SuccessRule.of(self.model.config.outcome)
 
     def release(self) -> None:
         """Leave the device's memory to a training."""

@@ -119,5 +119,5 @@ def grasp_check(
         grasp.save(stage.folder / GRASP_FOLDER, parents=parents, learned=learned)
         loop.finish(stage, {"bound": bound, "errors": grasp_errors(grasp, held_out, camera=camera, seed=seed)})
     grasp = GraspDynamics.load(stage.folder / GRASP_FOLDER, loop.plan.device)
-    rule = SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce)
+    rule = SuccessRule.of(model.config.outcome)
     return GraspCheck(grasp, model.embodiment, stage.summary["bound"], rule)

@@ -24,11 +24,11 @@ class NearGoal:
 
     Attributes:
         repeats: what stands beside the recordings: each of those episodes as often as it is repeated.
-        told: by task, how many failures there were and how many came near, and the largest distance of these (m).
+        counts: by task, how many failures there were and how many came near, and the largest distance of these (m).
     """
 
     repeats: list[Episode]
-    told: dict[str, dict[str, Any]]
+    counts: dict[str, dict[str, Any]]
 
 
 def near_failures(collection: CollectionSettings, episodes: Sequence[Episode]) -> NearGoal:
@@ -42,11 +42,11 @@ def near_failures(collection: CollectionSettings, episodes: Sequence[Episode]) -
         return NearGoal([], {})
     failed = [e for e in episodes if e.meta.get("source") in BY_POLICY and not e.success]
     repeats: list[Episode] = []
-    told: dict[str, dict[str, Any]] = {}
+    counts: dict[str, dict[str, Any]] = {}
     for task in dict.fromkeys(episode.task for episode in failed):
         of_task = [episode for episode in failed if episode.task == task]
         distance = nearest_to_goal(of_task)
         nearest = np.argsort(distance, kind="stable")[: int(np.ceil(collection.near_goal_share * len(of_task)))]
         repeats += [of_task[k] for k in nearest.tolist() for _ in range(collection.near_goal_weight - 1)]
-        told[task] = {"failures": len(of_task), "near": len(nearest), "within_m": float(distance[nearest].max())}
-    return NearGoal(repeats, told)
+        counts[task] = {"failures": len(of_task), "near": len(nearest), "within_m": float(distance[nearest].max())}
+    return NearGoal(repeats, counts)

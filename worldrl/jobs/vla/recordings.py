@@ -93,8 +93,8 @@ def opened(loop: Loop, suite: RecordedSuite) -> EpisodeDataset:
         won = sum(record.success for record in records)
         counts = {"episodes": len(records), "succeeded": won, "failed": len(records) - won}
         facts = {**counts, "held_out": len(suite.parts.held_out), "path": loop.plan.data}
-        told = {"recordings": facts, "assumed": list(assumed(records))}
-        loop.finish(stage, {**told, "content": suite.data.fingerprint})
+        summary = {"recordings": facts, "assumed": list(assumed(records))}
+        loop.finish(stage, {**summary, "content": suite.data.fingerprint})
     stages.require_unchanged(stage, suite.data)
     return suite.data.load()
 

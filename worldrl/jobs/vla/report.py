@@ -219,9 +219,9 @@ def filmstrips(loop: Loop) -> list[Filmstrip]:
 def videos(loop: Loop) -> list[Video]:
     """The same episodes as side-by-side videos, and the filmed evaluations."""
     fps = loop.plan.suite.embodiment.control_hz / _frame_stride(loop)
-    told = "Left the recording, right the world model."
+    caption = "Left the recording, right the world model."
     found = [
-        Video(f"{name}: real | imagined", told, pair_film(real, imagined, fps))
+        Video(f"{name}: real | imagined", caption, pair_film(real, imagined, fps))
         for name, real, imagined in _replays(loop)
     ]
     for label, stage in (("before", "03-before"), ("after", "05-after")):

@@ -51,6 +51,7 @@ from worldrl.recipes.training_data import (
     require_image_size,
     require_instructions,
 )
+from worldrl.recipes.world_model.lineage import bundled_by_name
 from worldrl.recipes.world_model.start import WORLD_MODEL
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor
 from worldrl.rollout.agents.policy_folder import load_policy, policy_facts, policy_parent
@@ -73,8 +74,8 @@ def demonstrations(loop: Loop) -> Recording:
         note_events(dataset, "the demonstrations")
         if not stage.finished:
             success = given_demonstrations(loop.plan, dataset)
-            told = {"success": success, "assumed": list(assumed(dataset.records))}
-            loop.finish(stage, {"given": given, "content": dataset.fingerprint, **told})
+            facts = {"success": success, "assumed": list(assumed(dataset.records))}
+            loop.finish(stage, {"given": given, "content": dataset.fingerprint, **facts})
         require_unchanged(stage, dataset)
         return Recording(Path(given))
     if not stage.finished:
@@ -124,7 +125,9 @@ def supervised_policy(loop: Loop, demos: Recording) -> SavedPolicy:
 
     stage, given = loop.run.stage("02-policy"), loop.plan.supervised
     if not stage.finished and given is not None:
-        given_policy(given, loop.plan.policy).save(stage.folder / POLICY, parents=[policy_parent(given)])
+        given_policy(given, loop.plan.policy).save(
+            stage.folder / POLICY, parents=[bundled_by_name(policy_parent(given))]
+        )
         loop.finish(stage, {"given": str(given)})
     if not stage.finished:
         report = learn_policy(
@@ -240,7 +243,7 @@ def world_model(
             seed=seed,
             simulator_backend=plan.simulator.simulator_backend,
         )
-        summary = {"training": numbers, "episodes": len(training), "near_goal": near.told}
+        summary = {"training": numbers, "episodes": len(training), "near_goal": near.counts}
         keep_world_model(loop, stage, model, [demos, *practices, *looks], before, summary)
     return loop.world(stage.folder / WORLD_MODEL)
 

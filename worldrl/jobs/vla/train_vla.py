@@ -46,7 +46,7 @@ def run_loop(loop: Loop) -> dict[str, Any]:
     from worldrl.evaluation.report.tables import print_table
     from worldrl.evaluation.report.terminal import show
     from worldrl.jobs.vla.planning import measure_planner
-    from worldrl.jobs.vla.report import report_page
+    from worldrl.jobs.vla.report import report_page, stage_times
     from worldrl.recipes.evaluation_output import say_assets
 
     run, plan = loop.run, loop.plan
@@ -65,6 +65,7 @@ def run_loop(loop: Loop) -> dict[str, Any]:
         **planned,
         "verify": verified,
         "rounds": [round_summary(loop, number) for number in range(1, plan.rounds + 1)],
+        "stage_wall_s": {stage.name: stage.wall_s for stage in stage_times(loop)},
         "policy": str(policy.folder.relative_to(run.path)),
         "world_model": str(world.folder.relative_to(run.path)),
     }

@@ -296,7 +296,7 @@ def make_instruments(
     if settings.fvd is not None:
         check_videos(len(scripts), control_steps(settings, model, scripts) // model.frame_stride)
     return Instruments(
-        rule=SuccessRule(outcome.threshold, outcome.debounce),
+        rule=SuccessRule.of(outcome),
         probes={},
         lpips=None if settings.lpips is None else Lpips.load(Path(settings.lpips), model.device),
         fvd=None if settings.fvd is None else Fvd.load(Path(settings.fvd), model.device),

@@ -164,8 +164,8 @@ def finish_plans(
     """Plan, write ``result.json``, and print how many stages were good enough, where that was asked."""
     metrics = {"episodes": len(episodes), **imagine_plans(settings, model, episodes, run.path, fps=fps)}
     run.write_result(metrics, seed=settings.seed, device=device)
-    told = f"{len(episodes)} plans, {judgement(metrics['plans'])}, {metrics['chunks']} chunks imagined"
-    console().print(f"{told}; videos and filmstrips in {run.path}")
+    summary = f"{len(episodes)} plans, {judgement(metrics['plans'])}, {metrics['chunks']} chunks imagined"
+    console().print(f"{summary}; videos and filmstrips in {run.path}")
     return metrics
 
 

@@ -64,13 +64,13 @@ def imagine_plans(
     found = staged_rollouts(
         model, reward, mixing, records, settings.staged, frame_s=model.frame_stride / fps, seed=seed
     )
-    plans = [told(found, n, episode, reward.names) for n, episode in enumerate(episodes)]
+    plans = [plan_entry(found, n, episode, reward.names) for n, episode in enumerate(episodes)]
     for n, (episode, plan) in enumerate(zip(episodes, plans, strict=True)):
         film(folder, n, episode, plan, found.frames[n].numpy(), stride=model.frame_stride, fps=fps)
     return {"plans": plans, "chunks": found.chunks}
 
 
-def told(found: StagedPlans, n: int, episode: Episode, terms: Sequence[str]) -> dict[str, Any]:
+def plan_entry(found: StagedPlans, n: int, episode: Episode, terms: Sequence[str]) -> dict[str, Any]:
     """What came of one plan."""
     return {
         "task": episode.task,

@@ -189,8 +189,8 @@ def _train(settings: TrainWorldModelSettings, device: torch.device) -> dict[str,
         weights = [one for one in (settings.start, settings.codec, settings.weights) if one is not None]
         parents, learned = lineage(dict(zip(settings.data, datasets, strict=True)), weights)
         model.save(run.path / WORLD_MODEL, store_dtype=stored, parents=parents, learned=learned)
-        told = assumed(record for dataset in datasets for record in dataset.records)
-        facts = {"training": numbers, "episodes": len(training), "assumed": list(told)}
+        assumptions = assumed(record for dataset in datasets for record in dataset.records)
+        facts = {"training": numbers, "episodes": len(training), "assumed": list(assumptions)}
         return _finish(run, settings, gates, {**facts, **metrics}, device)
 
 

@@ -39,14 +39,7 @@ class MethodConfigs:
     )
 
 
-def align(
-    task: AlignmentTask,
-    method: Method,
-    *,
-    folder: Path | None,
-    log: MetricLog | None,
-    series: str = "align",
-) -> list[dict[str, float]]:
+def align(task: AlignmentTask, method: Method, *, folder: Path | None, log: MetricLog | None) -> list[dict[str, float]]:
     """Align the task's model in place; ``method`` was made for this task while its weights were the starting ones.
 
     Without ``folder`` no checkpoint is kept. Returns each iteration's numbers, without times. Raises NonFiniteError
@@ -64,4 +57,4 @@ def align(
         note=lambda numbers: ", ".join(f"{name} {numbers[f'reward/{name}']:.3g}" for name in task.reward.names),
         timed=True,
     )
-    return train(learner, method, folder=folder, log=log, series=series)
+    return train(learner, method, folder=folder, log=log, series="align")

@@ -86,7 +86,7 @@ class VideoImagination:
         """Return the reward's terms of every video ``[B, K]``."""
         return judge(self.task, experience.latent, experience.start)
 
-    def told(self, collected: Collected[Any]) -> Logs:
+    def reported(self, collected: Collected[Any]) -> Logs:
         """Say what the videos are worth, and what they cost."""
         made = collected.experience
         rewards = reward_logs(self.task, collected.terms, made.group)

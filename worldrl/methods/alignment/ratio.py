@@ -7,7 +7,7 @@ p_θ(x' | x) - log p_old(x' | x)), its log-probability reduced as the ratio's ra
 Shapes legend: ``M`` noisy steps, of any row, chunk and level; ``B`` videos; ``T`` denoising steps of a video.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from worldrl.core.interfaces import Logs
 from worldrl.diffusion.sde import RatioRule, Schedule, gaussian_kl, gaussian_log_prob
 from worldrl.methods.alignment.imagination import VideoImagination, paths, video_method
-from worldrl.methods.alignment.videos import Surroundings, VideoTree
+from worldrl.methods.alignment.videos import ChunkSteps, Surroundings, VideoTree
 from worldrl.methods.rl.config import Parts
 from worldrl.methods.rl.interfaces import AdvantageEstimator, Evaluated, SampleSelector
 from worldrl.methods.rl.losses import clipped
@@ -25,25 +25,13 @@ from worldrl.world_models.video.flow_transformer import FlowTransformer
 
 
 @dataclass(frozen=True)
-class NoisySteps:
+class NoisySteps(ChunkSteps):
     """Noisy denoising steps with their advantages."""
 
-    step: Tensor  # int64 ``[M]``.
-    x: Tensor  # before ``[M, F, c, h, w]``.
     x_next: Tensor  # after.
     logp: Tensor  # ``[M]`` when it was drawn.
     advantage: Tensor  # ``[M]``.
     weight: Tensor  # how often each counts, of mean 1, ``[M]``.
-    around: Surroundings  # what the network saw.
-
-    def __len__(self) -> int:
-        return len(self.step)
-
-    def select(self, index: Tensor) -> "NoisySteps":
-        """Take the steps of ``index``."""
-        index = index.to(self.x.device)
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return NoisySteps(**{k: v.select(index) if k == "around" else v[index] for k, v in values.items()})
 
 
 def noisy_steps(tree: VideoTree, schedule: Schedule, advantage: Tensor, weight: Tensor) -> NoisySteps | None:
@@ -70,7 +58,7 @@ def noisy_steps(tree: VideoTree, schedule: Schedule, advantage: Tensor, weight: 
     x = join("x")
     step = torch.cat([torch.full((len(rows[n]),), layers[n].step) for n in chosen]).to(x.device)
     gain, often = (torch.cat([of[n][counted[n] > 0] for n in chosen]).to(x) for of in (credit, counted))
-    return NoisySteps(step, x, join("x_next"), join("logp"), gain, often / often.mean(), around)
+    return NoisySteps(step, x, around, join("x_next"), join("logp"), gain, often / often.mean())
 
 
 @dataclass(frozen=True)

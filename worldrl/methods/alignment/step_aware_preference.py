@@ -13,7 +13,7 @@ Shapes legend: ``R`` rows, ``k`` candidates of each, ``M`` pairs.
 """
 
 import copy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from worldrl.diffusion.flow import expand_sigma
 from worldrl.diffusion.sde import Denoising, RatioRule, Schedule, gaussian_log_prob, make_schedule
 from worldrl.methods.alignment.imagination import VideoImagination, video_method
 from worldrl.methods.alignment.task import AlignmentTask, judge
-from worldrl.methods.alignment.videos import Key, Surroundings, key_noise
+from worldrl.methods.alignment.videos import ChunkSteps, Key, Surroundings, key_noise
 from worldrl.methods.rl.config import Parts
 from worldrl.methods.rl.interfaces import Collected, Evaluated, Request, Trace
 from worldrl.methods.rl.losses import preference
@@ -73,23 +73,11 @@ def preferred(value: Tensor, gap: float) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class Pairs(ChunkSteps):
     """Preferred pairs of next samples."""
 
-    step: Tensor  # int64 ``[M]``.
-    x: Tensor  # before ``[M, F, c, h, w]``.
     best: Tensor  # the next sample that is preferred.
     worst: Tensor  # the one that is not.
-    around: Surroundings  # what the network saw.
-
-    def __len__(self) -> int:
-        return len(self.step)
-
-    def select(self, index: Tensor) -> "Pairs":
-        """Take the pairs of ``index``."""
-        index = index.to(self.x.device)
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Pairs(**{k: v.select(index) if k == "around" else v[index] for k, v in values.items()})
 
 
 def join_pairs(parts: list[Pairs]) -> Pairs:
@@ -172,7 +160,7 @@ class CandidateVideos(VideoImagination):
         if not bool(clear.any()):
             return []
         each, device = torch.arange(len(x), device=x.device), x.device
-        pairs = Pairs(step, x, drawn[each, best.to(device)], drawn[each, worst.to(device)], around)
+        pairs = Pairs(step, x, around, drawn[each, best.to(device)], drawn[each, worst.to(device)])
         return [pairs.select(clear.nonzero()[:, 0])]
 
     def _candidates(self, mean: Tensor, std: Tensor, keys: list[Key], where: tuple[int, int], count: int) -> Tensor:

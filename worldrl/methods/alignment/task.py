@@ -101,8 +101,8 @@ def imagined_videos(task: AlignmentTask, latent: Tensor, start: Tensor) -> Imagi
     frames = torch.cat([now, task.model.decode(latent, first_frames(records)).cpu()], dim=1)
     sentences = [record.instruction for record in records]
     action = acted(task, start, latent.shape[1])
-    told = None if action is None else commanded(task, start, action)
-    return ImaginedVideos(frames, latent.cpu(), task.frame_s, sentences, told, action)
+    command = None if action is None else commanded(task, start, action)
+    return ImaginedVideos(frames, latent.cpu(), task.frame_s, sentences, command, action)
 
 
 def acted(task: AlignmentTask, start: Tensor, frames: int) -> Tensor | None:

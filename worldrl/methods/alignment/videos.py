@@ -10,6 +10,7 @@ steps.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -44,6 +45,24 @@ class Surroundings:
     def predict(self, dynamics: FlowTransformer, x: Tensor, sigma: Tensor) -> Tensor:
         """Let the network predict the clean chunk ``[R, F, c, h, w]`` from ``x`` at levels ``sigma`` ``[R]``."""
         return dynamics(x, sigma, self.reference, self.memory, self.condition)[0].float()
+
+
+@dataclass(frozen=True)
+class ChunkSteps:
+    """Denoising steps of chunks, one a row; what is known of each beside this is in the fields of a subclass."""
+
+    step: Tensor  # int64 ``[M]``.
+    x: Tensor  # before ``[M, F, c, h, w]``.
+    around: Surroundings  # what the network saw.
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def select(self, index: Tensor) -> Self:
+        """Take the steps of ``index``."""
+        index = index.to(self.x.device)
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return type(self)(**{k: v.select(index) if k == "around" else v[index] for k, v in values.items()})
 
 
 @dataclass(frozen=True)

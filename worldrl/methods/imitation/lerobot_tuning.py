@@ -23,6 +23,7 @@ from worldrl.policies.lerobot.policy import LerobotPolicy
 from worldrl.policies.samples import Samples
 
 SERIES = "fine-tuning"
+MEASURED = 512  # samples whose loss is measured, at most
 
 
 @dataclass
@@ -107,9 +108,9 @@ def window(samples: Samples, index: Tensor, n_obs_steps: int) -> tuple[PolicyObs
 
 
 @torch.no_grad()
-def measured_loss(policy: LerobotPolicy, samples: Samples, config: FineTuning, *, seed: int, limit: int = 512) -> float:
-    """Mean loss of up to ``limit`` samples, evenly spaced; the same noise at every call."""
-    chosen = torch.arange(0, len(samples), max(1, math.ceil(len(samples) / limit)))
+def measured_loss(policy: LerobotPolicy, samples: Samples, config: FineTuning, *, seed: int) -> float:
+    """Mean loss of up to ``MEASURED`` samples, evenly spaced; the same noise at every call."""
+    chosen = torch.arange(0, len(samples), max(1, math.ceil(len(samples) / MEASURED)))
     parts = chosen.split(config.batch_size)
     losses = [
         float(imitation_loss(policy, samples, part, stream_seed(seed, SERIES, "measure", number))) * len(part)

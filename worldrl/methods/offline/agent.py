@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.errors import ArtefactError, require_value
 from worldrl.core.interfaces import Logs
 from worldrl.core.rng import on_device
 from worldrl.core.storage.artefact import Artefact, read_artefact, read_config, write_artefact
@@ -26,12 +26,6 @@ from worldrl.rollout.agents.vector_agent import KIND
 
 STD_FLOOR = 1e-3  # added to standard deviations (TD3+BC), so that a number that never changes stays finite
 EPISODE_STEPS = 1000  # time limit of D4RL's locomotion tasks, for which IQL's reward scale was made
-
-
-def require(ok: bool, name: str, rule: str, value: object) -> None:
-    """Refuse a setting out of its range: SettingError with setting, rule and value."""
-    if not ok:
-        raise SettingError(f"{name} must be {rule}, got {value!r}; give {name}=... in that range")
 
 
 RULES: Mapping[str, Callable[[float], bool]] = {
@@ -49,7 +43,7 @@ def require_rules(settings: object, group: str, names_by_rule: Mapping[str, str]
     for rule, names in names_by_rule.items():
         for name in names.split():
             value = getattr(settings, name)
-            require(value is None or RULES[rule](value), f"{group}.{name}", rule, value)
+            require_value(value is None or RULES[rule](value), f"{group}.{name}", rule, value)
 
 
 @dataclass(frozen=True)

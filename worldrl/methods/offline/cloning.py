@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from worldrl.methods.offline.agent import Facts, require
+from worldrl.core.errors import require_value
+from worldrl.methods.offline.agent import Facts
 from worldrl.methods.offline.networks import Gaussian, squashed_log_prob
 
 CLONED_MOST = 0.999  # largest number of an action that is cloned; 3.8 before tanh
@@ -30,4 +31,4 @@ def phase_of(updates: int, config: Any) -> int:
 def require_time_to_learn(config: Any, facts: Facts) -> None:
     """SettingError where all updates would clone."""
     rule = f"below training.steps={facts.updates}, or nothing but cloning is learned"
-    require(config.clone_steps < max(facts.updates, 1), "agent.clone_steps", rule, config.clone_steps)
+    require_value(config.clone_steps < max(facts.updates, 1), "agent.clone_steps", rule, config.clone_steps)

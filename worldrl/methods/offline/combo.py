@@ -14,10 +14,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import SettingError, require_value
 from worldrl.core.interfaces import Logs
 from worldrl.core.transitions import Transitions
-from worldrl.methods.offline.agent import require
 from worldrl.methods.offline.cql import Cql, CqlConfig
 from worldrl.methods.offline.imagining import Imagining
 
@@ -31,7 +30,7 @@ class ComboConfig(CqlConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.pushed_states in ("mix", "model"), "agent.pushed_states", "mix or model", self.pushed_states)
+        require_value(self.pushed_states in ("mix", "model"), "agent.pushed_states", "mix or model", self.pushed_states)
 
 
 def split_rows(batch: Transitions, real: int) -> tuple[Transitions, Transitions]:

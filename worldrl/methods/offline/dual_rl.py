@@ -33,10 +33,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import SettingError, require_value
 from worldrl.core.interfaces import Logs
 from worldrl.core.transitions import Transitions, concat
-from worldrl.methods.offline.agent import Facts, gradient_step, require, require_rules
+from worldrl.methods.offline.agent import Facts, gradient_step, require_rules
 from worldrl.methods.offline.iql import Iql, WeightedCloningConfig
 from worldrl.methods.offline.training import draw
 
@@ -82,8 +82,8 @@ class FDvlConfig(WeightedCloningConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.divergence in CONJUGATES, "agent.divergence", " or ".join(CONJUGATES), self.divergence)
-        require(0.5 <= self.weight <= 1, "agent.weight", "in [0.5, 1]", self.weight)
+        require_value(self.divergence in CONJUGATES, "agent.divergence", " or ".join(CONJUGATES), self.divergence)
+        require_value(0.5 <= self.weight <= 1, "agent.weight", "in [0.5, 1]", self.weight)
         require_rules(self, "agent", {"zero or more": "random_actions", "positive": "divergence_scale"})
 
 
@@ -132,7 +132,7 @@ class RecoilConfig(WeightedCloningConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_rules(self, "agent", {"in (0, 1)": "expectile mixing", "in (0, 1]": "expert_fraction"})
-        require(self.divergence in CONJUGATES, "agent.divergence", " or ".join(CONJUGATES), self.divergence)
+        require_value(self.divergence in CONJUGATES, "agent.divergence", " or ".join(CONJUGATES), self.divergence)
 
 
 def recoil_loss(

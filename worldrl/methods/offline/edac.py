@@ -13,9 +13,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from worldrl.core.errors import require_value
 from worldrl.core.interfaces import Logs
 from worldrl.core.transitions import Transitions
-from worldrl.methods.offline.agent import require, require_rules
+from worldrl.methods.offline.agent import require_rules
 from worldrl.methods.offline.critic_gradient import diverse_td_gradients, diversity_loss
 from worldrl.methods.offline.sac import Sac
 from worldrl.methods.offline.sac_n import SacNConfig
@@ -32,7 +33,7 @@ class EdacConfig(SacNConfig):
         super().__post_init__()
         require_rules(self, "agent", {"zero or more": "diversity"})
         enough = self.critics >= 2 or self.diversity == 0
-        require(enough, "agent.critics", "at least 2 where agent.diversity is not 0", self.critics)
+        require_value(enough, "agent.critics", "at least 2 where agent.diversity is not 0", self.critics)
 
 
 class Edac(Sac):

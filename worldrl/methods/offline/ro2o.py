@@ -18,9 +18,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from worldrl.core.errors import require_value
 from worldrl.core.interfaces import Logs
 from worldrl.core.transitions import Transitions
-from worldrl.methods.offline.agent import require, require_rules
+from worldrl.methods.offline.agent import require_rules
 from worldrl.methods.offline.networks import Gaussian
 from worldrl.methods.offline.sac import Sac
 from worldrl.methods.offline.sac_n import SacNConfig
@@ -44,7 +45,7 @@ class Ro2oConfig(SacNConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.critics >= 2, "agent.critics", "at least 2 with algorithm=ro2o", self.critics)
+        require_value(self.critics >= 2, "agent.critics", "at least 2 with algorithm=ro2o", self.critics)
         weights = "noise_q noise_policy noise_spread weight_q weight_policy weight_spread"
         require_rules(self, "agent", {"at least 1": "draws", "in [0, 1]": "asymmetry", "zero or more": weights})
 

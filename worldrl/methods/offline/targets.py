@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from worldrl.methods.offline.agent import require
+from worldrl.core.errors import require_value
 
 
 def td_target(reward: Tensor, terminated: Tensor, next_value: Tensor, discount: float) -> Tensor:
@@ -24,4 +24,4 @@ def bounded(target: Tensor, floor: float | None, ceiling: float | None) -> Tenso
 def require_bounds(floor: float | None, ceiling: float | None) -> None:
     """SettingError unless the ceiling is above the floor."""
     room = floor is None or ceiling is None or floor < ceiling
-    require(room, "agent.ceiling", f"above agent.floor={floor}", ceiling)
+    require_value(room, "agent.ceiling", f"above agent.floor={floor}", ceiling)

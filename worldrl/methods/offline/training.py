@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from worldrl.core.errors import NonFiniteError
+from worldrl.core.errors import NonFiniteError, require_value
 from worldrl.core.interfaces import Imagination, Logs
 from worldrl.core.rng import on_device, stream
 from worldrl.core.storage.log import MetricLog, Progress
 from worldrl.core.training.loop import Training, every, repeat
 from worldrl.core.transitions import Transitions, concat
-from worldrl.methods.offline.agent import require, require_rules
+from worldrl.methods.offline.agent import require_rules
 from worldrl.methods.offline.buffer import TransitionBuffer
 from worldrl.methods.offline.imagining import Imagining
 from worldrl.methods.offline.updates import EAGER, UPDATES, Update, updates_of
@@ -42,7 +42,7 @@ class OfflineTraining:
 
     def __post_init__(self) -> None:
         require_rules(self, "training", {"at least 1": "steps batch_size evaluate_every checkpoint_every log_every"})
-        require(self.updates in UPDATES, "training.updates", f"one of {', '.join(UPDATES)}", self.updates)
+        require_value(self.updates in UPDATES, "training.updates", f"one of {', '.join(UPDATES)}", self.updates)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def train_offline(
     ``imagining``, or the reverse; or updates that the agent does not support. Ctrl-C raises once the step is saved.
     """
     together = (imagination is None) == (imagining is None)
-    require(together, "imagining", "given where there is an imagination, and only there", imagining)
+    require_value(together, "imagining", "given where there is an imagination, and only there", imagining)
     buffer = None if imagining is None else TransitionBuffer(imagining.capacity, data.obs.device)
     state = _Run(name, agent, buffer, log)
     update = updates_of(agent, training.updates)

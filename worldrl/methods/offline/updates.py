@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 import torch
 
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import SettingError, require_value
 from worldrl.core.interfaces import Logs
 from worldrl.core.transitions import Transitions
-from worldrl.methods.offline.agent import Agent, require
+from worldrl.methods.offline.agent import Agent
 
 EAGER, COMPILED, GRAPHED = UPDATES = ("eager", "compiled", "graphed")
 SAC_PARTS = ("policy", "worth", "target_of")
@@ -37,7 +37,7 @@ Update = Callable[..., Logs]
 
 def check_updates(kind: str, algorithm: str, config: Any, device: torch.device) -> None:
     """SettingError for updates that this algorithm, its settings, the device or the machine do not allow."""
-    require(kind in UPDATES, "training.updates", f"one of {', '.join(UPDATES)}", kind)
+    require_value(kind in UPDATES, "training.updates", f"one of {', '.join(UPDATES)}", kind)
     if kind == EAGER:
         return
     if algorithm not in PARTS:
@@ -163,7 +163,7 @@ class Graphed:
         if self.batch is None or self.generator is None:
             self.batch = batch.select(torch.arange(len(batch), device=batch.obs.device))
             self.generator = torch.Generator(device=draws.device)
-        require(len(batch) == len(self.batch), "training.batch_size", "the same in every update", len(batch))
+        require_value(len(batch) == len(self.batch), "training.batch_size", "the same in every update", len(batch))
         for item in fields(batch):
             getattr(self.batch, item.name).copy_(getattr(batch, item.name))
         self.generator.set_state(draws.get_state())

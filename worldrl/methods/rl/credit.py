@@ -12,16 +12,10 @@ from torch import Tensor
 
 from worldrl.methods.rl.advantages import BATCH_EPS, group_std, mean_only
 from worldrl.methods.rl.groups import group_mean
-from worldrl.methods.rl.interfaces import IMAGES, MATES, PROBABILITY, Trace, given, needs
+from worldrl.methods.rl.interfaces import IMAGES, MATES, PROBABILITY, Trace, given, needs, progress
 
 CELLS, LEVELS = 4, 8
 """Side of the grid and number of brightness levels by which two images are told apart."""
-
-
-def progress(trace: Trace) -> Tensor:
-    """Gain of each decision, ``[T, B]``: d_t = Φ_t - Φ_{t-1}; 0 once the rollout is over."""
-    potential = given(trace.probability, PROBABILITY, "step credit")
-    return potential.diff(dim=0, prepend=torch.zeros_like(potential[:1])) * trace.valid
 
 
 @needs(MATES, PROBABILITY)
@@ -31,7 +25,7 @@ def process_advantage(value: Tensor, trace: Trace, *, progress_weight: float = 1
     Equation: A_t = A + α (Φ_t - Φ_{t-1}), A as group_std
     Paper: PAV (2410.08146), with the success head in place of a prover's value, α = 1 (ours)
     """
-    return group_std(value, trace) + progress_weight * progress(trace)
+    return group_std(value, trace) + progress_weight * progress(trace, "process_advantage")
 
 
 @needs(MATES, PROBABILITY)
@@ -41,7 +35,8 @@ def verified_steps(value: Tensor, trace: Trace, *, least_gain: float = 0.05, dec
     Equation: r_t = d_t where |d_t| > ε, else γ^(q-t) d_q of the next q with |d_q| > ε; A_t = z(R + Σ_{s >= t} r_s)
     Paper: VSRM (2508.10293), with ε = 0.05, γ = 0.9 (ours); z is that of returns_to_go
     """
-    gain, reward = progress(trace), torch.zeros_like(given(trace.probability, PROBABILITY, "verified_steps"))
+    gain = progress(trace, "verified_steps")
+    reward = torch.zeros_like(gain)
     ahead = torch.zeros_like(gain[0])
     for t in reversed(range(len(gain))):
         ahead = torch.where(gain[t].abs() > least_gain, gain[t], decay * ahead)
@@ -58,7 +53,7 @@ def redistributed(value: Tensor, trace: Trace) -> Tensor:
 
     z is that of returns_to_go.
     """
-    gain = progress(trace)
+    gain = progress(trace, "redistributed")
     length = trace.valid.sum(dim=0).clamp_min(1)
     share = gain + (value - gain.sum(dim=0)) / length
     return returns_to_go(torch.zeros_like(value), share * trace.valid, trace)

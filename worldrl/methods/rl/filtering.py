@@ -154,7 +154,7 @@ def actions_of(rollouts: ImaginedRollouts, rows: Tensor, spec: ActionSpec) -> Te
         raise SettingError("improvement.trust: these rollouts were kept without their actions; imagine them again")
     action = rollouts.action[:, rows]  # [T, E, L, A]
     valid = rollouts.valid[:, rows]
-    told = action[valid.sum(dim=0) - 1, torch.arange(len(rows)), -1]  # [E, A]
-    still = torch.from_numpy(spec.hold(told.numpy()))
+    last = action[valid.sum(dim=0) - 1, torch.arange(len(rows)), -1]  # [E, A]
+    still = torch.from_numpy(spec.hold(last.numpy()))
     whole = torch.where(valid[:, :, None, None], action, still[None, :, None])
     return whole.transpose(0, 1).flatten(1, 2)

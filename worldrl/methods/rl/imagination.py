@@ -126,7 +126,7 @@ class PolicyImagination:
         rollouts = imagine_rollouts(
             self.env,
             self.policy,
-            self._told(request),
+            self._start_records(request),
             group_size=1,
             seed=stream_seed(self.seed, self.imagining, k),
             exploration=self.exploration,
@@ -136,14 +136,14 @@ class PolicyImagination:
             return FilterResult(rollouts)
         return self.judge.judge(self.env, rollouts, seed=stream_seed(self.seed, self.judging, k))
 
-    def _told(self, request: Request) -> list[ResetRecord]:
+    def _start_records(self, request: Request) -> list[ResetRecord]:
         """Start record of each row, with the sentence that the row is told."""
         records = [self.env.store.records[number] for number in request.starts[request.group].tolist()]
         if not self.sentences:
             return records
         choices = [self.sentences.get(record.task) or [record.instruction] for record in records]
-        told = [own[mate % len(own)] for own, mate in zip(choices, request.mate.tolist(), strict=True)]
-        return [replace(record, instruction=sentence) for record, sentence in zip(records, told, strict=True)]
+        sentences = [own[mate % len(own)] for own, mate in zip(choices, request.mate.tolist(), strict=True)]
+        return [replace(record, instruction=sentence) for record, sentence in zip(records, sentences, strict=True)]
 
     def score(self, experience: FilterResult) -> Tensor:
         """Return success times trust, and the agreement beside it where it is a reward: ``[B, 1]`` or ``[B, 2]``."""
@@ -151,7 +151,7 @@ class PolicyImagination:
         reward = success if experience.trust is None else success * experience.trust
         return torch.stack([reward] if experience.agreement is None else [reward, experience.agreement], dim=1)
 
-    def told(self, collected: Collected[FilterResult]) -> Logs:
+    def reported(self, collected: Collected[FilterResult]) -> Logs:
         """Say how many rollouts succeed and how long they are, and what was computed of trust and agreement."""
         rollouts, trust, agreement = collected.experience
         named = {"grpo/trusted_success": trust, "grpo/agreement": agreement}

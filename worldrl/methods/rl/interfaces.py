@@ -244,7 +244,7 @@ class Imagination(RewardTransform[E], Protocol[E]):
         """Imagine the rows that are asked for."""
         ...
 
-    def told(self, collected: Collected[E], /) -> Logs:
+    def reported(self, collected: Collected[E], /) -> Logs:
         """Say what was imagined: rewards, costs."""
         ...
 
@@ -295,6 +295,12 @@ def needs_of(part: Any) -> tuple[str, ...]:
 def lacking(part: Any, lacks: Mapping[str, str]) -> list[str]:
     """Return those of a part's needs that a method lacks."""
     return [need for need in needs_of(part) if need in lacks]
+
+
+def progress(trace: "Trace", part: str) -> Tensor:
+    """Gain of each decision, ``[T, B]``: d_t = Φ_t - Φ_{t-1}, Φ_{-1} = 0; 0 once the rollout is over."""
+    potential = given(trace.probability, PROBABILITY, part)
+    return potential.diff(dim=0, prepend=torch.zeros_like(potential[:1])) * trace.valid
 
 
 def given(value: T | None, need: str, part: str) -> T:

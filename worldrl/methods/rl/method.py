@@ -47,7 +47,7 @@ def at_once(source: Imagination[Any], request: Request, mix: RewardMix, logs: Lo
     """
     experience = source.imagine(request)
     collected = Collected(experience, source.score(experience))
-    logs.update(source.told(collected))
+    logs.update(source.reported(collected))
     return collected
 
 
@@ -125,18 +125,18 @@ class Method:
         rows = 0 if decisions is None else len(decisions)
         for number, index in enumerate(self.minibatches(rows, iteration)):
             assert decisions is not None
-            loss, told = self.loss_of(decisions.select(index), self.source.stream(iteration, "noising", number))
-            logs.update({f"{self.prefix}/{name}": value for name, value in told.items()})
+            loss, noted = self.loss_of(decisions.select(index), self.source.stream(iteration, "noising", number))
+            logs.update({f"{self.prefix}/{name}": value for name, value in noted.items()})
             yield loss
 
     def loss_of(self, decisions: Decisions, generator: torch.Generator) -> tuple[Tensor, Logs]:
         """Loss of some decisions, and its numbers by plain names."""
         found = self.log_prob(decisions, generator)
-        loss, told = self.loss(found)
+        loss, noted = self.loss(found)
         if found.away is not None:
             away = found.away()  # after the loss: autograd adds gradients in the order of the graph
-            loss, told["kl"] = loss + self.kl * away, away.detach()
-        return loss, {**told, "loss": loss.detach()}
+            loss, noted["kl"] = loss + self.kl * away, away.detach()
+        return loss, {**noted, "loss": loss.detach()}
 
     def minibatches(self, rows: int, iteration: int) -> Iterator[Tensor]:
         """Yield ``epochs`` shuffled passes over ``rows`` rows, in parts of about one size and at most ``minibatch``.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from worldrl.methods.rl.groups import group_mean, group_range, group_sum
-from worldrl.methods.rl.interfaces import PROBABILITY, SURPRISE, Trace, given, needs
+from worldrl.methods.rl.interfaces import PROBABILITY, SURPRISE, Trace, given, needs, progress
 
 LEAST = 1e-6  # advantages that lie closer together are equal
 
@@ -127,9 +127,7 @@ def advancing(
     Equation: w_t = max(A_t, 0) where R > 0 and Φ_t - Φ_{t-1} >= -ε, Φ the success probability, ε = 0
     Paper: WebSTAR's step filter (2512.10962), with the success head in place of a language model that grades steps
     """
-    potential = given(trace.probability, PROBABILITY, "advancing")
-    gain = potential.diff(dim=0, prepend=torch.zeros_like(potential[:1]))
-    return successes(advantage, value, trace, generator) * (gain >= -largest_loss)
+    return successes(advantage, value, trace, generator) * (progress(trace, "advancing") >= -largest_loss)
 
 
 @needs(SURPRISE)

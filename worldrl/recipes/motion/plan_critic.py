@@ -43,10 +43,10 @@ def learn_critic(
         of: {name: found[kind] for name, found in known.items()}
         for of, kind in (("terms", "auroc"), ("terms_pooled", "auroc_pooled"))
     }
-    write_json(place / WORTH, {"learned": len(rest.success), **told_apart(critic, apart), **terms})
+    write_json(place / WORTH, {"learned": len(rest.success), **separation(critic, apart), **terms})
 
 
-def told_apart(critic: ExecutionCritic, apart: CollectionSettings) -> dict[str, Any]:
+def separation(critic: ExecutionCritic, apart: CollectionSettings) -> dict[str, Any]:
     """Say how well a critic tells successes from failures that it has not learned from."""
     hit = apart.success
     score = critic.reward(apart.read, apart.instruction).numpy() if len(hit) else np.zeros(0, np.float32)

@@ -115,9 +115,9 @@ def executed_plans(
     stride, actions = planning.model.frame_stride, planning.model.embodiment.actions
     found = decoded_plans(planning, task, config, count=count, purpose=purpose, begin=begin, domain=domain)
     for first, some in zip(range(begin, count, AT_ONCE), found, strict=True):
-        told = torch.from_numpy(np.stack([record.command for record in some.records]))
+        commands = torch.from_numpy(np.stack([record.command for record in some.records]))
         starts = [(first + row, states_seed(planning.seed, purpose)) for row in range(len(some.records))]
-        step = execute_targets(some.read, told, stride, task, starts, actions, domain)
+        step = execute_targets(some.read, commands, stride, task, starts, actions, domain)
         yield ExecutedPlans(some.plans, some.records, some.decoded, step)
 
 

@@ -14,12 +14,12 @@ import gymnasium
 import numpy as np
 import torch
 
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import SettingError, require_value
 from worldrl.core.interfaces import Logs
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.transitions import Transitions
 from worldrl.data.offline.trajectories import Trajectories
-from worldrl.methods.offline.agent import Agent, require
+from worldrl.methods.offline.agent import Agent
 from worldrl.methods.offline.bc import Bc
 from worldrl.methods.offline.branches import BranchConfig, Branches
 from worldrl.methods.offline.combo import Combo
@@ -54,7 +54,7 @@ class OnlineConfig(WsrlConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("online.resets", self.resets, RESETS)
-        require(self.refit_every >= 1, "online.refit_every", "at least 1", self.refit_every)
+        require_value(self.refit_every >= 1, "online.refit_every", "at least 1", self.refit_every)
 
 
 @dataclass(frozen=True)

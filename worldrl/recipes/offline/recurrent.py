@@ -13,12 +13,11 @@ from typing import Any
 
 import torch
 
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import SettingError, require_value
 from worldrl.core.storage.jsonfile import read_json, write_json
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.transitions import Transitions
 from worldrl.data.offline.trajectories import Trajectories
-from worldrl.methods.offline.agent import require
 from worldrl.methods.offline.latent import video_latents
 from worldrl.methods.offline.neubay.long_rollouts import Episodes, LongRolloutConfig
 from worldrl.methods.offline.neubay.lru import MemoryConfig
@@ -49,13 +48,17 @@ class RecurrentConfig:
     history: int | None = None
 
     def __post_init__(self) -> None:
-        require(self.rows >= 2, "recurrent.rows", "at least 2", self.rows)
-        require(self.kept >= 2, "recurrent.kept", "at least 2", self.kept)
-        require(self.rollouts >= 1, "recurrent.rollouts", "at least 1", self.rollouts)
-        require(self.updates_per_step > 0, "recurrent.updates_per_step", "positive", self.updates_per_step)
-        require(0 <= self.quantile <= 1, "recurrent.quantile", "in [0, 1]", self.quantile)
-        require(self.horizon is None or self.horizon >= 1, "recurrent.horizon", "null or at least 1", self.horizon)
-        require(self.history is None or self.history >= 0, "recurrent.history", "null or at least 0", self.history)
+        require_value(self.rows >= 2, "recurrent.rows", "at least 2", self.rows)
+        require_value(self.kept >= 2, "recurrent.kept", "at least 2", self.kept)
+        require_value(self.rollouts >= 1, "recurrent.rollouts", "at least 1", self.rollouts)
+        require_value(self.updates_per_step > 0, "recurrent.updates_per_step", "positive", self.updates_per_step)
+        require_value(0 <= self.quantile <= 1, "recurrent.quantile", "in [0, 1]", self.quantile)
+        require_value(
+            self.horizon is None or self.horizon >= 1, "recurrent.horizon", "null or at least 1", self.horizon
+        )
+        require_value(
+            self.history is None or self.history >= 0, "recurrent.history", "null or at least 0", self.history
+        )
 
 
 LAPTOP_AGENT = NeubayConfig(
@@ -156,7 +159,7 @@ def threshold_in(world: EnsembleWorld | LatentWorld, rows: Transitions, quantile
     """Uncertainty after which rollouts are cut; infinity in latents, where SettingError refuses a quantile but 1."""
     if isinstance(world, EnsembleWorld):
         return uncertainty_threshold(dataset_uncertainty(world, rows), quantile)
-    require(quantile == 1.0, "recurrent.quantile", "1 with world=latent, which measures no uncertainty", quantile)
+    require_value(quantile == 1.0, "recurrent.quantile", "1 with world=latent, which measures no uncertainty", quantile)
     return math.inf
 
 

@@ -127,10 +127,12 @@ def open_data(settings: Any, device: torch.device) -> Opened:
         recorded = recorded.through(encoder.to(device))
     basis = ChunkBasis.of(recorded.rows.action, settings.components) if settings.components else None
     if basis is not None:
-        recorded, basis = recorded.told_in(basis), basis.to(device)
+        recorded, basis = recorded.in_basis(basis), basis.to(device)
     known = limit_in_chunks(tasks, model) if set(tasks) <= embedded_tasks() else None
     data = latent_trajectories(recorded, settings.data, settings.max_episode_steps or known)
-    return Opened(data, LatentWorld(model, recorded.records, outcome_rule(model), encoder, basis), tasks)
+    return Opened(
+        data, LatentWorld(model, recorded.records, SuccessRule.of(model.config.outcome), encoder, basis), tasks
+    )
 
 
 def save_view(opened: Opened, folder: Path) -> None:
@@ -140,11 +142,6 @@ def save_view(opened: Opened, folder: Path) -> None:
         for name, part in parts.items():
             if part is not None:
                 part.save(folder / name)
-
-
-def outcome_rule(model: VideoWorldModel) -> SuccessRule:
-    """Rule of the model's own outcome head."""
-    return SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce)
 
 
 def latent_trajectories(recorded: RecordedLatents, source: str, limit: int | None = None) -> Trajectories:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from worldrl.core.errors import SettingError
-from worldrl.core.image_fit import Fit, told
+from worldrl.core.image_fit import Fit, fit_name
 from worldrl.core.observation import ObservationSpec, beside, image_name
 from worldrl.rollout.agents.policy_folder import policy_facts
 from worldrl.rollout.agents.robot_side import RobotSide
@@ -137,7 +137,7 @@ def fit_for(suite: Suite, policy: Path) -> Fit:
 
 def require_same_fit(suite: Suite, seen: ObservationSpec, who: str) -> None:
     """SettingError, with both specs side by side, for images that a suite brings to their size in another way."""
-    shown = replace(seen, fit=told(suite.fit_of(Fit.refuse)))
+    shown = replace(seen, fit=fit_name(suite.fit_of(Fit.refuse)))
     if seen.fit and shown.fit not in ("", seen.fit):
         table = beside(seen, f"{who} takes", shown, f"{suite.name} shows")
         raise SettingError(

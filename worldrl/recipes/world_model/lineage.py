@@ -6,7 +6,8 @@ from pathlib import Path
 from worldrl.core.storage.artefact import MANIFEST, parent
 from worldrl.core.storage.learned import Learned
 from worldrl.data.lerobot.dataset import EpisodeDataset
-from worldrl.recipes.world_model.start import SCRATCH, weights_folder
+from worldrl.paths import weights_dir
+from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, weights_folder
 from worldrl.rollout.real.specs import scene_digest
 
 
@@ -17,7 +18,13 @@ def lineage(data: Mapping[str, EpisodeDataset], weights: Sequence[str]) -> tuple
     learned = learned_from(list(data.values()))
     for folder in folders:
         learned |= Learned.read(folder)
-    return parents + [parent(folder) for folder in folders], learned
+    return parents + [bundled_by_name(parent(folder)) for folder in folders], learned
+
+
+def bundled_by_name(entry: Mapping[str, str]) -> dict[str, str]:
+    """Return a parent, with ``bundled/NAME`` as the path of bundled weights: where they lie differs between machines."""
+    folder = Path(entry["path"]).resolve()
+    return {**entry, "path": f"{BUNDLED}/{folder.name}" if folder.parent == weights_dir() else entry["path"]}
 
 
 def rewards_lineage(folders: Iterable[str]) -> tuple[list[dict[str, str]], Learned]:

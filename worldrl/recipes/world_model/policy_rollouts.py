@@ -186,7 +186,7 @@ def judge_policy(
 ) -> Judged:
     """Let one policy dream and act; what an earlier session did is read."""
     outcome = model.config.outcome
-    rule = SuccessRule(outcome.threshold, outcome.debounce)
+    rule = SuccessRule.of(outcome)
     backend, size = reality.backend, model.config.codec.image_size
     files = {name: stage.folder / f"{name}.npz" for name in ("dreams", "opinions")}
     if not files["dreams"].exists():

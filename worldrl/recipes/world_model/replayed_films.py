@@ -61,5 +61,5 @@ def replayed(model: AnyVideoModel, episodes: Sequence[Episode], *, fps: float, s
     whole = whole_chunks(steps or max(map(len, episodes)), model.chunk_length)
     actions = np.stack([padded_actions(episode, whole) for episode in episodes])
     result = replay(model, episodes, actions, seed=seed)
-    rule = SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce)
+    rule = SuccessRule.of(model.config.outcome)
     return Replayed(episodes, actions, result, outcomes(result, rule), fps / model.frame_stride)

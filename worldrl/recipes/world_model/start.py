@@ -101,11 +101,11 @@ def _require_steps(
 
 def _tell(start: str, wanted: dict[str, Any], held: dict[str, Any], taken: dict[str, Any]) -> None:
     """Say what of the settings the weights take over, and where they keep their own."""
-    told = {
+    differences = {
         "taken over": changes(held, taken),
         "its own kept": {name: both for name, both in changes(wanted, taken).items() if name in FREE | WAN_FREE},
     }
-    for what, found in told.items():
+    for what, found in differences.items():
         if found:
             shown = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in found.items())
             console().print(f"start={start}: {what}: {shown}", markup=False)

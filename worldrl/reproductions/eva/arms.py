@@ -26,7 +26,7 @@ from worldrl.recipes.motion.idm_stages import through_codec
 from worldrl.recipes.motion.planned_execution import ExecutedPlans, Planning, executed_plans
 from worldrl.recipes.rl_parts import make_method
 from worldrl.reproductions.catalogue import Cell
-from worldrl.reproductions.eva.climb import climb, costs, told_climb
+from worldrl.reproductions.eva.climb import climb, climb_summary, costs
 from worldrl.reproductions.eva.limits import MEASURED, planned_violations
 from worldrl.reproductions.eva.parts import Parts
 from worldrl.reproductions.eva.settings import (
@@ -103,7 +103,7 @@ def aligned(settings: EvaSettings, cell: Cell, parts: Parts, folder: Path) -> di
         method = make_method(name, task, configs)
         history, found = climb(settings, task, seen, method, folder, log)
         log.flush()
-    return {**costs(history), "climb": told_climb(settings, history, found, read_metrics(folder))}
+    return {**costs(history), "climb": climb_summary(settings, history, found, read_metrics(folder))}
 
 
 # --- kept demonstrations ----------------------------------------------------------------------------------------------
@@ -170,11 +170,11 @@ def executed(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, Any]:
                 measured.setdefault(name, []).extend(values)
     means = {name: float(np.mean(values)) for name, values in measured.items()}
     rate = {"success": float(np.mean(success)), "episodes": len(success), "hits": success}
-    told = {name: measured[name] for name in ("reward", FORESEEN) if name in measured}
+    per_plan = {name: measured[name] for name in ("reward", FORESEEN) if name in measured}
     limits = planned_violations(settings, parts, planning) if cell.method in MEASURED else {}
     worth = {} if parts.critic_worth is None else {"critic": dict(parts.critic_worth)}
     paths = {MOTIONS: measured["motion"]}
-    return {**rate, **means, **worth, **paths, **limits, "per_plan": told, "test_rows": evaluations}
+    return {**rate, **means, **worth, **paths, **limits, "per_plan": per_plan, "test_rows": evaluations}
 
 
 def image_rows(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, Frames]:
@@ -202,5 +202,5 @@ def artefacts(parts: Parts, found: ExecutedPlans) -> dict[str, list[float]]:
     measures = {"violation_rate": violation_rate, "jerk_spike_rate": jerk_spike_rate, "motion": motion_content}
     motion = {name: measure(found.decoded, basis.dt, basis.limits).tolist() for name, measure in measures.items()}
     named = {TERM: "reward", EXECUTION: FORESEEN}
-    told = {named[name]: terms[:, names.index(name)].tolist() for name in names if name in named}
-    return {**motion, **told}
+    by_term = {named[name]: terms[:, names.index(name)].tolist() for name in names if name in named}
+    return {**motion, **by_term}

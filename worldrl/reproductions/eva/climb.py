@@ -91,7 +91,7 @@ def look_points(settings: EvaSettings) -> list[int]:
     return [*range(0, settings.iterations, settings.look_every), settings.iterations]
 
 
-def told_climb(
+def climb_summary(
     settings: EvaSettings,
     history: Sequence[Mapping[str, float]],
     found: Mapping[int, Means],

@@ -178,8 +178,8 @@ def limits_claim(results: Results, values: NDArray[np.float64]) -> Claim:
     verdict: Verdict = "reproduced" if counted["lo"] > 0 else "contrary" if counted["hi"] < 0 else "not reproduced"
     pairs = zip(results["none"], results["flow-grpo"], strict=True)
     by_seed = [float(np.mean(one[PLANNED])) / 2 - float(np.mean(other[PLANNED])) for one, other in pairs]
-    told = f"{quantity}, over {counted['n']} planned videos"
-    return Claim(sentence, told, by_seed, Judged(counted["lo"], counted["hi"], verdict))
+    measure = f"{quantity}, over {counted['n']} planned videos"
+    return Claim(sentence, measure, by_seed, Judged(counted["lo"], counted["hi"], verdict))
 
 
 def motion_claim(results: Results, values: NDArray[np.float64]) -> Claim:

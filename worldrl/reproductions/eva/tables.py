@@ -135,8 +135,8 @@ def cost_table(settings: EvaSettings, results: Results) -> Table:
 def collection_row(results: Results) -> list[str]:
     """Cost of collection and critic, before any alignment; all arms that use the critic's reward depend on it."""
     worth = [found["critic"] for found in results["none"]]
-    told = ("executed", "imagined_rows", "cpu_seconds", "seconds")
-    mean = {name: f"{np.mean([one[name] for one in worth]):.0f}" for name in told}
+    counted = ("executed", "imagined_rows", "cpu_seconds", "seconds")
+    mean = {name: f"{np.mean([one[name] for one in worth]):.0f}" for name in counted}
     rows = (mean["executed"], mean["imagined_rows"], "0", mean["imagined_rows"])
     return ["executed plans and critic", *rows, mean["cpu_seconds"], "", mean["seconds"], "", "", "", "", ""]
 
@@ -158,8 +158,8 @@ def factor_cell(factors: Sequence[float | None]) -> str:
     known = [factor for factor in factors if factor is not None]
     if not known:
         return "not decided"
-    told = f"{np.mean(known):.2f}"
-    return told if len(known) == len(factors) else f"{told} ({len(known)} of {len(factors)} seeds)"
+    text = f"{np.mean(known):.2f}"
+    return text if len(known) == len(factors) else f"{text} ({len(known)} of {len(factors)} seeds)"
 
 
 def time_cells(results: Results, method: str) -> list[str]:
@@ -190,7 +190,7 @@ def notes(settings: EvaSettings, results: Results) -> list[str]:
 
 def regime_notes(settings: EvaSettings, results: Results) -> list[str]:
     """State that the planner's training was chosen, and the effect of more of it where that was measured."""
-    told = [
+    lines = [
         f"The planner is trained for {settings.world_steps} steps; this number is chosen, since a fully trained planner leaves "
         "alignment nothing to gain."
     ]
@@ -198,8 +198,8 @@ def regime_notes(settings: EvaSettings, results: Results) -> list[str]:
         if method in results:
             steps = results[method][0]["further_steps"]
             before, after = (column(results, arm, "success").mean() for arm in ("none", method))
-            told.append(f"{steps} steps more {what}, without alignment: success {before:.2f} becomes {after:.2f}.")
-    return told
+            lines.append(f"{steps} steps more {what}, without alignment: success {before:.2f} becomes {after:.2f}.")
+    return lines
 
 
 def limits_note(settings: EvaSettings) -> str:

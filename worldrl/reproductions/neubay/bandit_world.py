@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from worldrl.nn.stacked import StackedLayerNorm, StackedLinear, fan_in_uniform
+from worldrl.world_models.state.ensemble import soft_clamp
 
 LOG_SIGMA = (-5.0, 0.25)  # Soft bounds of the predicted log standard deviation
 IMPROVEMENT = 1e-3  # Fall of the hold-out loss that counts as one
@@ -51,12 +52,6 @@ class RewardEnsemble(nn.Module):
         h = F.leaky_relu(self.norms[1](self.second(h)))
         mu, log_sigma = self.out(h).unbind(-1)
         return mu, soft_clamp(log_sigma, *LOG_SIGMA)
-
-
-def soft_clamp(x: Tensor, low: float, high: float) -> Tensor:
-    """Bound x to (low, high) smoothly: ``x ← high - softplus(high - x)``, then ``x ← low + softplus(x - low)``."""
-    x = high - F.softplus(high - x)
-    return low + F.softplus(x - low)
 
 
 def gaussian_nll(mu: Tensor, log_sigma: Tensor, y: Tensor) -> Tensor:

@@ -45,12 +45,13 @@ from worldrl.methods.offline.ravl import Ravl
 from worldrl.methods.offline.td3_bc import Td3Bc
 from worldrl.methods.offline.training import OfflineTraining, train_offline
 from worldrl.recipes.offline.latent_actor import LatentEnvironment, limit_in_chunks
-from worldrl.recipes.offline.worlds import FirstUnguided, latent_trajectories, outcome_rule
+from worldrl.recipes.offline.worlds import FirstUnguided, latent_trajectories
 from worldrl.recipes.world_model.start import BUNDLED, weights_folder
 from worldrl.reproductions.catalogue import Cell
 from worldrl.reproductions.findings import Claim, Findings, Results, column, side_by_side
 from worldrl.reproductions.offline_video.settings import LatentSettings
 from worldrl.reproductions.stage_sharing import shared
+from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.agents.actors import ExpertActor
 from worldrl.rollout.imagined.latent_world import LatentWorld, RecordedLatents, recorded_latents
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
@@ -134,7 +135,7 @@ def open_latents(settings: LatentSettings, seed: int, folder: Path) -> Latents:
         encoder, explained = open_keypoints(settings, seed, model, episodes, folder)
         recorded = recorded.through(encoder)
     basis = ChunkBasis.of(recorded.rows.action, settings.components) if settings.components else None
-    recorded = recorded if basis is None else recorded.told_in(basis)
+    recorded = recorded if basis is None else recorded.in_basis(basis)
     data = latent_trajectories(recorded, settings.task)
     facts = Facts.of(recorded.rows, data.returns(), updates=settings.updates)
     return Latents(model, recorded, facts, encoder, basis, explained)
@@ -217,7 +218,11 @@ def imagining_of(settings: LatentSettings) -> Imagining:
 def world_of(latents: Latents) -> LatentWorld:
     """Return the world model as a state world that begins at recorded moments."""
     return LatentWorld(
-        latents.model, latents.recorded.records, outcome_rule(latents.model), latents.encoder, latents.basis
+        latents.model,
+        latents.recorded.records,
+        SuccessRule.of(latents.model.config.outcome),
+        latents.encoder,
+        latents.basis,
     )
 
 

@@ -93,7 +93,7 @@ def record(settings: YardstickSettings, policy: TokenPolicy, seed: int, folder: 
     first = stream_seed(seed, "yardstick", "starts") % 2**31
     store = ResetStore(EMBEDDED_BACKEND.starts([settings.task], settings.starts, seed=first, **layout))
     rows, horizon = settings.batch_groups * settings.group_size, EMBEDDED_BACKEND.horizons([settings.task])
-    rule = SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce)
+    rule = SuccessRule.of(model.config.outcome)
     env = imagined_env(model, store, rule, rows=rows, horizon=horizon)
     source = PolicyImagination(env, policy, Exploration(), 0.0, seed)
     plan = permuted(source.records, settings.groups, stream(seed, "yardstick", "plan")).split(settings.batch_groups)

@@ -26,7 +26,7 @@ from worldrl.evaluation.report.words import number
 from worldrl.policies.token.policy import TokenPolicy
 from worldrl.recipes.world_model.start import BUNDLED
 from worldrl.reproductions.catalogue import Cell
-from worldrl.reproductions.findings import Claim, Findings, Judged, Results, Verdict, side_by_side
+from worldrl.reproductions.findings import Claim, Comparison, Findings, Judged, Results, compared, side_by_side
 from worldrl.reproductions.stage_sharing import shared
 from worldrl.reproductions.yardstick.gradients import OWN, compared_parts, measure
 from worldrl.reproductions.yardstick.recorded import Batch, batch_file, record, sources
@@ -60,7 +60,9 @@ def conclude(settings: YardstickSettings, results: Results) -> Findings:
     parts = list(next(iter(results.values()))[0]["parts"])
     claims = [claim(results, part) for part in parts if own_part(part) not in (None, part)]
     tables = [table(name, stages, parts) for name, stages in results.items()]
-    return Findings(claims, tables, [figure(results, kind, parts) for kind in OWN], notes(settings, results))
+    figures = [figure(results, kind, parts) for kind in OWN]
+    summary = compared([one.verdict for one in claims])
+    return Findings(claims, tables, figures, notes(settings, results), summary=summary)
 
 
 def own_part(part: str) -> str | None:
@@ -84,7 +86,7 @@ def claim(results: Results, part: str) -> Claim:
     gains = np.stack([gain(stages, part) for stages in results.values()])  # [policies, seeds, batches]
     found = mean_interval(gains.ravel())
     lo, hi = found["lo"], found["hi"]
-    verdict: Verdict = "reproduced" if lo > 0 else "contrary" if hi < 0 else "not reproduced"
+    verdict: Comparison = "nearer" if lo > 0 else "farther" if hi < 0 else "undecided"
     kind, _, name = part.partition(".")
     statement = f"{kind}={name} is nearer than {OWN[kind]}"
     return Claim(statement, "cosine, difference", gains.mean(axis=(0, 2)), Judged(lo, hi, verdict))
@@ -138,7 +140,5 @@ def notes(settings: YardstickSettings, results: Results) -> list[str]:
         "The reference is plain group-mean REINFORCE on all other batches of the same policy and seed.",
         "Dispersion is the trace of the covariance over batches, divided by the squared norm of the mean: "
         f"{noise} is noise alone.",
-        "Verdicts: reproduced is nearer to the reference, contrary is farther from it, not reproduced is undecided. "
-        "With so many parts, one in twenty differs by chance.",
         "Nearer to this reference is not a higher real success, which is measured by training.",
     ]

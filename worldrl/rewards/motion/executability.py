@@ -101,12 +101,12 @@ def executability(q: Tensor, dt: float, limits: JointLimits, *, constants: Const
     return bounded(penalty(q, dt, limits, constants), constants)
 
 
-def refit(real: Tensor, dt: float, limits: JointLimits, *, constants: Constants = PUBLISHED) -> Constants:
+def refit(real: Tensor, dt: float, limits: JointLimits) -> Constants:
     """Set P0 to the noise floor: the median penalty of real videos' decodes ``[N, T, D]``; its reward is 10 / √2.
 
     With the published P0 a decode's own noise of 0.02 rad costs as much as a teleport by half a radian.
     """
-    return replace(constants, p0=float(penalty(real, dt, limits, constants).median()))
+    return replace(PUBLISHED, p0=float(penalty(real, dt, limits, PUBLISHED).median()))
 
 
 def position_limits(q: Tensor, dt: float, limits: JointLimits) -> Tensor:

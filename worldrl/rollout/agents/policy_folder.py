@@ -12,7 +12,7 @@ from typing import Any
 
 from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.core.image_fit import FIT, Fit, told
+from worldrl.core.image_fit import FIT, Fit, fit_name
 from worldrl.core.interfaces import Policy, TrainablePolicy
 from worldrl.core.observation import (
     IMAGE,
@@ -68,7 +68,7 @@ class PolicyFacts:
     @property
     def observation(self) -> ObservationSpec:
         """What it observes."""
-        images, fit = images_among(self.more), told(self.fit)
+        images, fit = images_among(self.more), fit_name(self.fit)
         return ObservationSpec.of(self.actions, images, self.picture, state=STATE in self.more, fit=fit)
 
     @property

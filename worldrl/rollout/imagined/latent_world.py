@@ -152,7 +152,7 @@ class RecordedLatents:
         rows = replace(self.rows, obs=seen(self.rows.obs), next_obs=seen(self.rows.next_obs))
         return replace(self, rows=rows)
 
-    def told_in(self, basis: ChunkBasis) -> RecordedLatents:
+    def in_basis(self, basis: ChunkBasis) -> RecordedLatents:
         """Return the same rows with their chunks as components; ``self`` must hold whole chunks."""
         return replace(self, rows=replace(self.rows, action=basis.encode(self.rows.action)))
 

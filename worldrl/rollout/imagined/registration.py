@@ -78,7 +78,7 @@ def make_vec(
     return WorldModelVecEnv(
         model,
         store,
-        SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce),
+        SuccessRule.of(model.config.outcome),
         num_envs=num_envs,
         horizon=lengths if horizon is None else horizon,
         group_size=group_size,

@@ -55,7 +55,7 @@ class RemoteWorld:
             raise RemoteError(f"{parsed.url}: serves no world model of worldrl")
         self.served, self.actions = said, said.actions
         self.num_envs, self.horizon = whole("num_envs", num_envs, 1), whole("horizon", horizon, 1)
-        self._rule = SuccessRule(said.threshold, said.debounce)
+        self._rule = SuccessRule.of(said)
         self._obs: dict[str, Any] | None = None
 
     def reset(

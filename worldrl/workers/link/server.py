@@ -249,8 +249,8 @@ def pack(slots: Sequence[int], rows: Sequence[Arrays], instructions: Sequence[st
     pictured = [slot for slot, row in zip(slots, rows, strict=True) if IMAGE in row]
     names = {name: None for row in rows for name in row}
     stacked = {name: _stack([np.asarray(row[name]) for row in rows if name in row]) for name in names}
-    told = {"instructions": list(instructions)} if any(instructions) else {}
-    return {"kind": "rows", "slots": list(slots), "pictured": pictured, **told}, stacked
+    texts = {"instructions": list(instructions)} if any(instructions) else {}
+    return {"kind": "rows", "slots": list(slots), "pictured": pictured, **texts}, stacked
 
 
 def unpack(header: Mapping[str, Any], arrays: Arrays) -> dict[int, list[Arrays]]:

@@ -28,6 +28,7 @@ from worldrl.data.windows.frame_store import FrameStore
 from worldrl.data.windows.windows import WindowBatch, WindowSampler
 from worldrl.world_models.video.bootstrapping import LatentRollouts
 from worldrl.world_models.video.codec import IdentityCodec, to_unit
+from worldrl.world_models.video.config import DynamicsConfig
 from worldrl.world_models.video.instructions import TaskInstructions, hide_rows, relabel
 from worldrl.world_models.video.losses import Denoise, chunk_loss, draw_depth, dynamics_loss, window_state
 from worldrl.world_models.video.model import VideoWorldModel
@@ -219,17 +220,17 @@ def fit_windows(
 ) -> FitReport:
     """Train dynamics, success and gripper head in place on windows; ``denoise`` replaces the backend's own loss.
 
-    ``further`` modules of that loss learn too.
+    ``further`` modules of that loss learn too; the average leaves them out, since nothing reads them afterwards.
     """
     if config.action_dropout and not model.config.dynamics.planning:
         raise SettingError(
             f"training.action_dropout={config.action_dropout} needs a model that plans: give dynamics.planning=true of the model"
         )
-    modules = learning_modules(model, sampler.store) | dict(further or {})
-    together = torch.nn.ModuleDict(modules)
-    ema = Ema(together, config.ema_decay) if config.ema_decay else None
+    kept = learning_modules(model, sampler.store)
+    modules = kept | dict(further or {})
+    ema = Ema(torch.nn.ModuleDict(kept), config.ema_decay) if config.ema_decay else None
     rollouts = latent_rollouts(model, sampler, config)
-    divided = spread(config, batch=config.batch)
+    divided = spread(config, unused=leaves_unused(model.config.dynamics, config), batch=config.batch)
     if rollouts is not None and divided.parts > 1:
         raise SettingError(
             f"training.bootstrap_rows={config.bootstrap_rows}: one process keeps the rollouts; "
@@ -239,7 +240,7 @@ def fit_windows(
     report = fit(
         series,
         modules={**modules, **({} if rollouts is None else {"rollouts": rollouts})},
-        optimizer=adamw(together, config.learning_rate, config.weight_decay),
+        optimizer=adamw(torch.nn.ModuleDict(modules), config.learning_rate, config.weight_decay),
         loss=WindowLoss(
             model, sampler, config, instructions, seed, rollouts, video_part(model, denoise), processes=divided
         ),
@@ -254,10 +255,16 @@ def fit_windows(
         processes=divided,
     )
     if ema is not None:
-        for name, module in modules.items():
+        for name, module in kept.items():
             module.load_state_dict(ema.module.get_submodule(name).state_dict())
     model.eval()
     return report
+
+
+def leaves_unused(dynamics: DynamicsConfig, config: WindowTraining) -> bool:
+    """Whether some weights get no gradient: those of a condition that is off, or of plans where all actions are seen."""
+    off = not (dynamics.action_modulation and dynamics.action_tokens)
+    return off or (dynamics.planning and not config.action_dropout)
 
 
 def learning_modules(model: VideoWorldModel, store: FrameStore) -> dict[str, torch.nn.Module]:

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from worldrl.core.errors import SettingError, nearest
+from worldrl.core.errors import SettingError, one_of
 from worldrl.core.image_fit import Fit, ImageFit
 from worldrl.core.observation import IMAGE, NOT_OBSERVED, OBSERVATION, check_inputs
 from worldrl.core.renames import current_config
@@ -26,7 +26,7 @@ class WanCodecConfig:
     rows: int = 8  # clips per pass, which bounds its memory.
 
     def __post_init__(self) -> None:
-        _one_of("codec.dtype", self.dtype, ("float32", "bfloat16"))
+        one_of("codec.dtype", self.dtype, ("float32", "bfloat16"))
         if self.rows < 1:
             raise SettingError(f"codec.rows must be at least 1, got {self.rows}")
 
@@ -76,8 +76,8 @@ class WanDynamicsConfig:
             raise SettingError(f"dynamics.pure_noise_share must be in [0, 1], got {self.pure_noise_share}")
         if not (self.action_modulation or self.action_tokens):
             raise SettingError("dynamics needs action_modulation or action_tokens; both are off")
-        _one_of("dynamics.adapter", self.adapter, ADAPTERS)
-        _one_of("dynamics.base_dtype", self.base_dtype, ("float32", "bfloat16"))
+        one_of("dynamics.adapter", self.adapter, ADAPTERS)
+        one_of("dynamics.base_dtype", self.base_dtype, ("float32", "bfloat16"))
         if self.adapter == "full" and self.base_dtype != "float32":
             raise SettingError(
                 "dynamics.base_dtype must be float32 with adapter=full: what is trained keeps all its bits"
@@ -183,8 +183,3 @@ class WanConfig:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return asdict(self)
-
-
-def _one_of(name: str, value: str, valid: tuple[str, ...]) -> None:
-    if value not in valid:
-        raise SettingError(f"{name}: unknown value {value!r}{nearest(value, valid)}")

@@ -145,8 +145,8 @@ class WanWorldModel(Chunked[WanConfig], Shared, nn.Module):
 
     def _clip(self, state: WanState, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         context = self.codec.encode(context_frames(state.reference, state.memory, self.config.dynamics))
-        told = clip_action(state.null_action, state.memory_action, action)
-        future, features = self.dynamics.sample(noise, context[:, 0], context[:, 1:], told)
+        clipped = clip_action(state.null_action, state.memory_action, action)
+        future, features = self.dynamics.sample(noise, context[:, 0], context[:, 1:], clipped)
         return torch.cat([context, future], dim=1), features
 
     def _judge(self, features: Tensor, state: WanState) -> tuple[Tensor, Tensor | None, Tensor]:

@@ -71,10 +71,10 @@ class ExternalDataset:
 
     def records(self) -> Iterator[tuple[EpisodeRecord, Callable[[], Episode]]]:
         """What is known of each episode that is kept, and what decodes it."""
-        told, success = self.meaning.told(self.folder), successes(self.folder, self.meaning)
+        facts, success = self.meaning.facts(self.folder), successes(self.folder, self.meaning)
         tasks = {sentence: index for index, sentence in self.folder.sentences.items()}
         for episode in self.folder.episodes:
-            meta = {"source": SOURCE, "index": episode.index, "lerobot": told}
+            meta = {"source": SOURCE, "index": episode.index, "lerobot": facts}
             fields = {"task_index": tasks[episode.sentence], "success": episode.index in success, "meta": meta}
             record = self._record(episode, **fields)
             yield record, partial(read_episode, self, episode, record)
@@ -97,7 +97,7 @@ class ExternalDataset:
     @cached_property
     def _identity(self) -> str:
         """Metadata, file sizes, meaning, as an open JSON list. The files carry no digest and are not read for it."""
-        meaning = {**self.meaning.told(self.folder), "folder": ""}
+        meaning = {**self.meaning.facts(self.folder), "folder": ""}
         header = replace(self.header, fit=Fit.refuse).to_json()  # the meaning states it
         return json.dumps([self.folder.identity, header, meaning, repr(self.meaning)])[:-1]
 
@@ -227,13 +227,13 @@ def _rows(dataset: ExternalDataset, episode: ExternalEpisode) -> Any:
     table = read_columns(episode.file, columns, filters=[("episode_index", "=", episode.index)])
     for text in number_faults(dataset.folder, episode.file, table).values():
         raise ArtefactError(text)
-    frames, told = table["frame_index"].to_pylist(), {whole(task) for task in table["task_index"].to_pylist()}
+    frames, indices = table["frame_index"].to_pylist(), {whole(task) for task in table["task_index"].to_pylist()}
     if frames != list(range(episode.rows)):
         raise ArtefactError(
             f"{episode.file}: episode {episode.index} has {len(frames)} rows here, the episode table says {episode.rows}, in "
             f"the order of frame_index; {WHOLE}"
         )
-    sentences = {dataset.folder.sentences.get(-1 if task is None else task) for task in told}
+    sentences = {dataset.folder.sentences.get(-1 if task is None else task) for task in indices}
     if sentences != {episode.sentence}:
         given = ", ".join(list(dict.fromkeys(map(str, table["task_index"].to_pylist())))[:5])
         raise ArtefactError(
@@ -317,7 +317,7 @@ def _command(state: NDArray[np.float32], action: NDArray[np.float32], meaning: M
         return np.concatenate([first, action[:-1]]) if before else action
     gripper = np.append(np.float32(libero_facts.NO_OP[6]), action[:-1, 6]) if before else action[:, 6]
     observed = (robot_observation(row[:3], row[3:6], row[6:]) for row in state)
-    return np.stack([command_vector(obs, float(told)) for obs, told in zip(observed, gripper, strict=True)])
+    return np.stack([command_vector(obs, float(grip)) for obs, grip in zip(observed, gripper, strict=True)])
 
 
 def _reward(flags: NDArray[np.bool_], meaning: Meaning) -> NDArray[np.float32]:

@@ -37,12 +37,12 @@ def libero_doubts(robot_type: str, sample: Sample) -> str:
     window = int(min(WINDOW, shortest - 1))
     rows = sample.within_episodes(window)
     total = np.concatenate([np.zeros((1, 3)), np.cumsum(sample.action[:, :3].astype(np.float64), axis=0)])
-    told = POSITION_SCALE * (total[rows + window] - total[rows])
+    commanded = POSITION_SCALE * (total[rows + window] - total[rows])
     moved = sample.state[rows + window, :3].astype(np.float64) - sample.state[rows, :3]
-    if np.abs(told).max(initial=0) < MOVING_M:
+    if np.abs(commanded).max(initial=0) < MOVING_M:
         return ""
-    gain, size = (told * moved).sum() / (told**2).sum(), np.sqrt((told**2).sum() * (moved**2).sum())
-    if size > 0 and (told * moved).sum() / size >= AGREES and GAINS[0] <= gain <= GAINS[1]:
+    gain, size = (commanded * moved).sum() / (commanded**2).sum(), np.sqrt((commanded**2).sum() * (moved**2).sum())
+    if size > 0 and (commanded * moved).sum() / size >= AGREES and GAINS[0] <= gain <= GAINS[1]:
         return ""
     return (
         f"it has LIBERO's 8 and 7 numbers, but the hand does not move as LIBERO's would: over {window} rows it moves "

@@ -72,7 +72,7 @@ class Meaning:
     tasks: Mapping[str, str]  # sentence to name; empty keeps all
     assumed: tuple[str, ...]  # what nobody stated, in sentences
 
-    def told(self, folder: ExternalFolder) -> dict[str, Any]:
+    def facts(self, folder: ExternalFolder) -> dict[str, Any]:
         """What an episode's ``meta`` keeps, as plain JSON values; the robot is in the dataset's header."""
         ends = [list(pair) for pair in self.gripper or ()]
         return {
@@ -148,5 +148,5 @@ def stated_by_header(folder: ExternalFolder) -> dict[str, Any]:
     cameras = {name: IMAGE_PREFIX + name for name in header.cameras if IMAGE_PREFIX + name in folder.features}
     columns = {"command": COMMAND, "success": SUCCESS}
     kept = {key: name for key, name in columns.items() if name in folder.features}
-    told = {"robot": header.embodiment.to_json(), "pictures": "as they are", "observed": BEFORE, **kept}
-    return told | ({"cameras": cameras} if cameras else {})
+    found = {"robot": header.embodiment.to_json(), "pictures": "as they are", "observed": BEFORE, **kept}
+    return found | ({"cameras": cameras} if cameras else {})

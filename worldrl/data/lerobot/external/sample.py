@@ -34,8 +34,8 @@ class Sample:
             table = read_rows(folder, file, [part.feature for part in (*state, *action)])
             episode, frame = (scalars(table, name, file) for name in PLACE)
             order = np.lexsort((frame, episode))
-            measured, told = (numbers(table, columns, str(file))[order] for columns in (state, action))
-            parts.append((measured, told, episode[order].astype(np.int64)))
+            measured, commanded = (numbers(table, columns, str(file))[order] for columns in (state, action))
+            parts.append((measured, commanded, episode[order].astype(np.int64)))
             if limit is not None and sum(len(rows) for rows, _, _ in parts) >= limit:
                 break
         return cls(*(np.concatenate(rows) for rows in zip(*parts, strict=True)))

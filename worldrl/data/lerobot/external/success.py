@@ -54,19 +54,19 @@ def succeeded(folder: ExternalFolder, success: str) -> frozenset[int]:
     """Numbers of the kept episodes that succeeded by the episode table; ArtefactError for no truth value."""
     if not success.startswith(OF_EPISODES):
         return folder.numbers if success == EVERY else frozenset()
-    name, told, faults = success.removeprefix(OF_EPISODES), dict[int, bool](), dict[int, str]()
+    name, flags, faults = success.removeprefix(OF_EPISODES), dict[int, bool](), dict[int, str]()
     for file in sorted(folder.path.glob(EPISODE_FILES)):
         table = read_columns(file, ["episode_index", name])
         for index, value in zip(table["episode_index"].to_pylist(), table[name].to_pylist(), strict=True):
             flag = _flag(value)
-            told[int(index)] = flag is True
+            flags[int(index)] = flag is True
             if flag is None and index in folder.numbers:
                 faults[int(index)] = (
                     f"{file}: field {name!r} must be true, false or a number, episode {index:g} has {str(value)[:80]!r}; "
                     f'write {{"success": "{EVERY}"}} or name another column in worldrl.json'
                 )
     folder.selection.refuse(faults, folder.numbers)
-    return frozenset(index for index in folder.numbers if told[index])
+    return frozenset(index for index in folder.numbers if flags[index])
 
 
 def _flag(value: Any) -> bool | None:

@@ -97,30 +97,32 @@ def _rows(path: Path, file: Path, known: Collection[str]) -> Iterator[TableRow]:
             raise ArtefactError(
                 f"{file}: row {place}, field 'episode_index' must be a whole number, got {row['episode_index']!r}; {WHOLE}"
             )
-        told = [row["tasks"]] if isinstance(row["tasks"], str) else row["tasks"]
-        told = tuple(told) if isinstance(told, list) and all(isinstance(text, str) for text in told) else ()
-        fault = _fault(row, told, known)
+        sentences = [row["tasks"]] if isinstance(row["tasks"], str) else row["tasks"]
+        sentences = (
+            tuple(sentences) if isinstance(sentences, list) and all(isinstance(text, str) for text in sentences) else ()
+        )
+        fault = _fault(row, sentences, known)
         yield TableRow(
             index=index,
             rows=whole(row["length"]) or 0,
-            sentences=told,
+            sentences=sentences,
             data=(whole(row["data/chunk_index"]) or 0, whole(row["data/file_index"]) or 0),
             films={name: row[name] for name in films},
             fault=f"{file}: episode {index}{fault}" if fault else "",
         )
 
 
-def _fault(row: Mapping[str, Any], told: Sequence[str], known: Collection[str]) -> str:
+def _fault(row: Mapping[str, Any], sentences: Sequence[str], known: Collection[str]) -> str:
     """Say why an episode cannot be read; empty where it can be."""
     for name in ("length", "data/chunk_index", "data/file_index"):
         if whole(row[name]) is None:
             return f", field {name!r} must be a whole number, got {row[name]!r}"
     if row["length"] < 2:
         return f" has {row['length']:g} rows, and at least 2 are needed"
-    if len(told) != 1:
+    if len(sentences) != 1:
         return f", field 'tasks' must be one instruction, got {str(row['tasks'])[:200]}"
-    if told[0] not in known:
-        return f", field 'tasks' is {told[0]!r}, which {TASKS_PATH} does not have"
+    if sentences[0] not in known:
+        return f", field 'tasks' is {sentences[0]!r}, which {TASKS_PATH} does not have"
     return ""
 
 

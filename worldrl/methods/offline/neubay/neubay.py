@@ -26,8 +26,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from worldrl.core.errors import require_value
 from worldrl.core.interfaces import Logs
-from worldrl.methods.offline.agent import Agent, Facts, cosine, gradient_step, polyak, require, require_rules
+from worldrl.methods.offline.agent import Agent, Facts, cosine, gradient_step, polyak, require_rules
 from worldrl.methods.offline.cloning import CLONING, cloning_loss, phase_of, require_time_to_learn
 from worldrl.methods.offline.networks import Gaussian, squashed_sample
 from worldrl.methods.offline.neubay.lru import MemoryConfig
@@ -64,8 +65,8 @@ class NeubayConfig:
     clone_rate: float = 1e-3  # learning rate of the actor's head meanwhile.
 
     def __post_init__(self) -> None:
-        require(len(self.hidden) > 0, "agent.hidden", "at least one width", self.hidden)
-        require(
+        require_value(len(self.hidden) > 0, "agent.hidden", "at least one width", self.hidden)
+        require_value(
             1 <= self.target_critics <= self.critics, "agent.target_critics", "in [1, critics]", self.target_critics
         )
         rules = {

@@ -24,10 +24,11 @@ import torch
 from torch import Tensor
 
 from worldrl.core.errors import SettingError
+from worldrl.core.transitions import Columns
 
 
 @dataclass(frozen=True)
-class PackedSequences:
+class PackedSequences(Columns):
     """Rows of arrivals; see the module's table."""
 
     obs: Tensor  # float32 ``[T, S]``.
@@ -39,14 +40,6 @@ class PackedSequences:
 
     def __len__(self) -> int:
         return int(self.obs.shape[0])
-
-    def select(self, index: Tensor | slice) -> "PackedSequences":
-        """Return the rows of ``index``, in that order."""
-        return PackedSequences(*(getattr(self, field.name)[index] for field in fields(self)))
-
-    def to(self, device: torch.device | str) -> "PackedSequences":
-        """Move every column."""
-        return PackedSequences(*(getattr(self, field.name).to(device) for field in fields(self)))
 
     @property
     def pairs(self) -> Tensor:

@@ -21,13 +21,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from worldrl.core.errors import require_value
 from worldrl.core.interfaces import Logs, Stateful
 from worldrl.core.rng import stream, stream_seed
 from worldrl.core.storage.log import MetricLog, Progress
 from worldrl.core.training.loop import Training, repeat
 from worldrl.core.transitions import Transitions
 from worldrl.data.offline.trajectories import DatasetInfo, env_action
-from worldrl.methods.offline.agent import require, require_rules
+from worldrl.methods.offline.agent import require_rules
 from worldrl.methods.offline.buffer import TransitionBuffer
 from worldrl.methods.offline.online.online_world import OnlineWorld
 from worldrl.rollout.vector.episodes import Acts
@@ -52,14 +53,14 @@ class WsrlConfig:
     def __post_init__(self) -> None:
         positive = "warmup updates_per_step batch_size capacity log_every checkpoint_every"
         require_rules(self, "online", {"zero or more": "steps", "at least 1": positive})
-        require(
+        require_value(
             self.batch_size % self.updates_per_step == 0,
             "online.batch_size",
             f"a multiple of online.updates_per_step={self.updates_per_step}",
             self.batch_size,
         )
         fits = self.steps == 0 or self.warmup <= self.steps
-        require(fits, "online.warmup", f"at most online.steps={self.steps}", self.warmup)
+        require_value(fits, "online.warmup", f"at most online.steps={self.steps}", self.warmup)
 
 
 @dataclass(frozen=True)
