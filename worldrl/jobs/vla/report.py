@@ -23,6 +23,7 @@ from worldrl.evaluation.report.model import (
     SuccessRow,
     Video,
 )
+from worldrl.evaluation.report.words import duration
 from worldrl.jobs.vla.loop import Loop
 from worldrl.methods.rl.improve import Improvement, hallucination
 from worldrl.recipes.paired_films import pair_film, pair_strip
@@ -76,7 +77,7 @@ def headline(run: RunDirectory, metrics: Mapping[str, Any]) -> list[Number]:
     precision = metrics["verify"]["precision"]
     last = metrics["rounds"][-1]["improve"]["imagined_after"]
     return [
-        Number("Wall time", round(run.wall_s / 60, 1), "min"),
+        Number("Wall time", duration(run.wall_s)),
         Number("Imagined success", round(100 * last["rate"]), "%", imagined=True, note="final policy, sampled"),
         Number(
             "Imagined successes confirmed",
