@@ -26,7 +26,7 @@ function drawn(tag, attributes, content = []) {
 const address = (name, path) => "/file/" + `${name}/${path}`.split("/").map(encodeURIComponent).join("/");
 const picked = () => runs.filter((run) => chosen.has(run.name));
 const colour = (number) => `s${number % COLOURS}`;
-const short = (number) => (number && Math.abs(number) < 1e-3 ? number.toExponential(2) : Number(number.toPrecision(4)).toString()).replaceAll("-", "−");
+const short = (number) => (number && Math.abs(number) < 1e-3 ? Number(number.toPrecision(3)).toExponential() : Number(number.toPrecision(4)).toString()).replaceAll("-", "−");
 
 // Moves what is there already only where the order changed, and keeps the focus.
 function arrange(parent, order) {
