@@ -15,7 +15,7 @@ from worldrl.core.storage.log import console
 EXTRA = "play"
 PACKAGES = ("starlette", "uvicorn", "websockets")
 HOST, NAMES = "127.0.0.1", ("127.0.0.1", "localhost")
-BASE = {"/base.css": (Path(__file__).parent / "base.css", "text/css")}
+BASE = {"/base.css": (Path(__file__).parents[1] / "evaluation/report/templates/base.css", "text/css")}
 """The style sheet of every page."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "

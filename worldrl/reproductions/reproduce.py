@@ -31,6 +31,7 @@ from worldrl.reproductions.eva.film_strips import stored_strips
 from worldrl.reproductions.findings import VERDICTS, Findings, claims_table
 from worldrl.settings import non_negative, one_of, positive, setting
 
+MOST_TILES = 8  # more claims than these are in the table alone.
 PAGE = ("measurements", "curves", "filmstrips", "notes", "configuration")
 
 
@@ -175,11 +176,12 @@ def sentence(name: str, findings: Findings) -> str:
 
 def report_page(settings: ReproduceSettings, findings: Findings) -> ReportData:
     """Gather what the page shows."""
+    tiles = [Number(c.verdict, rounded(c.mean), note=f"{c.quantity}: {c.sentence}") for c in findings.claims]
     return ReportData(
         title=f"reproduce {settings.name}, scale {settings.scale}",
         sentence=sentence(settings.name, findings),
         sections=[key for key in PAGE if key != "filmstrips" or findings.filmstrips],
-        headline=[Number(c.verdict, rounded(c.mean), note=f"{c.quantity}: {c.sentence}") for c in findings.claims],
+        headline=tiles if len(tiles) <= MOST_TILES else (),
         tables=[claims_table(findings.claims), *findings.tables],
         curves=findings.curves,
         filmstrips=findings.filmstrips,

@@ -139,9 +139,49 @@ def test_no_template_marks_anything_as_safe_and_escaping_is_always_on():
     assert page._environment().autoescape is True
 
 
-def test_long_names_may_break_between_words_alone(data):
-    row = dataclasses.replace(data.tasks[0], task="PickRed_cube<x>")
-    assert ">Pick<wbr>Red_<wbr>cube&lt;x&gt;<" in render(dataclasses.replace(data, tasks=[row]))
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [("PickRed_cube<x>", ">Pick<wbr>Red_<wbr>cube&lt;x&gt;<"), ("error (dB) of wan2.1", ">error (dB) of wan2.1<")],
+)
+def test_long_names_may_break_between_words_alone(data, name, written):
+    row = dataclasses.replace(data.tasks[0], task=name)
+    assert written in render(dataclasses.replace(data, tasks=[row]))
+
+
+def test_signs_code_and_empty_cells_of_a_text(data):
+    table = Table("T", ("a", "b", "c"), [("x", "", "-0.5")])
+    told = dataclasses.replace(
+        data, sentence="The gain is -1.49 [-2.62, -0.5].", tables=[table], sections=["measurements", "notes"],
+        notes=["Say `worldrl doctor`."],
+    )  # fmt: skip
+    html = render(told)
+    assert "<h1>The gain is \u22121.49 [\u22122.62, \u22120.5].</h1>" in html
+    assert 'data-label="b">–</td>' in html
+    assert "<li>Say <code>worldrl doctor</code>.</li>" in html
+
+
+def luminance(colour):
+    channels = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def test_every_colour_of_a_text_is_legible_on_every_ground():
+    style = resources.files("worldrl.evaluation.report").joinpath("templates/base.css").read_text(encoding="utf-8")
+    schemes = re.findall(r":root\{(.*?)\}", style, re.DOTALL)
+    assert len(schemes) == 2
+    for scheme in schemes:
+        colours = {
+            name: re.sub(r"^#(.)(.)(.)$", r"#\1\1\2\2\3\3", code)
+            for name, code in re.findall(r"--(\w+):(#\w+)", scheme)
+        }
+        grounds = [luminance(colours.pop(name)) for name in ("paper", "ground", "faint")]
+        del colours["rule"]
+        assert len(colours) == 13
+        for name, colour in colours.items():
+            for ground in grounds:
+                dark, bright = sorted((luminance(colour), ground))
+                assert (bright + 0.05) / (dark + 0.05) >= 4.5, name
 
 
 def test_the_same_data_give_the_same_bytes_in_any_process(data):

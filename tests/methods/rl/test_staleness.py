@@ -265,4 +265,4 @@ def test_means_are_of_the_batches_that_taught_something():
     pace.arrived(2, FilterResult(rollouts), 0.0)
     lags = {"1": {"batches": 3, "ratio": 0.75, "kl": 1.5}, "2": {"batches": 1, "ratio": None, "kl": None}}
     told = {"staleness": 2, "lags": lags, "imagined_frames": 48, "wall_s": 8.0, "waited_wall_s": 6.0}
-    assert pace.told(2) == told
+    assert pace.summary(2) == told

@@ -6,6 +6,7 @@ and colour-blind readers see it too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,8 @@ WIDTH, HEIGHT = 400.0, 232.0
 LEFT, TOP, BOTTOM = 52.0, 10.0, 40.0
 ROW, APART = 24.0, 9.0
 """Pixels of a named place, and between the dots of two series in it."""
-SCATTER = 340.0
+SCATTER, NUMBER = 340.0, 9.0
+"""Pixels of its sides, and half the height of a numbered mark; marks that would touch become one."""
 CHARACTER = 7.3
 """Advance of one label character in pixels; a little wide, so that labels never leave the picture."""
 MAX_DIRECT, MAX_LABEL = 4, 14
@@ -89,26 +91,35 @@ def scatter(rows: Sequence[ImaginedReal]) -> Drawing | None:
     ]
     if not known:
         return None
-    x, y = fraction_scale(LEFT, SCATTER - 24), fraction_scale(SCATTER - 42, 24.0)
+    x, y = fraction_scale(LEFT, SCATTER - 24), fraction_scale(SCATTER - 46, 24.0)
     marks = [
-        *_axes(x, y, "real success", y_percent=True, x_percent=True),
+        *_axes(x, y, "real success", y_percent=True, x_percent=True, apart=8),
         _line(x(0), y(0), x(1), y(1), "diagonal"),
-        _text("imagined = real", x(1) - 4, y(1) + 30, "name end"),
         _text("imagined success", x(0), 13, "name"),
     ]
+    numbers: dict[tuple[float, float], list[str]] = {}
     for index, _, real, imagined in known:
         cx, cy = x(real["rate"]), y(imagined["rate"])
         marks += [
             _line(x(real["lo"]), cy, x(real["hi"]), cy, "interval after thin"),
             _line(cx, y(imagined["lo"]), cx, y(imagined["hi"]), "interval imagined thin"),
-            _dot(cx, cy, 9, "number"),
-            _text(str(index), cx, cy + 4, "number middle"),
         ]
+        near = (place for place in numbers if math.dist(place, (cx, cy)) < 2 * NUMBER)
+        numbers.setdefault(next(near, (cx, cy)), []).append(str(index))
+    for (cx, cy), indices in numbers.items():
+        marks += _numbered(cx, cy, ", ".join(indices))
     words = "; ".join(
         f"{name}: real {rate_text(real)}, imagined {rate_text(imagine_policy)}"
         for _, name, real, imagine_policy in known
     )
     return Drawing(_frame(SCATTER, SCATTER, "chart square"), f"Imagined against real success. {words}.", marks)
+
+
+def _numbered(cx: float, cy: float, numbers: str) -> list[Mark]:
+    half = max(NUMBER, 2.8 * len(numbers) + 4)  # digits of its own, smaller type
+    box = {"x": cx - half, "y": cy - NUMBER, "width": 2 * half, "height": 2 * NUMBER, "rx": NUMBER}
+    attributes = {name: _at(value) for name, value in box.items()} | {"class": "number"}
+    return [Mark("rect", attributes), _text(numbers, cx, cy + 4, "number middle")]
 
 
 def label(name: str, curve: Curve) -> str:
@@ -154,13 +165,15 @@ def _heights(curve: Curve, series: Mapping[str, list[Point]], start: float, end:
     return fitted([y for points in series.values() for _, y in points] + ends, start, end)
 
 
-def _axes(x: Scale, y: Scale, x_label: str, *, y_percent: bool, x_percent: bool = False) -> list[Mark]:
+def _axes(
+    x: Scale, y: Scale, x_label: str, *, y_percent: bool, x_percent: bool = False, apart: float = 0
+) -> list[Mark]:
     return [
         *(_line(x.start, y(tick), x.end, y(tick), "grid") for tick in y.ticks),
         _line(x.start, y.start, x.end, y.start, "axis"),
-        *(_text(tick_text(tick, y.ticks, y_percent), x.start - 7, y(tick) + 4, "tick end") for tick in y.ticks),
-        *(_text(tick_text(tick, x.ticks, x_percent), x(tick), y.start + 17, "tick middle") for tick in x.ticks),
-        _text(x_label, (x.start + x.end) / 2, y.start + 34, "name middle"),
+        *(_text(tick_text(tick, y.ticks, y_percent), x.start - 7 - apart, y(tick) + 4, "tick end") for tick in y.ticks),
+        *(_text(tick_text(tick, x.ticks, x_percent), x(tick), y.start + 17 + apart, "tick middle") for tick in x.ticks),
+        _text(x_label, (x.start + x.end) / 2, y.start + 34 + apart, "name middle"),
     ]
 
 

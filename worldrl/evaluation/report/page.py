@@ -35,7 +35,7 @@ SECTIONS = {
 """Key of each section, and of the macro that writes it: heading, fields it shows, sentence where all of them are empty."""
 POLICY_PAGE = tuple(key for key in SECTIONS if key not in ("measurements", "rates"))
 """Sections of a page about a policy, each there even where nothing was measured, so that nobody overlooks that."""
-MARKS = {"gain": "▲", "loss": "▼", "none": "–", "unmeasured": "?", "measured": "•", "imagined": "•"}
+MARKS = {"gain": "▲", "loss": "▼", "none": "○", "unmeasured": "?", "measured": "•", "imagined": "•"}
 MAX_VIDEO = 2_000_000
 """Largest embedded mp4 in bytes."""
 MAX_VIDEOS = 20_000_000
@@ -85,8 +85,8 @@ def _environment() -> Environment:
 
 
 def _parts(name: str) -> list[str]:
-    """Cut a name where it may break."""
-    return re.split(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[_/.])(?=\w)", name)
+    """Cut a name where it may break: neither within a number nor within dB."""
+    return re.split(r"(?<=[a-z0-9]{2})(?=[A-Z])|(?<=[_/])(?=\w)|(?<=\.)(?=[A-Za-z])", name)
 
 
 def _png_uri(frames: Frames, steps: int) -> str:
@@ -111,7 +111,8 @@ def _embeddable(given: Sequence[Video]) -> set[int]:
 def _chart_caption(curve: Curve) -> str:
     only = [charts.label(name, curve) for name in curve.series] if len(curve.series) == 1 else []
     averaged = ["neighbouring points averaged"] if charts.is_thinned(curve) else []
-    return "; ".join(dict.fromkeys([curve.y_label, *only, *averaged]))
+    said = [part for part in (curve.y_label, *only) if not curve.title.lower().startswith(part.lower())]
+    return "; ".join(dict.fromkeys([*said, *averaged]))
 
 
 def _gate_value(gate: Gate) -> str:
@@ -120,9 +121,9 @@ def _gate_value(gate: Gate) -> str:
 
 
 def _value_with_unit(tile: Number) -> str:
-    """Write a headline value; the unit only where there is a number."""
-    shown = words.number(tile.value)
-    return f"{shown}\u00a0{tile.unit}" if tile.unit and shown != "not measured" else shown
+    """Write a headline value; the unit only where there is a number, and a long one on a line of its own if need be."""
+    shown, space = words.number(tile.value), words.NBSP if len(tile.unit) <= 4 else " "
+    return f"{shown}{space}{tile.unit}" if tile.unit and shown != "not measured" else shown
 
 
 def _with_total(stages: Sequence[Stage]) -> list[Stage]:

@@ -71,7 +71,7 @@ class Gate:
 
 
 MEANING = {
-    "psnr": "closed-loop image error after 32 control steps (dB), held-out episodes",
+    "psnr": "closed-loop image similarity after 32 control steps (dB), held-out episodes",
     "view_psnr": "the same, of the worst further camera",
     "action_swap_ratio": "error with another episode's actions over the error with the true ones",
     "static_psnr": "similarity (dB) to the first frame after 32 steps of holding still",

@@ -13,7 +13,7 @@ from worldrl.core.types import Episode
 from worldrl.evaluation.policy.protocol import EvalProtocol
 from worldrl.evaluation.policy.result import UNMEASURED, EvalResult
 from worldrl.evaluation.report.model import DataUse, Filmstrip, Number, ReportData, Stage, SuccessRow, Table, Video
-from worldrl.evaluation.report.words import count, interval, percent
+from worldrl.evaluation.report.words import count, duration, interval, percent
 from worldrl.jobs.benchmark.tables import protocol_rows
 from worldrl.recipes.evaluation_output import clipping, video_name
 from worldrl.rollout.real.episodes import EpisodeTiming
@@ -112,10 +112,10 @@ def headline(found: Measured, wall_s: float, workers: int) -> list[Number]:
     score, low, high = (100 * found.score[key] for key in ("value", "lo", "hi"))
     seeds = f", {len(found.others) + 1} seeds" if found.others else ""
     return [
-        Number("Mean over tasks", round(score, 1), "%", note=f"95 % bootstrap {low:.1f} to {high:.1f}{seeds}"),
+        Number("Mean over tasks", round(score, 1), "%", note=f"95 % bootstrap {low:.1f} to {high:.1f}\u00a0%{seeds}"),
         Number("Episodes", episodes, note=f"{found.result.restarts} played again after a worker was lost"),
         Number("Steps per episode", round(sum(o.steps for o in found.result.outcomes) / episodes)),
-        Number("Wall time", round(wall_s / 60, 1), "min", note=f"{wall_s / episodes:.1f} s per episode"),
+        Number("Wall time", duration(wall_s), note=f"{wall_s / episodes:.1f} s per episode"),
         Number("Cost", float(f"{wall_s * workers / 3600:.2g}"), "worker-hours", note=count(workers, "worker")),
     ]
 

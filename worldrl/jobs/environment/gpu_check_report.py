@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from worldrl.evaluation.report.model import Number as Headline
 from worldrl.evaluation.report.model import ReportData, Table
+from worldrl.evaluation.report.words import NBSP, percent
+from worldrl.evaluation.report.words import number as written
 from worldrl.recipes.gpu.outcome import MEASURED, STATUSES, GpuCheck, Number, Outcome
 
 PAGE = ("measurements", "notes", "configuration")
@@ -26,10 +28,13 @@ def line(outcome: Outcome) -> str:
 
 def shown(number: Number) -> str:
     """A number with its interval."""
+    none = number.lo is None or number.hi is None
     if number.unit == "of the anchor":
-        return f"{number.value:.1%}" + ("" if number.lo is None else f" [{number.lo:.1%}, {number.hi:.1%}]")
-    ends = "" if number.lo is None else f" [{number.lo:.3g}, {number.hi:.3g}]"
-    return f"{number.value:,.4g}{ends} {number.unit}".strip()
+        ends = "" if none else f" [{100 * number.lo:.1f}, {100 * number.hi:.1f}]"
+        return f"{percent(number.value)}{ends}"
+    ends = "" if none else f" [{number.lo:.3g}, {number.hi:.3g}]"
+    unit = f"{NBSP}{number.unit}" if number.unit else ""
+    return f"{written(number.value)}{ends}{unit}"
 
 
 def report_page(found: GpuCheck) -> ReportData:

@@ -148,7 +148,8 @@ def acceptance_table(found: Mapping[str, Any]) -> Table:
         (name.replace("_", " "), f"{value:.3f}", needs.get(name, f"at most {MOST_SPOILT}"))
         for name, value in found["scores"].items()
     ]
-    rows.append(("exact over wrong action, in deviations", f"{found['apart']:.2f}", f"more than {APART}"))
+    apart = round(found["apart"], 2) + 0.0  # no -0
+    rows.append(("exact over wrong action, in deviations", f"{apart:.2f}", f"more than {APART}"))
     return Table("Acceptance probe", ("Videos", "Action similarity", "Needs"), rows, _verdict(found))
 
 

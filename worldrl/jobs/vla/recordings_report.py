@@ -9,7 +9,7 @@ from typing import Any
 from worldrl.core.storage.log import console, read_metrics
 from worldrl.evaluation.report.model import DataUse, Number, ReportData, Table
 from worldrl.evaluation.report.tables import print_table
-from worldrl.evaluation.report.words import gain_interval, p_value, percent, points, with_rate
+from worldrl.evaluation.report.words import duration, gain_interval, p_value, percent, points, with_rate
 from worldrl.jobs.vla.loop import Loop
 from worldrl.jobs.vla.report import (
     filmstrips,
@@ -37,7 +37,7 @@ def report_page(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
         imagined=True,
         sections=PAGE,
         headline=[
-            Number("Wall time", round(loop.run.wall_s / 60, 1), "min"),
+            Number("Wall time", duration(loop.run.wall_s)),
             Number("Held-out start frames", metrics["imagined_before"]["imagined_success"]["n"]),
         ],
         tables=[success_table(metrics), trials_table(metrics)],

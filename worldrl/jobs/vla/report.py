@@ -24,6 +24,7 @@ from worldrl.evaluation.report.model import (
     Video,
 )
 from worldrl.evaluation.report.page import POLICY_PAGE
+from worldrl.evaluation.report.words import duration
 from worldrl.jobs.vla.loop import Loop
 from worldrl.jobs.vla.planning import planning_tables
 from worldrl.methods.rl.improve import Improvement, hallucination
@@ -87,7 +88,7 @@ def headline(run: RunDirectory, metrics: Mapping[str, Any]) -> list[Number]:
     precision = metrics["verify"]["precision"]
     last = metrics["rounds"][-1]["improve"]["imagined_after"]
     return [
-        Number("Wall time", round(run.wall_s / 60, 1), "min"),
+        Number("Wall time", duration(run.wall_s)),
         Number("Imagined success", round(100 * last["rate"]), "%", imagined=True, note="final policy, sampled"),
         Number(
             "Imagined successes confirmed",

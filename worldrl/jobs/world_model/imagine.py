@@ -128,7 +128,7 @@ def main(settings: ImagineSettings) -> dict[str, Any]:
             **closed_loop_psnr(result),
             **further_errors(result),
             "action_swap_ratio": swapped if math.isfinite(swapped) else None,
-            **outcome_report(films.imagined, np.array([succeeds_within(episode, steps) for episode in episodes])),
+            **outcome_report(films.imagined, np.array(films.actual)),
         }
         run.write_result(metrics, seed=settings.seed, device=str(device))
         if settings.rerun:
@@ -167,11 +167,6 @@ def finish_plans(
     summary = f"{len(episodes)} plans, {judgement(metrics['plans'])}, {metrics['chunks']} chunks imagined"
     console().print(f"{summary}; videos and filmstrips in {run.path}")
     return metrics
-
-
-def succeeds_within(episode: Episode, steps: int) -> bool:
-    """Whether the real episode succeeds in the time that was imagined."""
-    return episode.first_success is not None and episode.first_success <= steps
 
 
 def choose_episodes(dataset: EpisodeDataset, count: int, *, seed: int) -> list[Episode]:

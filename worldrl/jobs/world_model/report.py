@@ -94,7 +94,9 @@ def headline(findings: Findings) -> list[Number]:
         tile("Action-swap ratio", metrics["action_swap_ratio"]),
         tile("Static test", metrics["static_psnr"], "dB"),
         *([tile("Fréchet video distance", metrics["fvd"])] if "fvd" in metrics else []),
-        Number("Imagined frames per second", round(speed["decoded"]), note=f"{rows} rows at once, decoded"),
+        Number(
+            "Imagined frames per second", round(speed["decoded"]), note=f"{count(int(rows), 'row')} at once, decoded"
+        ),
         Number("Peak memory", round(metrics["peak_rss_mb"]), "MB"),
         *_device_memory(metrics["peak_device_mb"]),
     ]

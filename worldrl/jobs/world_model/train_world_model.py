@@ -121,7 +121,7 @@ class TrainWorldModelSettings(Tracked):
                 f"codec={self.codec}: is for a flow transformer of backbone=video with start=scratch; leave it out otherwise"
             )
         if self.weights is not None:
-            self._check_weights()
+            self._check_weights(self.weights)
         elif self.backbone == VIDEO and self.start == SCRATCH and self.codec is None:
             wanted = "training.codec_steps above 0 (2000 for 64 pixels), or codec=bundled or a world-model folder"
             require_trained_codec(self.model, self.training, wanted)
@@ -130,20 +130,20 @@ class TrainWorldModelSettings(Tracked):
         if self.sampler.steps is not None and self.training.flow_map_steps:
             raise SettingError("sampler.steps: a flow map's are training.flow_map_sampling_steps; give those instead")
 
-    def _check_weights(self) -> None:
+    def _check_weights(self, weights: str) -> None:
         """Refuse weights of another robot where nothing would train them, or something else is the start."""
         if self.backbone != VIDEO or self.start != SCRATCH:
             raise SettingError(
-                f"weights={self.weights}: is for backbone=video with start=scratch; give start={self.weights} to continue with "
+                f"weights={weights}: is for backbone=video with start=scratch; give start={weights} to continue with "
                 "weights of this robot"
             )
         if self.codec is not None:
-            raise SettingError(f"codec={self.codec}: weights={self.weights} has a frame codec; give one of them")
-        held = config_of(self.weights)
+            raise SettingError(f"codec={self.codec}: weights={weights} has a frame codec; give one of them")
+        held = config_of(weights)
         for name in ("codec_steps", "steps", "outcome_steps", *(["restorer_steps"] if held.restorer.width else [])):
             if not getattr(self.training, name):
                 raise SettingError(
-                    f"training.{name}=0: would leave a part of weights={self.weights} as it was for its own robot; give it steps"
+                    f"training.{name}=0: would leave a part of weights={weights} as it was for its own robot; give it steps"
                 )
 
     @property

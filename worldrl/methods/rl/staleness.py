@@ -50,7 +50,7 @@ def imagined_ahead(
         yield replace(
             method, arrival=ahead, loss=ahead.measured(method.loss), modules={**method.modules, "ahead": ahead}
         )
-        write_json(folder / PACE, ahead.pace.told(staleness))
+        write_json(folder / PACE, ahead.pace.summary(staleness))
     finally:
         ahead.process.close()
 
@@ -88,7 +88,7 @@ class Pace:
         row = self.lags[str(lag)]
         row[1:] = [row[1] + 1, row[2] + float(ratio), row[3] + float(kl)]
 
-    def told(self, staleness: int) -> dict[str, Any]:
+    def summary(self, staleness: int) -> dict[str, Any]:
         """Return the numbers of the report; times of iterations that a kill undid do not count."""
 
         def mean(total: float, count: float) -> float | None:
@@ -140,7 +140,7 @@ class Ahead:
         self._lag = iteration - version
         self.pace.arrived(self._lag, experience, waited)
         collected = Collected(experience, self.source.score(experience))
-        logs.update({**self.source.told(collected), f"{method.prefix}/lag": torch.tensor(float(self._lag))})
+        logs.update({**self.source.reported(collected), f"{method.prefix}/lag": torch.tensor(float(self._lag))})
         return request, collected
 
     def _ask(self, method: Method, iteration: int) -> None:
@@ -158,13 +158,13 @@ class Ahead:
         """Let the first loss of each batch tell the mismatch, too: before any step on it."""
 
         def measure(found: Evaluated) -> tuple[Tensor, Logs]:
-            value, told = loss(found)
+            value, logs = loss(found)
             if self._lag is None:
-                return value, told
+                return value, logs
             stale = mismatch(found)
             self.pace.measured(self._lag, stale["stale_ratio"], stale["stale_kl"])
             self._lag = None
-            return value, {**told, **stale}
+            return value, {**logs, **stale}
 
         return measure
 

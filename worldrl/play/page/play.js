@@ -227,6 +227,7 @@ WAYS.forEach((_, number) => (SHORTCUTS[`Digit${number + 1}`] = () => ($("step").
 addEventListener("keydown", (event) => {
   const control = event.target.closest("input, select, button, summary");
   if (event.ctrlKey || event.altKey || event.metaKey || !hello) return;
+  if (event.code === "Escape") return dismiss();
   if (control && !(control.matches("button") && event.code in MOVES)) return;
   if (event.code in MOVES) press(event.code);
   else if (event.code in SHORTCUTS) event.repeat || SHORTCUTS[event.code]();
@@ -283,6 +284,7 @@ function changed() {
   $("real-success").hidden = !frame.solved;
   $("time").max = frames.length - 1;
   $("time").value = at;
+  $("time").setAttribute("aria-valuetext", seconds(at));
   $("where").textContent = `${seconds(at)}${frame.by ? `, driven by ${frame.by}` : ""}.`;
   $("past").hidden = following || at % hello.chunkFrames === 0;
   $("from").textContent = seconds(at - (at % hello.chunkFrames));
@@ -348,6 +350,13 @@ function say(text, kind = "", again = false) {
   $("again").hidden = !again;
   clearTimeout(hiding);
   if (!again) hiding = setTimeout(hide, SAID_MS);
+}
+
+function dismiss() {
+  const opened = document.querySelector("details[open]");
+  if (opened?.contains(document.activeElement)) opened.firstElementChild.focus();
+  if (opened) opened.open = false;
+  if ($("again").hidden) hide();
 }
 
 function hide() {

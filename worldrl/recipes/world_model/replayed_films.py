@@ -27,11 +27,17 @@ class Replayed:
     fps: float  # frames of the films per second
 
     @property
+    def actual(self) -> list[bool]:
+        """Whether each real episode succeeds in the time that was imagined."""
+        steps = self.actions.shape[1]
+        return [one.first_success is not None and one.first_success <= steps for one in self.episodes]
+
+    @property
     def titles(self) -> list[str]:
         """Task and both outcomes of each, for example ``PickRedCube: real success, imagined failure``."""
         return [
-            f"{episode.task}: real {NAMES[episode.success]}, imagined {NAMES[bool(success)]}"
-            for episode, success in zip(self.episodes, self.imagined, strict=True)
+            f"{episode.task}: real {NAMES[real]}, imagined {NAMES[bool(success)]}"
+            for episode, real, success in zip(self.episodes, self.actual, self.imagined, strict=True)
         ]
 
     def filmstrips(self) -> list[Filmstrip]:

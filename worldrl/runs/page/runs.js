@@ -26,7 +26,7 @@ function drawn(tag, attributes, content = []) {
 const address = (name, path) => "/file/" + `${name}/${path}`.split("/").map(encodeURIComponent).join("/");
 const picked = () => runs.filter((run) => chosen.has(run.name));
 const colour = (number) => `s${number % COLOURS}`;
-const short = (number) => Number(number.toPrecision(4)).toString().replace("-", "−");
+const short = (number) => (number && Math.abs(number) < 1e-3 ? Number(number.toPrecision(3)).toExponential() : Number(number.toPrecision(4)).toString()).replaceAll("-", "−");
 
 // Moves what is there already only where the order changed, and keeps the focus.
 function arrange(parent, order) {
@@ -161,8 +161,9 @@ function keepAddress() {
 
 function compare() {
   const those = picked();
-  $("compare").hidden = those.length === 0;
+  $("compare").hidden = $("jump").hidden = those.length === 0;
   $("chosen").textContent = `${those.length} chosen`;
+  $("jump").firstChild.textContent = `${those.length} chosen: to the comparison`;
   $("legend").replaceChildren(...those.map((run, number) => element("li", [drawn("svg", { viewBox: "0 0 30 10", "aria-hidden": "true" }, drawn("line", { class: `key ${colour(number)}`, x1: 0, x2: 30, y1: 5, y2: 5 })), run.name])));
   $("settings").replaceChildren(...(those.length > 1 ? [side(those)] : []));
   showCurves();
@@ -195,13 +196,15 @@ function showCurves() {
 }
 
 function chart(name, lines, those) {
-  const points = lines.flat(), [left, right, top, bottom] = [52, 392, 8, 132];
+  const points = lines.flat(), [left, right, top, bottom] = [64, 390, 10, 130];
   const [lowX, highX, lowY, highY] = [0, 1].flatMap((axis) => [Math.min(...points.map((one) => one[axis])), Math.max(...points.map((one) => one[axis]))]);
-  const x = (step) => left + ((right - left) * (step - lowX)) / (highX - lowX || 1);
-  const y = (value) => bottom - ((bottom - top) * (value - lowY)) / (highY - lowY || 1);
+  const within = (value, low, high) => (high > low ? (value - low) / (high - low) : 0.5); // what does not change is drawn in the middle
+  const x = (step) => left + (right - left) * within(step, lowX, highX), y = (value) => bottom - (bottom - top) * within(value, lowY, highY);
   const marks = [bottom, top].map((level) => drawn("line", { class: "grid", x1: left, x2: right, y1: level, y2: level }));
   const text = (words, px, py, anchor) => drawn("text", { x: px, y: py, "text-anchor": anchor }, words);
-  marks.push(text(short(highY), left - 5, top + 4, "end"), text(short(lowY), left - 5, bottom + 4, "end"), text(`step ${lowX}`, left, bottom + 17, "start"), text(String(highX), right, bottom + 17, "end"));
+  const edges = (low, high, ends, middle) => (high > low ? [[low, ends[0]], [high, ends[1]]] : [[low, middle]]);
+  for (const [value, level] of edges(lowY, highY, [bottom, top], y(lowY))) marks.push(text(short(value), left - 6, level + 4, "end"));
+  for (const [step, place] of edges(lowX, highX, [left, right], x(lowX))) marks.push(text(step === lowX ? `step ${step}` : String(step), place, bottom + 18, place === left ? "start" : place === right ? "end" : "middle"));
   lines.forEach((line, number) => {
     if (line.length === 1) marks.push(drawn("circle", { class: `key ${colour(number)}`, cx: x(line[0][0]), cy: y(line[0][1]), r: 4 }));
     else if (line.length) marks.push(drawn("polyline", { class: colour(number), points: line.map(([step, value]) => `${x(step).toFixed(1)},${y(value).toFixed(1)}`).join(" ") }));
@@ -251,6 +254,13 @@ function detail(run) {
 
 // -- keys and forms
 
+function closeDetails(inside) {
+  const opened = inside.closest("details[open]");
+  if (!opened) return;
+  opened.open = false;
+  opened.querySelector("summary").focus();
+}
+
 $("filter").value = own ?? "";
 $("filter").oninput = () => {
   own = $("filter").value;
@@ -270,6 +280,7 @@ $("play").onclick = () => document.querySelectorAll("video").forEach((video) => 
   video.play().catch(() => {});
 });
 addEventListener("keydown", (event) => {
+  if (event.key === "Escape") return closeDetails(event.target);
   if (event.key !== "/" || event.target.matches("input[type=search]") || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
   $("filter").focus();
