@@ -8,18 +8,9 @@ from typing import Any
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from lerobot.configs import FeatureType, PolicyFeature  # pyright: ignore[reportMissingImports]
 from lerobot.envs.configs import EnvConfig  # pyright: ignore[reportMissingImports]
-from lerobot.envs.utils import (  # pyright: ignore[reportMissingImports]
-    _LazyAsyncVectorEnv,
-    freeze_after_episode_end,
-)
+from lerobot.envs.utils import _LazyAsyncVectorEnv, freeze_after_episode_end  # pyright: ignore[reportMissingImports]
 
-from lerobot_env_worldrl.environments import (
-    LerobotEnv,
-    embedded_tasks,
-    imagined_tasks,
-    make_embedded,
-    make_imagined,
-)
+from lerobot_env_worldrl.environments import LerobotEnv, embedded_tasks, imagined_tasks, make_embedded, make_imagined
 
 VECTORS = {"agent_pos": "observation.state", "command": "observation.command"}
 Makers = Mapping[str, Callable[[], LerobotEnv]]

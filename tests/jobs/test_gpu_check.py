@@ -16,16 +16,7 @@ from worldrl.jobs.environment.gpu_check import GpuCheckSettings
 from worldrl.jobs.environment.gpu_check_report import line
 from worldrl.recipes.gpu import kernels, learning, rows
 from worldrl.recipes.gpu.checks import ROWS, Check, SkippedError, checks, row_name
-from worldrl.recipes.gpu.outcome import (
-    FAILED,
-    MEASURED,
-    SKIPPED,
-    Number,
-    Outcome,
-    median,
-    rate,
-    read_gpu_check,
-)
+from worldrl.recipes.gpu.outcome import FAILED, MEASURED, SKIPPED, Number, Outcome, median, rate, read_gpu_check
 from worldrl.recipes.gpu.process import attempt, run_apart
 from worldrl.recipes.gpu.rows import Row
 

@@ -17,13 +17,7 @@ from worldrl.reproductions.eva import arms as eva_arms
 from worldrl.reproductions.eva import critic as eva_critic
 from worldrl.reproductions.eva import limits as eva_limits
 from worldrl.reproductions.eva import parts as eva_parts
-from worldrl.reproductions.eva.arms import (
-    alignment_method,
-    equal_compute,
-    mixture,
-    shown,
-    staging,
-)
+from worldrl.reproductions.eva.arms import alignment_method, equal_compute, mixture, shown, staging
 from worldrl.reproductions.eva.climb import climb_label, climb_summary, climbed, costs, look_points
 from worldrl.reproductions.eva.film_strips import save_strip, stored_strips
 from worldrl.reproductions.eva.parts import Parts, planner_config, planner_training

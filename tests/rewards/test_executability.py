@@ -21,12 +21,7 @@ from worldrl.rewards.motion.executability import (
     violation_rate,
 )
 from worldrl.rewards.motion.limits import JointLimits, piper_bimanual
-from worldrl.rewards.motion.moving import (
-    block_speed,
-    motion,
-    motion_content,
-    moving_executability,
-)
+from worldrl.rewards.motion.moving import block_speed, motion, motion_content, moving_executability
 
 FPS, FRAMES = 16, 49
 DT = 1 / FPS

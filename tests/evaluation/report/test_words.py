@@ -6,16 +6,7 @@ import pytest
 
 from worldrl.core.statistics import intervals as stats
 from worldrl.evaluation.report.model import SuccessRow
-from worldrl.evaluation.report.words import (
-    duration,
-    gain_kind,
-    number,
-    p_value,
-    percent,
-    points,
-    true_minus,
-    verdict,
-)
+from worldrl.evaluation.report.words import duration, gain_kind, number, p_value, percent, points, true_minus, verdict
 
 
 def plain(text: str) -> str:

@@ -5,14 +5,7 @@ import torch
 
 from worldrl.core.errors import SettingError
 from worldrl.methods.rl.advantages import group_std
-from worldrl.methods.rl.credit import (
-    anchored,
-    anchors,
-    process_advantage,
-    redistributed,
-    shared_steps,
-    verified_steps,
-)
+from worldrl.methods.rl.credit import anchored, anchors, process_advantage, redistributed, shared_steps, verified_steps
 from worldrl.methods.rl.imagination import held
 from worldrl.methods.rl.interfaces import Trace, progress
 from worldrl.methods.rl.selection import advancing, two_levels

@@ -7,13 +7,7 @@ import torch
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
-from worldrl.methods.rl.budgets import (
-    equal_treatment,
-    hardness_weighted,
-    knapsack,
-    root_variance,
-    shrinking_interval,
-)
+from worldrl.methods.rl.budgets import equal_treatment, hardness_weighted, knapsack, root_variance, shrinking_interval
 from worldrl.methods.rl.records import StartRecords
 from worldrl.methods.rl.starts import difficulty_bins, hardest
 

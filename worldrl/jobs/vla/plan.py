@@ -20,12 +20,7 @@ from worldrl.core.rng import stream_seed
 from worldrl.evaluation.policy.protocol import CLEAN
 from worldrl.evaluation.world_model.gates import GateThresholds
 from worldrl.jobs.vla.settings import CollectionSettings, Evaluation, TrainVlaSettings
-from worldrl.jobs.vla.training_suite import (
-    EmbeddedTrainingSuite,
-    SimulatedSuite,
-    SuiteOptions,
-    TrainingSuite,
-)
+from worldrl.jobs.vla.training_suite import EmbeddedTrainingSuite, SimulatedSuite, SuiteOptions, TrainingSuite
 from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.rl.improve import Improvement
 from worldrl.policies.token.policy import TokenPolicyConfig

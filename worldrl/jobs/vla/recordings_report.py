@@ -11,14 +11,7 @@ from worldrl.evaluation.report.model import DataUse, Number, ReportData, Table
 from worldrl.evaluation.report.tables import print_table
 from worldrl.evaluation.report.words import duration, gain_interval, p_value, percent, points, with_rate
 from worldrl.jobs.vla.loop import Loop
-from worldrl.jobs.vla.report import (
-    filmstrips,
-    improvement_curves,
-    report_gates,
-    stage_times,
-    training_curves,
-    videos,
-)
+from worldrl.jobs.vla.report import filmstrips, improvement_curves, report_gates, stage_times, training_curves, videos
 from worldrl.rollout.agents.policy_folder import policy_facts
 from worldrl.workers.robotwin.facts import SIZE
 

@@ -22,11 +22,7 @@ from worldrl.data.lerobot.dataset import EpisodeDataset, open_recorded
 from worldrl.evaluation.report.store import publish
 from worldrl.evaluation.world_model.further import further_errors
 from worldrl.evaluation.world_model.rerun_file import EXTRA, write_recording
-from worldrl.evaluation.world_model.rollout_error import (
-    action_swap_ratio,
-    closed_loop_psnr,
-    outcome_report,
-)
+from worldrl.evaluation.world_model.rollout_error import action_swap_ratio, closed_loop_psnr, outcome_report
 from worldrl.jobs.world_model.imagine_plans import imagine_plans, judgement
 from worldrl.jobs.world_model.imagine_report import report_page, sentence
 from worldrl.recipes.run import open_run

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from worldrl.core.errors import require_value
 from worldrl.core.interfaces import Logs
 from worldrl.core.transitions import Transitions
 from worldrl.methods.offline.agent import (
@@ -27,7 +28,6 @@ from worldrl.methods.offline.agent import (
     gradient_step,
     pieces,
     polyak,
-    require,
     require_rules,
     set_rate,
 )
@@ -69,8 +69,8 @@ class SacConfig:
     clone_rate: float = 1e-3  # learning rate of the actor in these updates.
 
     def __post_init__(self) -> None:
-        require(len(self.hidden) > 0, "agent.hidden", "at least one width", self.hidden)
-        require(
+        require_value(len(self.hidden) > 0, "agent.hidden", "at least one width", self.hidden)
+        require_value(
             0 <= self.target_critics <= self.critics, "agent.target_critics", "in [0, critics]", self.target_critics
         )
         rules = {
@@ -198,7 +198,9 @@ class Sac(Agent):
 
     def clone(self, batch: Transitions) -> Logs:
         """Take a step of the actor towards the recorded actions of a batch; SettingError where it has none."""
-        require(self.real > 0, "imagining.real_ratio", "above 0 with agent.clone_steps: there is nothing to clone", 0)
+        require_value(
+            self.real > 0, "imagining.real_ratio", "above 0 with agent.clone_steps: there is nothing to clone", 0
+        )
         loss = cloning_loss(self.actor(batch.obs[: self.real]), batch.action[: self.real])
         gradient_step(self.optimizers["actor"], loss)
         return {"actor/clone": loss.detach()}

@@ -24,18 +24,7 @@ from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import SettingError
 from worldrl.methods.rl.grasp_uncertainty import GraspCheck
 from worldrl.methods.rl.motion_uncertainty import MotionCheck
-from worldrl.methods.rl.trust import (
-    AGREEMENTS,
-    MASK,
-    MEMBERS,
-    OFF,
-    READ,
-    SCORE,
-    SHORTEN,
-    TERM,
-    FilterResult,
-    Trust,
-)
+from worldrl.methods.rl.trust import AGREEMENTS, MASK, MEMBERS, OFF, READ, SCORE, SHORTEN, TERM, FilterResult, Trust
 from worldrl.rewards.success import debounced_score
 from worldrl.rollout.imagined.env import WorldModelVecEnv
 from worldrl.rollout.imagined.rollouts import ImaginedRollouts

@@ -20,15 +20,7 @@ from torch import Tensor, nn
 from worldrl.core.errors import ArtefactError
 from worldrl.core.storage.jsonfile import json_bytes, read_json
 from worldrl.core.storage.tensorfile import load_tensors, save_tensors
-from worldrl.policies.lerobot.folder import (
-    ACTION,
-    CONFIG,
-    HEAD,
-    OURS,
-    WEIGHTS,
-    LerobotFolder,
-    read_lerobot_folder,
-)
+from worldrl.policies.lerobot.folder import ACTION, CONFIG, HEAD, OURS, WEIGHTS, LerobotFolder, read_lerobot_folder
 from worldrl.policies.lerobot.one_step import StepSampler
 from worldrl.policies.lerobot.release import Release, installed_release, served_config
 from worldrl.policies.lerobot.safety import POSTPROCESSOR, PREPROCESSOR, VLM, processor_steps

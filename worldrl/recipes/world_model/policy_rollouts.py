@@ -33,13 +33,7 @@ from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
 from worldrl.rewards.motion.similarity import commanded_columns
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.agents.actors import PolicyActor
-from worldrl.rollout.agents.policy_folder import (
-    REMOTE,
-    acting_policy,
-    policy_facts,
-    policy_place,
-    require_imaginable,
-)
+from worldrl.rollout.agents.policy_folder import REMOTE, acting_policy, policy_facts, policy_place, require_imaginable
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts, confirmed_by_execution, execute, imagine_policy
 from worldrl.rollout.imagined.starts import SimulatorBackend
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset

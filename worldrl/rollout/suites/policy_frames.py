@@ -14,16 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.core.image_fit import Image
-from worldrl.policies.remote.packing import (
-    FrameError,
-    floats_of,
-    image_of,
-    map_of,
-    pack,
-    text_of,
-    unpack,
-    whole_of,
-)
+from worldrl.policies.remote.packing import FrameError, floats_of, image_of, map_of, pack, text_of, unpack, whole_of
 from worldrl.workers.robotwin.facts import ARM_JOINTS, CLIENT_CAMERAS
 
 IDENTIFIERS = ("message_id", "evaluation_id", "action_case_id", "trial_id")

@@ -22,15 +22,7 @@ from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import WorkerEnvironmentError
 from worldrl.core.image_fit import Fit, squares
 from worldrl.rollout.suites.env import SuiteVecEnv, check_names, register_vector
-from worldrl.rollout.suites.suite import (
-    EMBODIMENT,
-    JOINTS,
-    Conventions,
-    Suite,
-    SuiteSpec,
-    WorkerConfig,
-    Workers,
-)
+from worldrl.rollout.suites.suite import EMBODIMENT, JOINTS, Conventions, Suite, SuiteSpec, WorkerConfig, Workers
 from worldrl.simulators.environments import cache_dir, find_environment
 from worldrl.simulators.process import Launch
 from worldrl.workers.robotwin import facts
