@@ -28,13 +28,16 @@ def line(outcome: Outcome) -> str:
 
 def shown(number: Number) -> str:
     """A number with its interval."""
-    none = number.lo is None or number.hi is None
     if number.unit == "of the anchor":
-        ends = "" if none else f" [{100 * number.lo:.1f}, {100 * number.hi:.1f}]"
-        return f"{percent(number.value)}{ends}"
-    ends = "" if none else f" [{number.lo:.3g}, {number.hi:.3g}]"
+        return f"{percent(number.value)}{_interval(number, 100, '.1f')}"
     unit = f"{NBSP}{number.unit}" if number.unit else ""
-    return f"{written(number.value)}{ends}{unit}"
+    return f"{written(number.value)}{_interval(number, 1, '.3g')}{unit}"
+
+
+def _interval(number: Number, factor: float, digits: str) -> str:
+    if number.lo is None or number.hi is None:
+        return ""
+    return f" [{factor * number.lo:{digits}}, {factor * number.hi:{digits}}]"
 
 
 def report_page(found: GpuCheck) -> ReportData:
