@@ -51,7 +51,6 @@ from worldrl.recipes.training_data import (
     require_image_size,
     require_instructions,
 )
-from worldrl.recipes.world_model.lineage import bundled_by_name
 from worldrl.recipes.world_model.start import WORLD_MODEL
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor
 from worldrl.rollout.agents.policy_folder import load_policy, policy_facts, policy_parent
@@ -122,6 +121,7 @@ def given_demonstrations(plan: Plan, dataset: EpisodeDataset) -> dict[str, Rate]
 def supervised_policy(loop: Loop, demos: Recording) -> SavedPolicy:
     """Clone the demonstrations, or take the policy that is given."""
     from worldrl.evaluation.policy.trained_on import trained_on
+    from worldrl.recipes.world_model.lineage import bundled_by_name
 
     stage, given = loop.run.stage("02-policy"), loop.plan.supervised
     if not stage.finished and given is not None:

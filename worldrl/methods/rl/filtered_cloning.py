@@ -123,11 +123,11 @@ def self_train(
         missing = [k for k in numbers if not batches[k].exists()]
         with (
             Progress(f"{series}: imagining", config.batches, unit="batches") as progress,
-            _grown(source, policy, config, parts or Parts(), missing, folder) as grown,
+            _imagined_batches(source, policy, config, parts or Parts(), missing, folder) as imagined,
         ):
             for k in numbers:
                 if k in missing:
-                    _log_and_save(next(grown), batches[k], log, series, k)
+                    _log_and_save(next(imagined), batches[k], log, series, k)
                 select_successes.append(load_selected(batches[k]))
                 _learn(source, select_successes[-1])
                 progress.advance(note=f"imagined success {select_successes[-1].rate:.2f}")
@@ -145,7 +145,7 @@ def self_train(
 
 
 @contextmanager
-def _grown(
+def _imagined_batches(
     source: PolicyImagination,
     policy: TokenPolicy,
     config: FilteredCloning,
