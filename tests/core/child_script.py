@@ -26,7 +26,7 @@ if __name__ == "__main__":
     child = start_child(work, folder)
     if number == signal.SIGINT:
         os.killpg(os.getpgrp(), number)  # at once: the child has imported nothing yet
-    while not (folder / "pid").exists():
+    while child.is_alive() and not (folder / "pid").exists():
         time.sleep(0.02)
     if number == signal.SIGKILL:
         os.kill(os.getpid(), number)
