@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).with_name("child_script.py")
 
 
@@ -29,6 +31,11 @@ def test_ctrl_c_is_the_parents_even_while_a_child_starts(tmp_path):
 
 def test_a_child_ends_with_its_parent(tmp_path):
     assert run(tmp_path, signal.SIGKILL).returncode == -signal.SIGKILL
-    while alive(int((tmp_path / "pid").read_text())):
+    for _ in range(3000):  # a child that does not end is asked to
+        if not alive(int((tmp_path / "pid").read_text())):
+            break
         time.sleep(0.02)
+    else:
+        (tmp_path / "go").touch()
+        pytest.fail("the child outlived its parent")
     assert not (tmp_path / "ended").exists()

@@ -149,8 +149,11 @@ def test_an_interrupted_and_killed_run_equals_an_unbroken_one(tmp_path, ahead):
 
 def gone(pid):
     """Wait for the end of a process."""
-    while alive(pid):
+    for _ in range(2000):
+        if not alive(pid):
+            return
         time.sleep(0.05)
+    pytest.fail(f"process {pid} outlived the learner")
 
 
 def alive(pid):
