@@ -202,7 +202,7 @@ def unpack(file: Path) -> dict[str, Any]:
 
 def one_line(error: BaseException) -> str:
     """First line of an error, with its kind where nobody raised it on purpose."""
-    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    text = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(":")
     return text if isinstance(error, WorldrlError) else f"{type(error).__name__}: {text}"
 
 
