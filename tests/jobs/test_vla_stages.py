@@ -19,6 +19,7 @@ from worldrl.jobs.data import collect, restyle
 from worldrl.jobs.data.collect import CollectSettings
 from worldrl.jobs.data.restyle import RestyleSettings
 from worldrl.jobs.vla import filtering, near_goal, train_vla
+from worldrl.jobs.vla import loop as vla_loop
 from worldrl.jobs.vla import stages as vla_stages
 from worldrl.jobs.vla import training_suite as training_suite
 from worldrl.jobs.vla.artefacts import Recording
@@ -26,7 +27,7 @@ from worldrl.jobs.vla.checks import confirmed_line
 from worldrl.jobs.vla.loop import Loop, collection_split
 from worldrl.jobs.vla.near_goal import NearGoal
 from worldrl.jobs.vla.plan import check_policy_fits, planned, resolve
-from worldrl.jobs.vla.settings import CollectionSettings, TrainVlaSettings
+from worldrl.jobs.vla.settings import CollectionSettings, Scratch, TrainVlaSettings
 from worldrl.jobs.vla.stages import supervised_policy
 from worldrl.methods.rl.advantages import mean_only
 from worldrl.methods.rl.config import FilteredCloning, GrpoConfig, PartNames, Parts
@@ -40,6 +41,7 @@ from worldrl.rollout.imagined import starts
 from worldrl.rollout.real.specs import motion_key
 from worldrl.workers.link.boot import load_file
 from worldrl.world_models.video.config import DynamicsConfig, VideoWorldModelConfig
+from worldrl.world_models.video.training_config import WorldModelTraining
 
 fake = load_file("fake_network", Path(__file__).parents[1] / "policies" / "fake_network.py")
 SIZES = {"image_size": 16, "width": 8, "blocks": 1, "keypoints": 4, "text_width": 8, "hidden": 16}
@@ -409,3 +411,32 @@ def test_improvement_is_made_of_the_parts_that_settings_name(monkeypatch, tmp_pa
     policy = SimpleNamespace(folder=tmp_path, copy=lambda: learner)
     vla_stages.improved_policy(loop, 1, SimpleNamespace(episodes=[]), policy, world, [])
     assert given["parts"] == Parts(advantage=mean_only)
+
+
+def test_the_first_world_model_begins_with_the_weights_of_another_robot(world_model, robot, tmp_path, monkeypatch):
+    world_model.save(tmp_path / "other", learned=Learned(frozenset({"seen"}), frozenset(), True))
+    monkeypatch.setattr(vla_loop, "learn_world_model", lambda *_, **__: {})
+    slower = replace(robot, control_hz=10.0)
+    facts = {"device": CPU, "dtype": torch.float32, "seed_of": lambda *_: 3, "first_training": None}
+    plan = SimpleNamespace(weights=str(tmp_path / "other"), world_model=VideoWorldModelConfig(), **facts)
+    stage = SimpleNamespace(folder=tmp_path, finish=lambda summary: None)
+    run = SimpleNamespace(stage=lambda name: stage, wall_s=0.0)
+    loop = Loop(plan, run, None)
+    model, _ = vla_loop.trained_world_model(loop, 1, [], slower, None)
+    assert model.embodiment == slower
+    assert all(torch.equal(value, world_model.state_dict()[name]) for name, value in model.state_dict().items())
+    vla_loop.keep_world_model(loop, stage, model, [], None, {})
+    assert "seen" in Learned.read(tmp_path / "world_model").datasets
+
+
+@pytest.mark.parametrize(
+    ("scratch", "policy", "message"),
+    [
+        ({}, {}, "scratch.training.restorer_steps=0: would leave a part of weights=bundled"),
+        ({"restorer_steps": 1}, {"chunk_length": 4}, "policy.chunk_length is 4, the world model's chunk_length is 8"),
+    ],
+)
+def test_weights_of_another_robot_must_fit(scratch, policy, message):
+    given = Scratch(weights="bundled", training=WorldModelTraining(codec_steps=1, steps=1, outcome_steps=1, **scratch))
+    with pytest.raises(SettingError, match=f"^{message}"):
+        resolve(TrainVlaSettings(start="scratch", scratch=given, policy=TokenPolicyConfig(**policy)))

@@ -17,13 +17,14 @@ from worldrl.core.types import Episode
 from worldrl.jobs.vla.artefacts import Recording, SavedPolicy, SavedWorld, datasets_by_folder
 from worldrl.jobs.vla.plan import Plan
 from worldrl.recipes.stages import learn_world_model
-from worldrl.recipes.world_model.start import SCRATCH, WORLD_MODEL, starting_world_model
+from worldrl.recipes.world_model.start import SCRATCH, WORLD_MODEL, starting_world_model, transferred_world_model
 from worldrl.rollout.agents.actors import AnyActor
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts, imagine_from_keyframes, imagine_policy
 from worldrl.rollout.imagined.reset_store import keyframe_starts
 from worldrl.rollout.real.collect import CollectPlan
 from worldrl.rollout.real.specs import EpisodeSpec
 from worldrl.world_models.loading import AnyVideoModel
+from worldrl.world_models.video.config import VideoWorldModelConfig
 
 DATASET = "dataset"
 BY_POLICY = ("policy", "planner", "dream")
@@ -129,7 +130,11 @@ def trained_world_model(
     if before is not None:
         before.release()
         start, learning = str(before.folder), plan.training
-    model = starting_world_model(start, plan.world_model, embodiment, seed=seed, device=plan.device)
+    begun = {"seed": seed, "device": plan.device}
+    if before is None and plan.weights is not None and isinstance(plan.world_model, VideoWorldModelConfig):
+        model = transferred_world_model(plan.weights, plan.world_model, embodiment, **begun)
+    else:
+        model = starting_world_model(start, plan.world_model, embodiment, **begun)
     folder, series = loop.run.stage(f"round-{number}-2-world-model").folder, f"dynamics-{number}"
     numbers = learn_world_model(folder, model, episodes, learning, seed=seed, log=loop.log, series=series)
     model.compute_dtype = plan.dtype
@@ -147,7 +152,7 @@ def keep_world_model(
     """Save a calibrated world model with what it has ``seen``, and finish its stage."""
     from worldrl.recipes.world_model.lineage import lineage
 
-    start = SCRATCH if before is None else str(before.folder)
+    start = loop.plan.weights or SCRATCH if before is None else str(before.folder)
     parents, learned = lineage(datasets_by_folder(seen), [start])
     model.save(stage.folder / WORLD_MODEL, parents=parents, learned=learned)
     dtype = str(model.compute_dtype).removeprefix("torch.")

@@ -31,6 +31,7 @@ from worldrl.recipes.world_model.start import (
     SCRATCH,
     check_start,
     check_wan_start,
+    check_weights,
     require_kind,
     require_robot,
     stored_config,
@@ -57,7 +58,7 @@ GRPO = "grpo"
 class Plan:
     """All that the stages need to know.
 
-    ``start`` is the folder of the world model to begin with, None for one from scratch, which ``first_training`` trains;
+    ``start`` is the folder of the world model to begin with, None for one from scratch, which ``first_training`` trains, from ``weights`` of another robot where there are any;
     ``training`` refines any other. ``data`` and ``supervised`` are folders that replace recording and cloning. ``styles`` counts the other visual styles of each training episode.
     ``held_out`` is the share of collected episodes that calibration and gates have. ``stop_at_gate`` and
     ``from_supervised``: see ``gates`` and ``improve_from``. ``planner`` plans in the newest world model; None: nobody plans.
@@ -80,6 +81,7 @@ class Plan:
     held_out: float
     world_model: VideoWorldModelConfig | WanSettings
     first_training: WorldModelTraining | WanTraining
+    weights: str | None
     training: WorldModelTraining | WanTraining
     target_precision: float
     thresholds: GateThresholds
@@ -126,6 +128,8 @@ def resolve(settings: TrainVlaSettings) -> Plan:
     if settings.backbone == VIDEO:
         require_kind(settings.start, settings.world_model)
         check_start(settings.start, settings.world_model, settings.training)
+        if settings.start == SCRATCH and settings.scratch.weights is not None:
+            check_weights(settings.scratch.weights, settings.world_model, settings.scratch.training, "scratch.training")
     else:
         check_wan_start(settings.start, settings.wan)
     check_policy_fits(settings)
@@ -157,6 +161,7 @@ def planned(settings: TrainVlaSettings, device: torch.device) -> Plan:
         held_out=settings.held_out,
         world_model=settings.wan if wan else settings.world_model,
         first_training=settings.wan.training if wan else settings.scratch.training,
+        weights=settings.scratch.weights,
         training=settings.wan.training if wan else settings.training,
         target_precision=settings.target_precision,
         thresholds=settings.thresholds,
@@ -262,10 +267,11 @@ def check_policy_fits(settings: TrainVlaSettings) -> None:
     Raises ArtefactError (no world model in ``start``, or no policy in ``supervised``). Raises SettingError (they
     differ, or the given policy looks at what imagination does not show or learns otherwise).
     """
-    if settings.start == SCRATCH:
+    held = settings.scratch.weights if settings.start == SCRATCH and settings.backbone == VIDEO else settings.start
+    if held in (None, SCRATCH):
         world = (settings.wan.model if settings.backbone == WAN else settings.world_model).to_json()
     else:
-        world = stored_config(settings.start).to_json()
+        world = stored_config(held).to_json()
     if settings.supervised:
         require_given(settings, world["dynamics"])
     for name, part in (("chunk_length", "dynamics"), ("image_size", "codec")):

@@ -81,10 +81,13 @@ class Scratch:
 
     Attributes:
         expert_episodes: per task, instead of ``collection.expert_episodes``.
+        weights: bundled or a world-model folder, also of another robot: what fits is taken, the rest is untrained; null
+            takes nothing.
         training: of codec and dynamics.
     """
 
     expert_episodes: int = 400
+    weights: str | None = None
     training: WorldModelTraining = field(
         default_factory=lambda: WorldModelTraining(
             codec_steps=3000,
@@ -257,7 +260,7 @@ class TrainVlaSettings(Tracked):
                     f"{name}.fit={part.fit}: the loop records its own images; bring those of data to policy.image_size with "
                     "image_size and fit in the dataset's worldrl.json"
                 )
-        if self.start == SCRATCH and self.backbone == VIDEO:
+        if self.start == SCRATCH and self.backbone == VIDEO and self.scratch.weights is None:
             wanted = "scratch.training.codec_steps above 0 (3000 by default), or start=FOLDER of a trained world model"
             require_trained_codec(self.world_model, self.scratch.training, wanted)
 

@@ -45,7 +45,7 @@ from worldrl.recipes.world_model.start import (
     WORLD_MODEL,
     check_start,
     check_wan_start,
-    config_of,
+    check_weights,
     images_of,
     is_wan,
     require_trained_codec,
@@ -139,12 +139,7 @@ class TrainWorldModelSettings(Tracked):
             )
         if self.codec is not None:
             raise SettingError(f"codec={self.codec}: weights={weights} has a frame codec; give one of them")
-        held = config_of(weights)
-        for name in ("codec_steps", "steps", "outcome_steps", *(["restorer_steps"] if held.restorer.width else [])):
-            if not getattr(self.training, name):
-                raise SettingError(
-                    f"training.{name}=0: would leave a part of weights={weights} as it was for its own robot; give it steps"
-                )
+        check_weights(weights, self.model, self.training, "training")
 
     @property
     def held(self) -> str | None:

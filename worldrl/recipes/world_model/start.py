@@ -88,6 +88,21 @@ def check_start(start: str, config: VideoWorldModelConfig, training: WorldModelT
     _tell(start, config.to_json(), held.to_json(), taken.to_json())
 
 
+def check_weights(weights: str, config: VideoWorldModelConfig, training: WorldModelTraining, group: str) -> None:
+    """Refuse weights of another robot of which ``training`` would leave a part as it is, or whose sizes are not asked for.
+
+    ``group`` names the training's settings. ArtefactError without a world model; SettingError.
+    """
+    require_kind(weights, config)
+    held = config_of(weights)
+    extended_config(held, config)
+    for name in ("codec_steps", "steps", "outcome_steps", *(["restorer_steps"] if held.restorer.width else [])):
+        if not getattr(training, name):
+            raise SettingError(
+                f"{group}.{name}=0: would leave a part of weights={weights} as it was for its own robot; give it steps"
+            )
+
+
 def _require_steps(
     start: str, held: VideoWorldModelConfig | WanConfig, taken: VideoWorldModelConfig | WanConfig, steps: int
 ) -> None:
