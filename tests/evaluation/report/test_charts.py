@@ -20,9 +20,9 @@ def test_an_interval_beyond_a_rate_is_drawn_up_to_the_axis():
 
 def test_policies_at_one_place_share_a_mark_that_names_them_all():
     def at(k):
-        return {"k": k, "n": 10, "rate": k / 10, "lo": 0.0, "hi": 1.0, "method": "wilson"}
+        return {"k": k, "n": 100, "rate": k / 100, "lo": 0.0, "hi": 1.0, "method": "wilson"}
 
-    drawn = scatter([ImaginedReal(str(k), at(k), at(3)) for k in (2, 8, 2)])
+    drawn = scatter([ImaginedReal(str(k), at(k), at(30)) for k in (20, 80, 22)])
     assert drawn is not None
     assert [mark.text for mark in drawn.marks if mark.attributes["class"] == "number middle"] == ["1, 3", "2"]
     widths = [float(mark.attributes["width"]) for mark in drawn.marks if mark.tag == "rect"]
