@@ -13,7 +13,7 @@ import pytest
 from worldrl import __version__
 from worldrl.cli import COMMANDS, default_run_dir, main
 from worldrl.core.errors import ArtefactError, GateError
-from worldrl.settings import resume_command, setting
+from worldrl.settings import COMMAND_LINE, resume_command, setting
 from worldrl.usage import describe
 
 FAKE_JOB = """
@@ -206,11 +206,14 @@ def test_a_missing_module_of_our_own_or_of_a_package_that_is_there_keeps_its_tra
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [
-        ({"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}, "worldrl train-idm"),
-        ({"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}, "torchrun --nproc-per-node 2 --module worldrl.cli train-idm"),
+        ({"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}, "worldrl train-idm seed=1"),
+        (
+            {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
+            "torchrun --nproc-per-node 2 --module worldrl.cli train-idm seed=1",
+        ),
         (
             {"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"},
-            "torchrun --nnodes 2 --nproc-per-node 8 --module worldrl.cli train-idm",
+            "torchrun --nnodes 2 --nproc-per-node 8 --module worldrl.cli train-idm seed=1",
         ),
     ],
 )
@@ -219,6 +222,7 @@ def test_the_command_that_resumes_names_the_launcher(
 ) -> None:
     for name, value in sizes.items():
         monkeypatch.setenv(name, value)
+    COMMAND_LINE.set(("train-idm", "seed=1"))
     assert resume_command("train-idm") == expected
 
 
