@@ -234,7 +234,7 @@ def test_a_failure_stops_nothing_and_a_rerun_takes_what_has_no_numbers(tmp_path,
     gpu_check.main(settings, partial(here, ran=ran))
     assert ran == ["a", "b", "c"]
     found = read_gpu_check(tmp_path / "run" / "gpu_check.json")
-    assert line(found.checks[0]) == "measured a (0 s): a number 2 s"
+    assert line(found.checks[0]) == "measured a (0 s): a number 2\u00a0s"
     assert line(found.checks[1]) == "failed   b (0 s): ValueError: first line"
     assert [check.status for check in found.checks] == [MEASURED, FAILED, SKIPPED]
     page = (tmp_path / "run" / "report.html").read_text()

@@ -69,7 +69,7 @@ def test_a_success_after_the_dreamed_steps_does_not_count_as_missed(push_dataset
     early = sum(1 for e in dataset if e.first_success is not None and e.first_success <= 4)
     assert early < sum(record.success for record in dataset.records)
     assert (metrics["recall"] or {"n": 0})["n"] == early
-    data = json.loads((tmp_path / "run" / "report.json").read_text())
+    data = json.loads((tmp_path / "run" / "report.json").read_text())["data"]
     assert sum("real success" in film["title"] for film in data["videos"]) == early
 
 

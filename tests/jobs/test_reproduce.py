@@ -68,7 +68,7 @@ def test_neighbouring_stages_are_of_different_seeds(tmp_path: Path, monkeypatch:
     class StopError(Exception):
         pass
 
-    def stop(name: str, tasks: dict[str, Any], workers: int, *, on_result: Any) -> None:
+    def stop(name: str, tasks: dict[str, Any], workers: int, *, on_result: Any, crew: Any) -> None:
         seeds.extend(task.cell.seed for task in tasks.values())
         raise StopError
 
