@@ -97,8 +97,6 @@ def test_stored_results_are_of_a_commit() -> None:
     known = {
         "evaluate-world-model-bundled.json",
         "expert-object-own-assets-2-states.json",
-        "imagine-one-view.json",
-        "imagine-two-views.json",
         "rank-bundled-twelve-policies.json",
     }
     dirty = {path.name for path in RESULTS.rglob("*.json") if '+dirty"' in path.read_text(encoding="utf-8")}
