@@ -25,7 +25,7 @@ from worldrl.recipes.world_model.start import check_start, starting_world_model
 from worldrl.recipes.world_model.unseen_episodes import refuse_seen
 from worldrl.rollout.real.specs import EpisodeSpec
 from worldrl.settings import compose
-from worldrl.world_models.video.config import DynamicsKind, VideoWorldModelConfig
+from worldrl.world_models.video.config import CodecConfig, DynamicsKind, VideoWorldModelConfig
 from worldrl.world_models.video.extension import transferred
 from worldrl.world_models.video.model import VideoWorldModel
 from worldrl.world_models.video.training_config import WorldModelTraining
@@ -313,6 +313,10 @@ def test_training_begins_with_the_weights_of_another_robot(make_settings, world_
         ({"start": "bundled"}, "weights=bundled: is for backbone=video with start=scratch; give start=bundled"),
         ({"codec": "bundled"}, "codec=bundled: weights=bundled has a frame codec; give one of them"),
         (
+            {"model": VideoWorldModelConfig(codec=CodecConfig(depth=2))},
+            r"weights: these weights do not fit codec.depth=2 \(3\), .*; leave it out, or begin without weights$",
+        ),
+        (
             {"training": WorldModelTraining(codec_steps=1, steps=1, outcome_steps=0)},
             "training.outcome_steps=0: would leave a part of weights",
         ),
@@ -321,7 +325,7 @@ def test_training_begins_with_the_weights_of_another_robot(make_settings, world_
 )
 def test_weights_of_another_robot_are_trained_further(make_settings, over, message):
     with pytest.raises(SettingError, match=f"^{message}"):
-        make_settings(weights="bundled", **over)
+        make_settings(weights="bundled", **({"model": VideoWorldModelConfig()} | over))
 
 
 def test_scratch_weights_depend_on_the_seed_alone(robot, world_model):

@@ -95,7 +95,7 @@ def check_weights(weights: str, config: VideoWorldModelConfig, training: WorldMo
     """
     require_kind(weights, config)
     held = config_of(weights)
-    extended_config(held, config)
+    extended_config(held, config, setting="weights", mend="begin without weights")
     for name in ("codec_steps", "steps", "outcome_steps", *(["restorer_steps"] if held.restorer.width else [])):
         if not getattr(training, name):
             raise SettingError(
@@ -234,7 +234,7 @@ def transferred_world_model(
     model, untrained = transferred(model, config, embodiment, seed=seed)
     count = len(model.state_dict())
     rest = f"; untrained: {', '.join(untrained)}" if untrained else ""
-    console().print(f"weights={weights}: {count - len(untrained)} of {count} taken{rest}", markup=False)
+    console().print(f"weights={weights}: {count - len(untrained)} of {count} taken{rest}", markup=False, soft_wrap=True)
     return model
 
 

@@ -74,8 +74,17 @@ def overlaid(larger: Mapping[str, Tensor], held: Mapping[str, Tensor]) -> dict[s
     return {name: longer(value, held[name]) if name in held else value for name, value in larger.items()}
 
 
-def extended_config(held: VideoWorldModelConfig, wanted: VideoWorldModelConfig) -> VideoWorldModelConfig:
-    """The weights' configuration with the given values that fit; SettingError names all that do not."""
+def extended_config(
+    held: VideoWorldModelConfig,
+    wanted: VideoWorldModelConfig,
+    *,
+    setting: str = "start",
+    mend: str = "use start=scratch",
+) -> VideoWorldModelConfig:
+    """The weights' configuration with the given values that fit; SettingError names all that do not.
+
+    ``setting`` names the weights, ``mend`` what to do without them.
+    """
     own = held.to_json()
     asked = asked_for(wanted.to_json(), VideoWorldModelConfig().to_json(), own)
     if wanted.codec_kind is held.codec_kind:
@@ -86,8 +95,8 @@ def extended_config(held: VideoWorldModelConfig, wanted: VideoWorldModelConfig) 
         if not _fits(name, old, value, held)
     ]:
         raise SettingError(
-            f"start: these weights do not fit {', '.join(refused)}, with their own values in brackets; leave it out, "
-            "or use start=scratch"
+            f"{setting}: these weights do not fit {', '.join(refused)}, with their own values in brackets; leave it out, "
+            f"or {mend}"
         )
     return VideoWorldModelConfig.from_json(asked)
 
