@@ -323,6 +323,17 @@ def tiny_policy() -> Callable[..., Any]:
     return make
 
 
+@pytest.fixture(scope="session")
+def planning_folder(
+    tmp_path_factory: pytest.TempPathFactory, tiny_policy: Callable[..., Any], make_world_model: Callable[..., Any]
+) -> Path:
+    """A folder of a tiny ``policy`` and of a ``world_model`` that it can plan in; tests only read it."""
+    folder = tmp_path_factory.mktemp("planning")
+    tiny_policy().save(folder / "policy")
+    make_world_model().save(folder / "world_model")
+    return folder
+
+
 @pytest.fixture
 def run_python() -> Callable[..., "subprocess.CompletedProcess[str]"]:
     """Run Python in a process of its own, from a directory of one's choice; never fails by itself."""

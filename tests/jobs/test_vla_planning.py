@@ -25,21 +25,13 @@ from worldrl.settings import compose
 COUNTS = {"policy_episodes": 1, "expert_episodes": 0, "imagined_episodes": 0, "planner_episodes": 2, "hold_steps": 0}
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory, tiny_policy, make_world_model):
-    folder = tmp_path_factory.mktemp("planning")
-    tiny_policy().save(folder / "policy")
-    make_world_model().save(folder / "world_model")
-    return folder
-
-
 @pytest.fixture
-def opened(folders):
+def opened(planning_folder):
     """Open a run directory; its simulator runs in this process, and a chunk is planned wherever a plan reaches 0."""
 
     def open_loop(run_dir, **changed):
         config = PlanningConfig(world_model=NEWEST, candidates=2, horizon=1, threshold=0.0, dtype="float32")
-        fields = {"start": str(folders / "world_model"), "tasks": ["PickRedCube"], "planner": "best_of_n"}
+        fields = {"start": str(planning_folder / "world_model"), "tasks": ["PickRedCube"], "planner": "best_of_n"}
         fields |= {"policy": TokenPolicyConfig(image_size=16, chunk_length=4), "planning": config}
         fields |= {"collection": CollectionSettings(**COUNTS), "evaluation": Evaluation(episodes=2, videos=1)}
         settings = TrainVlaSettings(run_dir=str(run_dir), **(fields | changed))
@@ -47,7 +39,7 @@ def opened(folders):
             plan = planned(settings, torch.device("cpu"))
             plan.suite.options = replace(plan.suite.options, workers=0)
             loop = Loop(plan, run, log)
-            return loop, loop.policy(folders / "policy"), loop.world(folders / "world_model")
+            return loop, loop.policy(planning_folder / "policy"), loop.world(planning_folder / "world_model")
 
     return open_loop
 
@@ -163,9 +155,9 @@ def test_settings_that_cannot_plan_are_refused(given, text):
         compose("train-vla", TrainVlaSettings, given)
 
 
-def test_a_given_policy_of_several_observations_is_refused_before_anything_is_recorded(folders, monkeypatch):
-    settings = TrainVlaSettings(supervised=str(folders / "policy"), planner="cem")
-    facts = recipe.policy_facts(folders / "policy")
+def test_a_given_policy_of_several_observations_is_refused_before_anything_is_recorded(planning_folder, monkeypatch):
+    settings = TrainVlaSettings(supervised=str(planning_folder / "policy"), planner="cem")
+    facts = recipe.policy_facts(planning_folder / "policy")
     require_given(settings, {"frame_stride": 1, "memory_frames": 2})
     monkeypatch.setattr(recipe, "policy_facts", lambda folder: replace(facts, n_obs_steps=2))
     with pytest.raises(SettingError, match="a planner one; give planner=none"):

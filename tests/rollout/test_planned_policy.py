@@ -34,23 +34,15 @@ fake = load_file("fake_network", FAKE)
 SPECS = [EpisodeSpec("PickRedCube", index, seed=5, source="test") for index in range(3)]
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory, tiny_policy, make_world_model):
-    folder = tmp_path_factory.mktemp("planning")
-    tiny_policy().save(folder / "policy")
-    make_world_model().save(folder / "world_model")
-    return folder
-
-
 @pytest.fixture
 def options():
     return EnvOptions(image_size=16, max_steps={"PickRedCube": 12})
 
 
-def planned(folders, name="best_of_n", **config):
+def planned(planning_folder, name="best_of_n", **config):
     small = {"candidates": 3, "horizon": 2, "threshold": 0.0, "dtype": "float32"}
-    planning = PlanningConfig(world_model=str(folders / "world_model"), **(small | config))
-    return PlannedPolicyActor(str(folders / "policy"), planner=Planner(name, planning))
+    planning = PlanningConfig(world_model=str(planning_folder / "world_model"), **(small | config))
+    return PlannedPolicyActor(str(planning_folder / "policy"), planner=Planner(name, planning))
 
 
 def play(actor, options, specs=SPECS, *, record=True, **settings):
@@ -69,16 +61,16 @@ def scripted(monkeypatch, scripted_world):
     return records
 
 
-def test_the_actor_travels_as_json(folders):
-    actor = planned(folders, "cem", candidates=5)
+def test_the_actor_travels_as_json(planning_folder):
+    actor = planned(planning_folder, "cem", candidates=5)
     assert actor_from_json(actor_to_json(actor)) == actor
 
 
 @pytest.mark.parametrize("name", ["best_of_n", "cem", "mppi"])
 @pytest.mark.usefixtures("scripted")
-def test_nothing_depends_on_neighbours(folders, options, name):
+def test_nothing_depends_on_neighbours(planning_folder, options, name):
     """In the scripted world searches happen, and some find a plan."""
-    actor = planned(folders, name, threshold=0.4, candidates=16)
+    actor = planned(planning_folder, name, threshold=0.4, candidates=16)
     alone = [play(actor, options, [spec])[0] for spec in SPECS]
     assert {bool(episode.meta["planned"][kind]) for episode in alone for kind in ("planned", "alone")} == {True, False}
     for first, second in zip(alone, play(actor, options, envs_per_worker=3), strict=True):
@@ -86,32 +78,32 @@ def test_nothing_depends_on_neighbours(folders, options, name):
         assert first.meta == second.meta
 
 
-def test_below_the_threshold_the_policy_acts_alone(folders, options):
-    without = play(PolicyActor(str(folders / "policy")), options)
-    for first, second in zip(without, play(planned(folders, threshold=1.0), options), strict=True):
+def test_below_the_threshold_the_policy_acts_alone(planning_folder, options):
+    without = play(PolicyActor(str(planning_folder / "policy")), options)
+    for first, second in zip(without, play(planned(planning_folder, threshold=1.0), options), strict=True):
         np.testing.assert_array_equal(first.action, second.action)
         assert second.meta["planned"] == {"planned": 0, "alone": 3}
 
 
-def test_a_sampled_policy_draws_the_same_beside_a_planner(folders, options):
-    fields = {"folder": str(folders / "policy"), "temperature": 1.0, "lasting": 0.5}
+def test_a_sampled_policy_draws_the_same_beside_a_planner(planning_folder, options):
+    fields = {"folder": str(planning_folder / "policy"), "temperature": 1.0, "lasting": 0.5}
     without = play(PolicyActor(**fields), options)
-    beside = play(PlannedPolicyActor(**fields, planner=planned(folders, threshold=1.0).planner), options)
+    beside = play(PlannedPolicyActor(**fields, planner=planned(planning_folder, threshold=1.0).planner), options)
     for first, second in zip(without, beside, strict=True):
         np.testing.assert_array_equal(first.action, second.action)
 
 
-def test_outcomes_count_chunks_and_time(folders, options):
-    for outcome in play(planned(folders), options, record=False):
+def test_outcomes_count_chunks_and_time(planning_folder, options):
+    for outcome in play(planned(planning_folder), options, record=False):
         assert outcome.planned.counts() == {"planned": 3, "alone": 0}
         assert outcome.planned.seconds > 0
         assert EpisodeOutcome.from_json(outcome.to_json()) == outcome
-    alone = play(PolicyActor(str(folders / "policy")), options, record=False)[0]
+    alone = play(PolicyActor(str(planning_folder / "policy")), options, record=False)[0]
     assert "planned" not in alone.to_json()
 
 
-def test_the_world_model_starts_from_the_real_frames(folders, options, scripted):
-    episode = play(planned(folders, threshold=1.0), options, SPECS[:1])[0]
+def test_the_world_model_starts_from_the_real_frames(planning_folder, options, scripted):
+    episode = play(planned(planning_folder, threshold=1.0), options, SPECS[:1])[0]
     starts = {record.step: record for record in scripted}
     assert sorted(starts) == [0, 4, 8]
     frames, record = episode.main_view, starts[8]
@@ -124,18 +116,18 @@ def test_the_world_model_starts_from_the_real_frames(folders, options, scripted)
     np.testing.assert_array_equal(starts[0].memory_action, np.tile(episode.null_action, (4, 1)))
 
 
-def test_the_best_candidate_is_executed(folders, options, scripted):
+def test_the_best_candidate_is_executed(planning_folder, options, scripted):
     """The scripted world's success is the first number of every second action, over two of them."""
-    shown = [play(planned(folders, threshold=0.9, candidates=64, horizon=1), options)[0]]
-    alone = play(PolicyActor(str(folders / "policy")), options)
+    shown = [play(planned(planning_folder, threshold=0.9, candidates=64, horizon=1), options)[0]]
+    alone = play(PolicyActor(str(planning_folder / "policy")), options)
     chunks = [np.minimum(e.action[1::4, 0], e.action[3::4, 0]) for e in (*shown, alone[0])]
     assert shown[0].meta["planned"]["planned"] > 0
     assert chunks[0].max() > 0.9 > chunks[1].max()
 
 
-def test_success_beyond_the_time_limit_does_not_count(folders, options, scripted):
+def test_success_beyond_the_time_limit_does_not_count(planning_folder, options, scripted):
     short = replace(options, max_steps={"PickRedCube": 2})
-    found = play(planned(folders, threshold=1e-6, candidates=64), short, SPECS[:1])[0]
+    found = play(planned(planning_folder, threshold=1e-6, candidates=64), short, SPECS[:1])[0]
     assert found.meta["planned"] == {"planned": 0, "alone": 1}
 
 
@@ -165,9 +157,9 @@ def test_whole_plans_are_scored_as_they_were_imagined(tiny_policy, scripted_worl
     torch.testing.assert_close(imagined.score(plans[2:]), scores[2:])
 
 
-def test_latency_is_refused(folders):
+def test_latency_is_refused(planning_folder):
     with pytest.raises(SettingError, match="give latency=0"):
-        replace(planned(folders), latency=2)
+        replace(planned(planning_folder), latency=2)
 
 
 @pytest.mark.parametrize("name", PLANNERS)
@@ -199,7 +191,7 @@ def test_planners_search_for_two_arms(name, tmp_path, make_world_model, monkeypa
         assert not (drawn and name == "mppi")
 
 
-def test_candidates_of_a_lerobot_policy_are_drawn_and_searched(folders, options, monkeypatch, tmp_path):
+def test_candidates_of_a_lerobot_policy_are_drawn_and_searched(planning_folder, options, monkeypatch, tmp_path):
     """Behind its real service and wire, without lerobot; below the threshold its own chunks are executed."""
     folder = fake.publish(tmp_path / "policy")
     launch = Launch("fake policy", sys.executable, f"{FAKE}:Fake", {"folder": str(folder)})
@@ -212,7 +204,7 @@ def test_candidates_of_a_lerobot_policy_are_drawn_and_searched(folders, options,
             monkeypatch.setattr(
                 acting_planner, name, lambda *given, f=found, m=method, **more: f.append(given[0]) or m(*given, **more)
             )
-            actor = replace(planned(folders, name, threshold=1.0, candidates=4), folder=str(folder))
+            actor = replace(planned(planning_folder, name, threshold=1.0, candidates=4), folder=str(folder))
             (episode,) = play(actor, options, SPECS[:1])
             assert episode.meta["planned"] == {"planned": 0, "alone": 3}
             np.testing.assert_array_equal(episode.action, alone.action)

@@ -136,6 +136,13 @@ def test_a_node_that_does_not_see_the_run_is_named_before_anything_starts(nodes,
     assert not list(tmp_path.iterdir())
 
 
+def test_a_cluster_without_room_says_that_the_command_waits(nodes, tmp_path, caplog):
+    RayCrew(RayCluster(nodes.cluster.address), 0.0, tmp_path)
+    assert "waiting" not in caplog.text
+    RayCrew(RayCluster(nodes.cluster.address), 2.0, tmp_path)
+    assert "no node has a core and 2 GPUs yet; waiting for one" in caplog.text
+
+
 def test_an_error_of_a_task_is_one_line(crew, tmp_path):
     wrong = {str(tmp_path / "x"): Task("neubay-bandit", "no-scale", {}, Cell("neutral", 3))}
     with pytest.raises(WorkerError, match=r"^neutral, seed 3: KeyError: 'no-scale'$"):

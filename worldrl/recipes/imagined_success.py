@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,35 +69,33 @@ def uncalibrated(rule: SuccessRule) -> list[str]:
     return [reason] if rule.threshold >= HIGHEST_THRESHOLD else []
 
 
+@dataclass(frozen=True)
+class Draws:
+    """How rollouts are drawn, ``batch`` at once; without a ``temperature`` a policy is greedy."""
+
+    batch: int
+    temperature: float | None
+    seed: int
+
+
 def imagined_success(
     stage: Stage,
     model: AnyVideoModel,
     folder: Path,
     label: str,
     starts: Sequence[Start],
+    draws: Draws,
     *,
-    batch: int,
-    temperature: float | None,
-    seed: int,
     finish: Callable[[Stage, dict[str, Any]], None] = Stage.finish,
 ) -> NDArray[np.bool_]:
     """Imagine one policy from every start, batch after batch; what an earlier session did is read. Returns bool ``[E]``."""
     if not stage.finished:
-        drawn = {"batch": batch, "temperature": temperature, "seed": seed}
-        finish(stage, imagined_summary(stage.folder, model, folder, label, starts, **drawn))
+        finish(stage, imagined_summary(stage.folder, model, folder, label, starts, draws))
     return np.array(stage.summary["imagined_success"], np.bool_)
 
 
 def imagined_summary(
-    saved: Path,
-    model: AnyVideoModel,
-    folder: Path,
-    label: str,
-    starts: Sequence[Start],
-    *,
-    batch: int,
-    temperature: float | None,
-    seed: int,
+    saved: Path, model: AnyVideoModel, folder: Path, label: str, starts: Sequence[Start], draws: Draws
 ) -> dict[str, Any]:
     """What the stage of one policy keeps; its batches are in the folder ``saved``."""
     with Progress(f"imagine {label}", total=len(starts), unit="rollouts") as progress:
@@ -105,9 +104,9 @@ def imagined_summary(
             folder,
             starts,
             saved,
-            batch=batch,
-            temperature=temperature,
-            seed=stream_seed(seed, "rank") % 2**31,
+            batch=draws.batch,
+            temperature=draws.temperature,
+            seed=stream_seed(draws.seed, "rank") % 2**31,
             advance=progress.advance,
         )
     return {"policy": label, "imagined_success": success.tolist()}

@@ -5,6 +5,7 @@ Ray starts a task again where its process or node is lost; the task then resumes
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ from worldrl.recipes.folder_lock import exclusive_folder
 from worldrl.recipes.side_by_side import Task, computed
 from worldrl.simulators.ray_cluster import RayCluster, one_line
 from worldrl.workers.link import node
+
+logger = logging.getLogger(__name__)
 
 LOST = 100
 """Times that a task may lose its process or node."""
@@ -37,9 +40,12 @@ class RayCrew:
         token = place.resolve() / f".seen-by-nodes-{secrets.token_hex(8)}"
         token.touch()
         try:
-            cluster.check(order_of([os.getcwd(), str(token)], place))
+            cluster.check({**self._order, "paths": [*self._order["paths"], str(token)]})
         finally:
             token.unlink()
+        room = self._ray.cluster_resources()
+        if room.get("CPU", 0) < 1 or room.get("GPU", 0) < gpus:
+            logger.warning("no node has a core%s yet; waiting for one", f" and {gpus:g} GPUs" if gpus else "")
 
     def start(self, folder: str, task: Task) -> None:
         """As of a crew."""

@@ -31,7 +31,7 @@ from worldrl.evaluation.report.store import publish
 from worldrl.evaluation.world_model.gates import Gate, GateThresholds, measure_gates, require
 from worldrl.jobs.policy.rank_report import report_page, show
 from worldrl.recipes.gates_output import show_gates
-from worldrl.recipes.imagined_success import draw_starts, imagined_success, imagined_summary, longest, untested
+from worldrl.recipes.imagined_success import Draws, draw_starts, imagined_success, imagined_summary, longest, untested
 from worldrl.recipes.run import ENGINE, WITH_RAY, RayOptions, check_engine, claim_inputs, crew_of, open_run
 from worldrl.recipes.side_by_side import run_tasks
 from worldrl.recipes.training_data import open_datasets, require_cameras, require_image_size
@@ -112,11 +112,11 @@ def main(settings: RankSettings) -> dict[str, Any]:
         inputs = inputs_of(settings, data, held_out, outcomes)
         claim_inputs(run, inputs)
         gates, reasons = trusted(run.stage("01-gates"), settings, model, held_out)
-        starts, drawn = starts_of(data, settings), drawn_by(settings)
+        starts, draws = starts_of(data, settings), draws_of(settings)
         imagine_side_by_side(run, settings, labels)
         success = np.stack(
             [
-                imagined_success(policy_stage(run, number), model, policy_place(folder), label, starts, **drawn)
+                imagined_success(policy_stage(run, number), model, policy_place(folder), label, starts, draws)
                 for number, (folder, label) in enumerate(zip(settings.policies, labels, strict=True), start=1)
             ]
         )
@@ -179,9 +179,9 @@ def starts_of(data: EpisodeDataset, settings: RankSettings) -> list[Start]:
     return draw_starts(data, settings.episodes, limits, seed=settings.seed)
 
 
-def drawn_by(settings: RankSettings) -> dict[str, Any]:
+def draws_of(settings: RankSettings) -> Draws:
     """How rollouts are drawn."""
-    return {"batch": settings.batch, "temperature": settings.temperature, "seed": settings.seed}
+    return Draws(settings.batch, settings.temperature, settings.seed)
 
 
 # --- policies side by side ------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class Imagining:
         """Imagine, or go on, in the stage's folder."""
         model, data = open_model(self.settings), open_joined(self.settings.data, self.settings)
         starts, place = starts_of(data, self.settings), policy_place(self.policy)
-        return imagined_summary(folder, model, place, self.label, starts, **drawn_by(self.settings))
+        return imagined_summary(folder, model, place, self.label, starts, draws_of(self.settings))
 
 
 def policy_stage(run: RunDirectory, number: int) -> Stage:

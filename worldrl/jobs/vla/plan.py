@@ -58,8 +58,9 @@ GRPO = "grpo"
 class Plan:
     """All that the stages need to know.
 
-    ``start`` is the folder of the world model to begin with, None for one from scratch, which ``first_training`` trains, from ``weights`` of another robot where there are any;
-    ``training`` refines any other. ``data`` and ``supervised`` are folders that replace recording and cloning. ``styles`` counts the other visual styles of each training episode.
+    ``start`` is the folder of the world model to begin with, None for one from scratch, which ``first_training`` trains,
+    from ``weights`` of another robot where there are any; ``training`` refines any other. ``data`` and ``supervised`` are
+    folders that replace recording and cloning. ``styles`` counts the other visual styles of each training episode.
     ``held_out`` is the share of collected episodes that calibration and gates have. ``stop_at_gate`` and
     ``from_supervised``: see ``gates`` and ``improve_from``. ``planner`` plans in the newest world model; None: nobody plans.
     """

@@ -31,7 +31,7 @@ from worldrl.jobs.vla.loop import Loop, keep_world_model, trained_world_model
 from worldrl.jobs.vla.recorded_suite import RecordedSuite
 from worldrl.jobs.vla.recordings_report import report_page, show
 from worldrl.recipes.gates_output import show_gates
-from worldrl.recipes.imagined_success import draw_starts, imagined_success, uncalibrated
+from worldrl.recipes.imagined_success import Draws, draw_starts, imagined_success, uncalibrated
 from worldrl.recipes.stages import calibrate
 from worldrl.recipes.training_data import note_events
 from worldrl.recipes.world_model.start import WORLD_MODEL
@@ -150,9 +150,7 @@ def measure(
         policy.folder,
         name.partition("-")[2],
         starts,
-        batch=BATCH,
-        temperature=loop.plan.evaluation.temperature,
-        seed=loop.plan.seed_of("imagined success"),
+        Draws(BATCH, loop.plan.evaluation.temperature, loop.plan.seed_of("imagined success")),
         finish=loop.finish,
     )
 

@@ -159,7 +159,7 @@ def _imagined_batches(
         judged = ((request, source.imagine(request)) for request in requests)
         yield (_selected(source, policy, parts, *one) for one in judged)
         return
-    actors = [
+    processes = [
         ImaginingProcess(
             source, folder / f"imagining-{k}", PROCESSES, threads=max(1, torch.get_num_threads() // config.processes)
         )
@@ -167,11 +167,11 @@ def _imagined_batches(
     ]
     try:
         asked = list(requests)
-        found = in_order(actors, asked, version=0, weights=policy_weights(policy))
+        found = in_order(processes, asked, version=0, weights=policy_weights(policy))
         yield (_selected(source, policy, parts, *one) for one in zip(asked, found, strict=True))
     finally:
-        for actor in actors:
-            actor.close()
+        for process in processes:
+            process.close()
 
 
 def _request(source: PolicyImagination, config: FilteredCloning, parts: Parts, number: int) -> Request:

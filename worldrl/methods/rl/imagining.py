@@ -120,15 +120,15 @@ class ImaginingProcess:
 
 
 def in_order(
-    actors: Sequence[ImaginingProcess], requests: Iterable[Request], version: int, weights: Mapping[str, Any]
+    processes: Sequence[ImaginingProcess], requests: Iterable[Request], version: int, weights: Mapping[str, Any]
 ) -> Iterator[FilterResult]:
-    """Share requests out in turn, two to each actor at once; yield the batches in the order of the requests."""
+    """Share requests out in turn, two to each process at once; yield the batches in the order of the requests."""
     asked = deque[ImaginingProcess]()
-    for request, actor in zip(requests, cycle(actors), strict=False):
-        if len(asked) == 2 * len(actors):
+    for request, process in zip(requests, cycle(processes), strict=False):
+        if len(asked) == 2 * len(processes):
             yield asked.popleft().take()
-        actor.ask(request, version, weights)
-        asked.append(actor)
+        process.ask(request, version, weights)
+        asked.append(process)
     while asked:
         yield asked.popleft().take()
 

@@ -58,9 +58,9 @@ def transferred(
     """
     with initial_weights(seed, "world-model"):
         fresh = VideoWorldModel(extended_config(model.config, wanted), embodiment)
-    own = fresh.state_dict()
-    taken = overlaid(own, model.state_dict())
-    other = [name for name, value in own.items() if name not in model.state_dict() or taken[name].shape != value.shape]
+    own, held = fresh.state_dict(), model.state_dict()
+    taken = overlaid(own, held)
+    other = [name for name, value in own.items() if name not in held or taken[name].shape != value.shape]
     fresh.load_state_dict({name: own[name] if name in other else taken[name] for name in own})
     return fresh.to(model.device), other
 
