@@ -1,14 +1,16 @@
 import json
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 
 from worldrl.core.errors import MissingExtraError, SettingError
 from worldrl.data.lerobot.dataset import EpisodeDataset
-from worldrl.evaluation.world_model.rollout_error import whole_chunks
+from worldrl.evaluation.world_model.rollout_error import Replay, whole_chunks
 from worldrl.jobs.world_model import imagine
 from worldrl.jobs.world_model.imagine import ImagineSettings, choose_episodes
+from worldrl.recipes.world_model.replayed_films import Replayed
 from worldrl.registry import VIDEO_REWARDS
 from worldrl.settings import compose
 
@@ -174,6 +176,21 @@ class FakeRerun(ModuleType):
 
     def log(self, place, value, static=False):
         self.logged.setdefault(place, []).append((None if static else self.step, value))
+
+
+def test_films_show_every_view_of_a_model():
+    real, imagined = np.zeros((1, 24, 16, 16, 3), np.uint8), np.full((1, 24, 16, 16, 3), 9, np.uint8)
+    known = {"valid": np.ones((1, 24), bool), "probability": np.zeros((1, 24), np.float32), "frame_stride": 2}
+    replay = Replay(real, imagined, further={"wrist_image": (real + 1, imagined + 1)}, **known)
+    episode = SimpleNamespace(task="Push", first_success=None)
+    films = Replayed([episode], np.zeros((1, 48, 7), np.float32), replay, np.array([False]), fps=10)
+    (strip,) = films.filmstrips()
+    assert strip.rows["real"].shape == (12, 32, 16, 3)
+    assert [int(strip.rows["imagined"][0, y, 0, 0]) for y in (0, 31)] == [9, 10]
+    assert "wrist_image" in strip.caption
+    alone = Replayed([episode], films.actions, Replay(real, imagined, **known), films.imagined, fps=10)
+    assert alone.filmstrips()[0].rows["real"].shape == (12, 16, 16, 3)
+    assert "main camera" not in alone.videos()[0].caption
 
 
 def test_rerun_gets_real_and_imagined_rollouts_on_one_timeline(push_dataset, world_model, tmp_path, monkeypatch):

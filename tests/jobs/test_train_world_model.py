@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,7 +22,7 @@ from worldrl.paths import weights_dir
 from worldrl.recipes.sampler import Sampler
 from worldrl.recipes.stages import calibrate, split_held_out
 from worldrl.recipes.world_model.lineage import bundled_by_name, learned_from, lineage
-from worldrl.recipes.world_model.start import check_start, starting_world_model
+from worldrl.recipes.world_model.start import check_start, robot_of, starting_world_model, weights_folder
 from worldrl.recipes.world_model.unseen_episodes import refuse_seen
 from worldrl.rollout.real.specs import EpisodeSpec
 from worldrl.settings import compose
@@ -78,6 +79,26 @@ def test_parents_name_bundled_weights_without_a_path_of_this_machine(world_model
     world_model.save(tmp_path / "world_model")
     (own,), _ = lineage({}, [str(tmp_path / "world_model")])
     assert own["path"] == str(tmp_path / "world_model")
+
+
+def test_bundled_world_models_are_named_as_in_a_manifest():
+    assert weights_folder("bundled") == weights_folder("bundled/world_model") == weights_dir() / "world_model"
+    assert weights_folder("bundled/world_model_wrist") == weights_dir() / "world_model_wrist"
+    assert weights_folder("runs/bundled/x") == Path("runs/bundled/x")
+    (two,), _ = lineage({}, ["bundled/world_model_wrist"])
+    assert two["path"] == "bundled/world_model_wrist"
+
+
+@pytest.mark.parametrize("name", ["bundled/policy", "bundled/world_model_wris", "bundled/../weights/world_model"])
+def test_no_other_name_is_bundled(name):
+    with pytest.raises(SettingError, match="no such world model is bundled"):
+        weights_folder(name)
+
+
+def test_bundled_weights_of_two_cameras_predict_both_and_the_state():
+    model = VideoWorldModel.load(weights_folder("bundled/world_model_wrist"))
+    assert (model.config.cameras, model.config.state) == (["image", "wrist_image"], "measured")
+    assert robot_of("bundled/world_model_wrist") == robot_of("bundled")
 
 
 def test_what_the_weights_learned_from_is_remembered(make_settings, world_model, push_dataset, tmp_path):

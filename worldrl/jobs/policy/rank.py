@@ -36,7 +36,7 @@ from worldrl.recipes.run import ENGINE, WITH_RAY, RayOptions, check_engine, clai
 from worldrl.recipes.side_by_side import run_tasks
 from worldrl.recipes.training_data import open_datasets, require_cameras, require_image_size
 from worldrl.recipes.world_model.policy_rollouts import check_policies
-from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, images_of, weights_folder
+from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, SHIPPED, images_of, weights_folder
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.agents.policy_folder import policy_facts, policy_place
 from worldrl.rollout.real.specs import scene_digest
@@ -52,7 +52,7 @@ class RankSettings:
     seed: int = setting(0, "root of every random stream; also chooses the episodes")
     device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
     dtype: str = setting("float32", "number type of imagination: float32, bfloat16 or auto")
-    world_model: str = setting(BUNDLED, "bundled, or a world-model folder")
+    world_model: str = setting(BUNDLED, f"{SHIPPED}, or a world-model folder")
     policies: list[str] = setting(
         [], "two or more policies: folders of worldrl's or lerobot's, or addresses ws://HOST:PORT"
     )

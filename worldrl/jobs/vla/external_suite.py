@@ -18,7 +18,7 @@ from worldrl.evaluation.policy.protocol import EvalProtocol, suite_protocol
 from worldrl.jobs.vla.settings import CollectionSettings
 from worldrl.jobs.vla.training_suite import SimulatedSuite, SuiteOptions
 from worldrl.recipes.suites.opening import OpenSuite, SuiteOnDemand, cameras_showing, fit_for, require_same_fit
-from worldrl.recipes.world_model.start import BUNDLED
+from worldrl.recipes.world_model.start import is_bundled
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor
 from worldrl.rollout.suites.backend import ExternalBackend
 from worldrl.rollout.suites.suite import Suite, Workers, recorded_robot, require_expert
@@ -39,9 +39,9 @@ def require_possible(suite: Suite, asked: Mapping[str, int], *, start: str, eval
     initial states, the later of which would repeat the earlier).
     """
     recorded_robot(suite)
-    if start == BUNDLED:
+    if is_bundled(start):
         raise SettingError(
-            f"start: the bundled world model is of the embedded suite's robot; with suite={suite.setting} give "
+            f"start: the bundled world models are of the embedded suite's robot; with suite={suite.setting} give "
             "start=scratch, or a world-model folder trained on its recordings"
         )
     states = training_states(suite, evaluated)

@@ -15,7 +15,7 @@ from worldrl.policies.token.policy import TokenPolicyConfig
 from worldrl.recipes.rl_parts import improvement_parts
 from worldrl.recipes.run import ENGINE, WITH_RAY, RayOptions, check_engine
 from worldrl.recipes.tracking import Tracked
-from worldrl.recipes.world_model.start import SCRATCH, require_trained_codec
+from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, SHIPPED, require_trained_codec
 from worldrl.recipes.world_model.wan_settings import WanSettings
 from worldrl.rollout.planning.config import NEWEST, NONE, PLANNER, Planner, PlanningConfig
 from worldrl.rollout.suites.names import EMBEDDED, RECORDINGS, SHADOWS, SUITE, SUITE_PYTHON, require_suite_name
@@ -156,9 +156,9 @@ class TrainVlaSettings(Tracked):
     )
     backbone: str = setting(VIDEO, "world model: video (worldrl's own transformer) or wan (published Wan weights)")
     start: str = setting(
-        "bundled",
-        "world model to start from: bundled (of video), scratch (of wan: the published weights in wan.folder), or a "
-        "world-model folder",
+        BUNDLED,
+        f"world model to start from: {SHIPPED}, scratch (of wan: the published weights in wan.folder), or a world-model "
+        "folder",
     )
     supervised: str | None = setting(
         None, "folder of a policy to improve, of the sizes in policy.*; null clones the demonstrations"

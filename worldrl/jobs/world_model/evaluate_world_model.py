@@ -43,7 +43,7 @@ from worldrl.recipes.world_model.policy_rollouts import (
     open_readers,
     policies_beside_reality,
 )
-from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, starting_world_model, weights_folder
+from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, SHIPPED, starting_world_model, weights_folder
 from worldrl.recipes.world_model.tables import NO_WEIGHTS, Findings
 from worldrl.recipes.world_model.unseen_episodes import continue_all, draw_scripts, open_unseen
 from worldrl.rewards.success import SuccessRule
@@ -70,7 +70,7 @@ class EvaluateWorldModelSettings(Tracked):
     device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
     dtype: str = setting("auto", "number type of imagination: float32, bfloat16, or auto for the faster one")
     threads: int = setting(2, "torch threads")
-    world_model: str = setting(BUNDLED, "bundled, or a world-model folder")
+    world_model: str = setting(BUNDLED, f"{SHIPPED}, or a world-model folder")
     data: list[str] = setting(["runs/collect/dataset"], "dataset folders, with episodes that it was not trained on")
     suite: str = setting(EMBEDDED, SUITE)
     python: str = setting("", SUITE_PYTHON)

@@ -29,7 +29,7 @@ from worldrl.recipes.run import open_run
 from worldrl.recipes.sample_episodes import check_samples, record_samples
 from worldrl.recipes.training_data import require_cameras, require_image_size
 from worldrl.recipes.world_model.replayed_films import replayed
-from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, images_of, weights_folder
+from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, SHIPPED, images_of, weights_folder
 from worldrl.registry import REWARD_MIXES
 from worldrl.rewards.motion.terms import chosen_terms
 from worldrl.rollout.imagined.staged_rollouts import StagedConfig
@@ -45,7 +45,7 @@ class ImagineSettings:
     seed: int = setting(0, "root of every random stream; also chooses the episodes")
     device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
     dtype: str = setting("float32", "number type of imagination: float32, bfloat16 or auto")
-    world_model: str = setting(BUNDLED, "bundled, or a world-model folder")
+    world_model: str = setting(BUNDLED, f"{SHIPPED}, or a world-model folder")
     data: str = setting(
         "", "dataset whose first frames and actions the model gets; empty records new episodes in the simulator"
     )

@@ -22,7 +22,7 @@ from worldrl.recipes.listening import listen
 from worldrl.recipes.local_server import HOST, require_web, serve
 from worldrl.recipes.run import open_run
 from worldrl.recipes.world_model.policy_rollouts import check_policies
-from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, weights_folder
+from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, SHIPPED, weights_folder
 from worldrl.rollout.agents.policy_folder import acting_policy, policy_place
 from worldrl.rollout.real.embedded import embedded_embodiment, embedded_options
 from worldrl.settings import one_of, setting
@@ -38,7 +38,7 @@ class PlaySettings:
     seed: int = setting(0, "root of every random stream; also names the initial states")
     device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
     dtype: str = setting("float32", "number type of imagination: float32, bfloat16 or auto")
-    world_model: str = setting(BUNDLED, "bundled, or a world-model folder")
+    world_model: str = setting(BUNDLED, f"{SHIPPED}, or a world-model folder")
     policy: str = setting("", "folder of a policy that may drive instead of the hand; empty for none")
     port: int = setting(0, "port on this machine (127.0.0.1); 0 takes a free one")
     tabs: int = setting(4, "most browser tabs at once, each with a drive of its own")

@@ -16,7 +16,7 @@ from worldrl.data.lerobot.dataset import EpisodeDataset, open_recorded
 from worldrl.recipes import listening
 from worldrl.recipes.listening import Listening, serve
 from worldrl.recipes.training_data import require_cameras, require_image_size
-from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, images_of, weights_folder
+from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, SHIPPED, images_of, weights_folder
 from worldrl.rollout.serving.server import Converse, SocketServer
 from worldrl.rollout.serving.world_model import world_conversations
 from worldrl.settings import one_of, positive, setting
@@ -27,7 +27,7 @@ from worldrl.world_models.loading import AnyVideoModel, open_world_model
 class ServeWorldModelSettings(Listening):
     """Which world model, and where it listens."""
 
-    world_model: str = setting(BUNDLED, "bundled, or a world-model folder")
+    world_model: str = setting(BUNDLED, f"{SHIPPED}, or a world-model folder")
     data: str = setting("", "dataset whose first frames clients may begin at, by number; empty: they send images")
     port: int = setting(18090, "port; 0 takes a free one")
     clients: int = setting(4, "clients at once; further ones are refused")

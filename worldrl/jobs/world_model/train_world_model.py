@@ -42,6 +42,7 @@ from worldrl.recipes.world_model.lineage import lineage
 from worldrl.recipes.world_model.start import (
     BUNDLED,
     SCRATCH,
+    SHIPPED,
     WORLD_MODEL,
     check_start,
     check_wan_start,
@@ -81,8 +82,7 @@ class TrainWorldModelSettings(Tracked):
     backbone: str = setting(VIDEO, "world model: video (worldrl's own transformer) or wan (published Wan weights)")
     start: str = setting(
         BUNDLED,
-        "weights to start from: bundled (of video), scratch (of wan: the published ones in wan.folder), or a world-model "
-        "folder",
+        f"weights to start from: {SHIPPED}, scratch (of wan: the published ones in wan.folder), or a world-model folder",
     )
     codec: str | None = setting(
         None,

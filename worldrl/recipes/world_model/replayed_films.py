@@ -42,7 +42,7 @@ class Replayed:
 
     def filmstrips(self) -> list[Filmstrip]:
         """One of each episode, real above imagined."""
-        caption, stride = "Real above imagined, same actions.", self.result.frame_stride
+        caption, stride = f"Real above imagined, same actions.{self._views}", self.result.frame_stride
         return [
             pair_strip(title, caption, real, imagined, stride=stride, first=stride)
             for title, real, imagined in self._pairs()
@@ -51,12 +51,20 @@ class Replayed:
     def videos(self) -> list[Video]:
         """One of each episode, real beside imagined."""
         return [
-            Video(title, "Left: real. Right: imagined.", pair_film(real, imagined, self.fps))
+            Video(title, f"Left: real. Right: imagined.{self._views}", pair_film(real, imagined, self.fps))
             for title, real, imagined in self._pairs()
         ]
 
+    @property
+    def _views(self) -> str:
+        below = ", ".join(self.result.further)
+        return f" Each from above: the main camera, {below}." if below else ""
+
     def _pairs(self) -> list[tuple[str, NDArray[np.uint8], NDArray[np.uint8]]]:
-        return list(zip(self.titles, self.result.real, self.result.imagined, strict=True))
+        """Title, real and imagined clip of each episode; further cameras stand below the main one."""
+        pairs = [(self.result.real, self.result.imagined), *self.result.further.values()]
+        real, imagined = (np.concatenate(views, axis=2) for views in zip(*pairs, strict=True))
+        return list(zip(self.titles, real, imagined, strict=True))
 
 
 def replayed(model: AnyVideoModel, episodes: Sequence[Episode], *, fps: float, seed: int, steps: int = 0) -> Replayed:

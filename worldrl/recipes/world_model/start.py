@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import SettingError, nearest
 from worldrl.core.image_fit import ImageFit
 from worldrl.core.rng import initial_weights
 from worldrl.core.storage.artefact import read_config, read_manifest
 from worldrl.core.storage.capacity import require_model_memory
 from worldrl.core.storage.log import console
-from worldrl.paths import weights_dir
+from worldrl.paths import bundled_weights, weights_dir
 from worldrl.world_models.loading import AnyVideoModel, open_world_model
 from worldrl.world_models.video.config import CodecKind, VideoWorldModelConfig
 from worldrl.world_models.video.extension import (
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 BUNDLED, SCRATCH = "bundled", "scratch"
 WORLD_MODEL = "world_model"  # Folder name of a world model inside a stage, and of the bundled one
+SHIPPED = "bundled (one camera), bundled/world_model_wrist (two cameras and the measured state)"
+"""What ``--help`` says of the world models that worldrl ships."""
 OTHER_ROBOT = (
     "start: the world model in {folder} was made for another robot; use start=scratch, which may take weights={start} for the "
     "parts that fit"
@@ -261,6 +263,20 @@ def _require_trained_ensemble(config: WanSettings) -> None:
         )
 
 
+def is_bundled(start: str) -> bool:
+    """Whether ``start`` names weights that worldrl ships: ``bundled``, or ``bundled/NAME`` as in a manifest."""
+    return start == BUNDLED or start.startswith(f"{BUNDLED}/")
+
+
 def weights_folder(start: str) -> Path:
-    """Return the world-model folder that ``start`` names: ``bundled``, or the folder itself."""
-    return weights_dir() / WORLD_MODEL if start == BUNDLED else Path(start)
+    """Return the world-model folder that ``start`` names: a bundled one, or the folder itself.
+
+    SettingError for a name of which nothing is bundled.
+    """
+    if not is_bundled(start):
+        return Path(start)
+    name = start.removeprefix(BUNDLED).strip("/") or WORLD_MODEL
+    shipped = {folder.name for folder in bundled_weights() if folder.name.startswith(WORLD_MODEL)} | {WORLD_MODEL}
+    if name not in shipped:
+        raise SettingError(f"{start}: no such world model is bundled{nearest(name, shipped)}")
+    return weights_dir() / name
