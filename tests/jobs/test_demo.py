@@ -119,10 +119,10 @@ def test_the_sentence_follows_from_the_interval_alone(alone, planned, says, few)
     assert bool(small(metrics)) is few
 
 
-def test_the_bundled_policy_fits_the_bundled_world_model_and_both_are_small(tmp_path):
+def test_the_bundled_policy_fits_the_bundled_world_model_and_all_bundled_weights_are_small(tmp_path):
     settings = DemoSettings()
     planner = planner_of(settings, str(settings.policy_folder))
-    assert (planner.config.candidates, planner.config.threshold) == (24, 0.4)
+    assert replace(planner.config, world_model="bundled") == PlanningConfig()
     assert demo.protocol_of(settings).tasks == ("PickRedCube", "PickGreenCylinder", "PickYellowBrick")
-    files = [path for path in (Path(paths.CHECKOUT) / "assets").rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < MOST_MB * 1e6
+    for weights in paths.bundled_weights():
+        assert sum(path.stat().st_size for path in weights.iterdir()) < MOST_MB * 1e6

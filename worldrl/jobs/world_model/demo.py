@@ -56,7 +56,7 @@ class DemoSettings:
     envs_per_worker: int = setting(4, "environments per process, and the largest batch of a decision")
     timeout_s: float = setting(600.0, "longest silence of a worker before it is restarted (s)")
     planner: str = setting("best_of_n", f"what plans: {', '.join(PLANNERS)}")
-    planning: PlanningConfig = field(default_factory=lambda: PlanningConfig(candidates=24, threshold=0.4))
+    planning: PlanningConfig = field(default_factory=PlanningConfig)
 
     def __post_init__(self) -> None:
         """Check the planner."""

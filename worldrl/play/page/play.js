@@ -273,11 +273,16 @@ function tick(now) {
   if (!waiting && socket.readyState === WebSocket.OPEN) decide();
 }
 
+function resize(canvas, image) {
+  [canvas.width, canvas.height] = [image.width, image.height];
+  canvas.style.setProperty("--aspect", image.width / image.height);
+}
+
 function changed() {
   const frame = frames[at];
   for (const world of ["imagined", "real"]) {
     const canvas = $(world), image = frame[world];
-    if (canvas.width !== image.width || canvas.height !== image.height) [canvas.width, canvas.height] = [image.width, image.height];
+    if (canvas.width !== image.width || canvas.height !== image.height) resize(canvas, image);
     canvas.getContext("2d").putImageData(image, 0, 0);
   }
   $("imagined-success").hidden = !frame.success;

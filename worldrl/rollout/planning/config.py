@@ -38,12 +38,12 @@ class PlanningConfig:
     """How a planner draws and scores candidates: rollouts of a policy, imagined in a world model."""
 
     world_model: str = "bundled"  # bundled, or a world-model folder; of train-vla newest, its own.
-    candidates: int = 12  # imagined rollouts of a decision, the policy's own among them; at least 2.
+    candidates: int = 24  # imagined rollouts of a decision, the policy's own among them; at least 2.
     horizon: int = 8  # chunks imagined ahead; never beyond the episode's time limit.
     # imagined success probability at which a plan is executed without a search; below it even after a search the policy
     # acts alone.
-    threshold: float = 0.7
-    temperature: float = 1.0  # of the policy's draws in imagination.
+    threshold: float = 0.4
+    temperature: float = 2.0  # of the policy's draws in imagination; wide draws hold more plans that differ.
     noise_correlation: float = 0.3  # share of their randomness that stays the same over a rollout.
     dtype: str = "auto"  # number type of imagination: float32, bfloat16, or auto, bfloat16 where the device has it.
     cem: CemConfig = field(default_factory=CemConfig, metadata={"only_with": ".planner=cem"})
