@@ -1,6 +1,6 @@
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -17,7 +17,9 @@ from worldrl.core.embodiment import (
     quaternion_product,
     rotvec_from_quaternion,
 )
+from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
+from worldrl.workers.libero import facts
 from worldrl_envs import control
 from worldrl_envs.bimanual.control import SIXAXIS_PAIR
 
@@ -106,6 +108,29 @@ def test_position_scale_and_workspace():
         for _ in range(50):
             command = next_command(PANDA, command, torch.tensor([sign, sign, sign, 0, 0, 0, 0.0]))
         torch.testing.assert_close(command[:3], torch.tensor(corner))
+
+
+def test_a_response_shortens_every_step_and_one_leaves_files_as_they_were():
+    slow = replace(PANDA, response=0.25)
+    command, action = torch.tensor([[0.5, 0.0, 0.1, 0.0, 0.0, 0.1, 1.0]]), torch.tensor([[1.0, -1, 0, 0, 0, 1, -1]])
+    full, part = (next_command(robot, command, action) - command for robot in (PANDA, slow))
+    torch.testing.assert_close(part[:, :6], 0.25 * full[:, :6])
+    assert "response" not in PANDA.to_json()
+    assert Embodiment.from_json(slow.to_json()) == slow
+    for wrong in (0.0, 1.5, math.nan):
+        with pytest.raises(SettingError, match="response: must be in"):
+            replace(PANDA, response=wrong)
+
+
+def test_the_response_of_libero_is_its_controllers():
+    stiffness, step_s, parts = 150.0, 1 / facts.CONTROL_HZ, 2000
+    place = speed = 0.0
+    for _ in range(40):
+        before, goal = place, place + facts.POSITION_SCALE
+        for _ in range(parts):  # x'' = k (goal - x) - 2 √k x'
+            speed += step_s / parts * (stiffness * (goal - place) - 2 * math.sqrt(stiffness) * speed)
+            place += step_s / parts * speed
+    assert (place - before) / facts.POSITION_SCALE == pytest.approx(facts.RESPONSE, rel=0.01)
 
 
 def test_rotation_composes_from_the_left_and_stops_at_its_limit():

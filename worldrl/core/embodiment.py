@@ -33,6 +33,9 @@ class Embodiment:
     workspace_high: tuple[float, float, float]  # upper corner (m)
     max_rotation: float  # largest norm of the commanded rotation vector (rad)
     control_hz: float  # control steps per second
+    # share of an action's motion that one control step makes; below 1 where the command is the measured pose, from which
+    # the robot's controller counts each action anew.
+    response: float = 1.0
     state_names: ClassVar[tuple[str, ...]] = STATE_NAMES  # of the measured numbers
     command_names: ClassVar[tuple[str, ...]] = COMMAND_NAMES  # of the commanded numbers
     actions: ClassVar[ActionSpec] = TOOL_ACTIONS  # what an action's numbers are
@@ -41,6 +44,8 @@ class Embodiment:
         """Check the ranges."""
         for name in ("position_scale", "rotation_scale", "max_rotation", "control_hz"):
             _require_positive(name, getattr(self, name))
+        if not 0 < self.response <= 1:
+            raise SettingError(f"embodiment.response: must be in (0, 1], got {self.response}; write the robot's own")
         _require_ordered("workspace", self.workspace_low, self.workspace_high)
 
     @classmethod
@@ -49,8 +54,19 @@ class Embodiment:
         return from_plain(cls, dict(data), where="embodiment")
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {**asdict(self), "workspace_low": list(self.workspace_low), "workspace_high": list(self.workspace_high)}
+        """Return plain JSON values; ``response`` only where it is not 1, as in files from before it."""
+        plain = {**asdict(self), "workspace_low": list(self.workspace_low), "workspace_high": list(self.workspace_high)}
+        return plain if self.response != 1 else {name: plain[name] for name in plain if name != "response"}
+
+    @property
+    def step_m(self) -> float:
+        """Metres that action 1 moves the command in one control step."""
+        return self.response * self.position_scale
+
+    @property
+    def step_rad(self) -> float:
+        """Radians that action 1 turns the command in one control step."""
+        return self.response * self.rotation_scale
 
     def scaled_command(self, command: Tensor) -> Tensor:
         """Scale a commanded pose ``[..., 7]`` to about [-1, 1]: position by the workspace box, the rest as it is."""
@@ -170,8 +186,8 @@ def _move_tool(robot: Embodiment, command: Tensor, action: Tensor) -> Tensor:
     """Add the scaled Δposition and clip it to the workspace, compose Δrotation from the left, copy the gripper."""
     low = command.new_tensor(robot.workspace_low)
     high = command.new_tensor(robot.workspace_high)
-    position = torch.clamp(command[..., :3] + robot.position_scale * action[..., :3], low, high)
-    turn = quaternion_from_rotvec(robot.rotation_scale * action[..., 3:6])
+    position = torch.clamp(command[..., :3] + robot.step_m * action[..., :3], low, high)
+    turn = quaternion_from_rotvec(robot.step_rad * action[..., 3:6])
     rotvec = rotvec_from_quaternion(quaternion_product(turn, quaternion_from_rotvec(command[..., 3:6])))
     norm = _norm(rotvec).clamp_min(1e-12)
     rotvec = rotvec * torch.clamp(robot.max_rotation / norm, max=1.0)

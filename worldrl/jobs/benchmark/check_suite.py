@@ -279,7 +279,7 @@ def check_motion(task: str, trials: Sequence[Trial], suite: Suite) -> Check:
         commanded.append((path - command.numpy())[:, :size])
         measured.append((trial.column("state")[1:] - trial.rows[0]["state"])[:, :size])
     slope = motion_slope(np.concatenate(commanded), np.concatenate(measured))
-    scale = "position_scale" if isinstance(robot, Embodiment) else "max_speed, or the units of the joints"
+    scale = "position_scale or response" if isinstance(robot, Embodiment) else "max_speed, or the units of the joints"
     mend = f"correct {scale} in robot, or state()"
     return Check(task, name, SLOPES[0] <= slope <= SLOPES[1], f"measured / commanded = {slope:.2f}", mend)
 

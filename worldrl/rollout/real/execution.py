@@ -110,8 +110,8 @@ def return_to_start(embodiment: AnyEmbodiment, command: NDArray[np.float32]) -> 
     here, there = path[:-1], path[1:]
     inverse = quaternion_from_rotvec(-here[:, 3:6])
     turn = rotvec(quaternion_product(quaternion_from_rotvec(there[:, 3:6]), inverse))
-    move = (there[:, :3] - here[:, :3]) / embodiment.position_scale
-    action = torch.cat([move, turn / embodiment.rotation_scale, there[:, 6:]], dim=1)
+    move = (there[:, :3] - here[:, :3]) / embodiment.step_m
+    action = torch.cat([move, turn / embodiment.step_rad, there[:, 6:]], dim=1)
     return action.clamp(-1, 1).float().numpy()
 
 

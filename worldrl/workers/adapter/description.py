@@ -4,7 +4,8 @@ The class attributes of an adapter, with their defaults::
 
     robot     dict: an embodiment as in a dataset's header: {"kind": "joints", "names", "low", "high", "max_speed",
               "control_hz"} for absolute joint targets, or {"position_scale", "rotation_scale", "workspace_low",
-              "workspace_high", "max_rotation", "control_hz"} for LIBERO's seven numbers
+              "workspace_high", "max_rotation", "control_hz"} for LIBERO's seven numbers, with "response" below 1 where the
+              controller counts each action from the measured pose
     tasks     dict: name → instruction, or name → {"instruction", "horizon"}
     horizon   control steps of tasks without their own, 300
     cameras   ("scene",): the first is the main one and is called scene

@@ -9,7 +9,7 @@ from worldrl.workers.libero import facts
 
 
 def libero_embodiment() -> Embodiment:
-    """Constants of LIBERO's robot, whose command (the measured pose) lags behind the integrated actions."""
+    """Constants of LIBERO's robot, whose command is the measured pose."""
     return Embodiment(
         position_scale=facts.POSITION_SCALE,
         rotation_scale=facts.ROTATION_SCALE,
@@ -17,4 +17,5 @@ def libero_embodiment() -> Embodiment:
         workspace_high=facts.WORKSPACE_HIGH,
         max_rotation=math.pi,
         control_hz=facts.CONTROL_HZ,
+        response=facts.RESPONSE,
     )
