@@ -1,9 +1,12 @@
 """Windows: every frame, action and command is the one that the timeline says."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from worldrl.core.embodiment import integrate_commands
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.rng import stream
 from worldrl.data.windows.windows import WindowSampler
@@ -58,6 +61,16 @@ def test_alignment_of_every_row(episodes, unroll):
     assert not batch.valid.all()
     for i in range(300):
         expect_row(batch, i, episodes, unroll)
+
+
+def test_with_a_robot_commands_are_integrated_as_in_imagination(episodes, robot):
+    slow, shares = replace(robot, response=0.25), {"static_share": 0.0, "event_share": 0.0, "first_chunk_share": 0.0}
+    sampler, recorded = (WindowSampler(episodes, unroll=2, **shares, robot=one) for one in (slow, None))
+    batch, other = (one.sample(16, stream(3, "windows")) for one in (sampler, recorded))
+    torch.testing.assert_close(batch.commands, integrate_commands(slow, batch.command, batch.action))
+    torch.testing.assert_close(batch.command, other.command)
+    # Recorded poses show what the robot did, which imagination cannot know.
+    assert not torch.allclose(batch.commands, other.commands)
 
 
 def test_pixels_tell_the_frame(episodes):

@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from worldrl.core.embodiment import integrate_commands
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import Part
 from worldrl.data.windows.frame_store import FrameStore
@@ -110,6 +111,9 @@ def gather_windows(
     taken = np.where(before[..., None] < 0, null[:, None], store.action[first + np.maximum(before, 0)])
     action = store.action[first + np.minimum(now + step, last)]
     taken[static] = action[static] = store.actions.hold(command[static])[:, None]
+    commands = torch.from_numpy(store.command[first + np.minimum(now + moving * (step + 1), last)])
+    if store.robot is not None:  # as imagination does: where the command is a measured pose, it would show the future
+        commands = integrate_commands(store.robot, torch.from_numpy(command), torch.from_numpy(action))
     return WindowBatch(
         reference=_take(store.frames, first[:, 0]),
         memory=_take(store.frames, memory_row),
@@ -118,7 +122,7 @@ def gather_windows(
         memory_action=torch.from_numpy(taken),
         action=torch.from_numpy(action),
         command=torch.from_numpy(command),
-        commands=torch.from_numpy(store.command[first + np.minimum(now + moving * (step + 1), last)]),
+        commands=commands,
         success=torch.from_numpy(store.success[frame_row]),
         opening=torch.from_numpy(store.opening[frame_row]),
         state=torch.from_numpy(store.state[frame_row]),

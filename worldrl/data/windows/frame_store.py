@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from worldrl.core.actions import ActionSpec
+from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.observation import IMAGE
 from worldrl.core.types import Episode
@@ -43,9 +44,15 @@ class FrameStore:
     fulfilled: NDArray[np.bool_]  # bool `[E]`, some frame of the episode fulfils the task
     instruction: tuple[str, ...]  # `E` sentences
     task: tuple[str, ...]  # `E` task names
+    robot: AnyEmbodiment | None = None  # integrates a window's actions into its commands; None takes recorded ones
 
 
-def build_store(episodes: Sequence[Episode], camera: str | None = None, images: Sequence[str] = (IMAGE,)) -> FrameStore:
+def build_store(
+    episodes: Sequence[Episode],
+    camera: str | None = None,
+    images: Sequence[str] = (IMAGE,),
+    robot: AnyEmbodiment | None = None,
+) -> FrameStore:
     """Copy episodes into one store; those that are not loaded are decoded here, and the store is the only copy.
 
     ``camera`` None keeps ``images``, the names of a frame's views (the main one by default). SettingError without
@@ -83,6 +90,7 @@ def build_store(episodes: Sequence[Episode], camera: str | None = None, images: 
         fulfilled=np.logical_or.reduceat(arrays["success"], first),
         instruction=instruction,
         task=task,
+        robot=robot,
     )
 
 

@@ -6,7 +6,7 @@ length, ``U`` chunks; a chunk has ``F = L/s`` model frames)::
     memory      t-(K-1)s ... t-s  t                       before frame 0 the first frame repeats
     frames                          t+s  t+2s ... t+UL    to be predicted; beyond T the last repeats, invalid
     action                        t  t+1 ...  t+UL-1      action t+i leads from frame t+i to t+i+1; beyond T-1: hold
-    commands                        t+1  ...      t+UL    commanded pose after each action
+    commands                        t+1  ...      t+UL    commanded pose after each action; with ``robot`` integrated from t
 
 Any frame may be ``t`` as long as frame ``t+s`` exists. Four kinds of window are mixed: the first chunk of an
 episode (``t = 0``, memory all reference), an event (the chunk in question covers a keyframe or begins within ``L``
@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import SettingError
 from worldrl.core.observation import IMAGE
 from worldrl.core.types import Episode
@@ -58,11 +59,12 @@ class WindowSampler:
         event_share: float = 0.5,
         camera: str | None = None,
         images: Sequence[str] = (IMAGE,),
+        robot: AnyEmbodiment | None = None,
     ) -> None:
         shares = {"first_chunk_share": first_chunk_share, "static_share": static_share, "event_share": event_share}
         self.layout = WindowLayout(chunk_length, memory_frames, frame_stride, unroll)
         _check_shares(shares)
-        self.store = build_store(episodes, camera, images)
+        self.store = build_store(episodes, camera, images, robot)
         # Frame t needs frame t+stride, so t is in 0..T-stride; shorter episodes have no window.
         self._last_start = self.store.length - frame_stride
         self._startable = np.flatnonzero(self._last_start >= 0)

@@ -23,7 +23,7 @@ def whole_episodes(
     model: Follower[Any], episodes: Sequence[Episode], *, seed: int, series: str, batch: int = 128
 ) -> Iterator[tuple[WindowBatch, torch.Generator]]:
     """Yield ``batch`` episodes of similar length as windows up to their ends, twice each, with a generator."""
-    store = build_store(episodes, images=images_among(model.more))
+    store = build_store(episodes, images=images_among(model.more), robot=model.embodiment)
     order = np.argsort(store.length, kind="stable")
     with Progress(f"{series}: imagining", len(order), unit="episodes") as progress:
         for first in range(0, len(order), batch):

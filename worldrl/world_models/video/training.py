@@ -305,6 +305,7 @@ def latent_sampler(model: VideoWorldModel, episodes: Sequence[Episode], config: 
         static_share=config.static_share,
         event_share=config.event_share,
         images=model.config.cameras,
+        robot=model.embodiment,
     )
     frames = np.asarray(sampler.store.frames)
     sampler.store = replace(sampler.store, frames=encode_frames(model, frames, config))

@@ -135,6 +135,7 @@ def clip_sampler(
         static_share=config.static_share,
         event_share=config.event_share,
         images=model.config.cameras,
+        robot=model.embodiment,
     )
 
 
