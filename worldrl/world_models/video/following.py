@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
+from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.rng import draw
 from worldrl.core.types import Imagined
 from worldrl.data.windows.batch import WindowBatch
@@ -76,6 +77,8 @@ StateT = TypeVar("StateT", bound=FollowedState)
 
 class Follower(Protocol[StateT]):
     """A world model that follows recorded windows."""
+
+    embodiment: AnyEmbodiment  # of the robot that it imagines
 
     @property
     def device(self) -> torch.device:
