@@ -21,7 +21,7 @@ from worldrl.recipes.world_model.replayed_films import Replayed
 SECTIONS = ("measurements", "videos", "filmstrips", "notes", "configuration")
 FEW = 100
 """Episodes below which a result is called small."""
-MORE = "worldrl demo episodes=100 measures 300 episodes, which takes about half an hour on two cores."
+MORE = "worldrl demo episodes=100 measures 300 episodes, which takes about ten minutes on one core."
 NOTES = (
     "Success is MuJoCo's alone. Both ways of acting are measured on the same initial states, so that each episode is a pair.",
     "Films: on the left MuJoCo, on the right what the world model imagines for the same actions, from the first frame. A title "
