@@ -21,7 +21,7 @@ POSITION_SCALE, ROTATION_SCALE = 0.05, 0.5
 RESPONSE = 0.265
 """Share of an action's motion that one control step makes. The controller (stiffness k 150 / s², critically damped) counts
 each action from the measured pose. With ω = √k a constant action moves the hand at a speed of ω / (2 + ω Δt / 2) of it a
-second, Δt = 0.05 s. Recorded hands move 0.26 to 0.27 of it a step."""
+second, Δt = 0.05 s. Recorded hands move 0.25 to 0.27 of it a step."""
 WORKSPACE_LOW, WORKSPACE_HIGH = (-1.0, -1.0, 0.0), (1.0, 1.0, 2.0)
 """A box (m) that holds every pose the arm reaches: LIBERO itself bounds none."""
 SETTLE_STEPS = 10
