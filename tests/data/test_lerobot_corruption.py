@@ -117,6 +117,25 @@ def test_another_rate_in_the_derived_file_alone(damaged):
         EpisodeDataset.open(damaged)
 
 
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ({"response": 0.265}, r"another robot than the journal, .*\(response: \(absent\) -> 0\.265\)"),
+        ({"position_scale": 0.01}, r"\(position_scale: .* -> 0\.01\); write the journal's"),
+    ],
+)
+def test_another_robot_in_the_derived_file_alone(damaged, stated, message):
+    path = damaged / "meta/info.json"
+    info = json.loads(path.read_text())
+    info["worldrl"]["embodiment"] |= stated
+    path.write_text(json.dumps(info))
+    with pytest.raises(ArtefactError, match=message):
+        EpisodeDataset.open(damaged)
+    info["worldrl"]["embodiment"] = {}  # one that states nothing contradicts nothing
+    path.write_text(json.dumps(info))
+    assert len(EpisodeDataset.open(damaged)) == 4
+
+
 def test_newer_journal_schema(damaged):
     path = damaged / JOURNAL_PATH
     header, *rest = path.read_bytes().splitlines(keepends=True)

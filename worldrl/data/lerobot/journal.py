@@ -9,12 +9,12 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from worldrl.core.errors import ArtefactError
-from worldrl.core.storage.jsonfile import read_record
+from worldrl.core.storage.jsonfile import difference, read_record
 from worldrl.data.lerobot.format import (
     INFO_PATH,
     JOURNAL_PATH,
@@ -78,6 +78,11 @@ def read_journal_prefix(folder: Path) -> tuple[Journal, ArtefactError | None]:
             f"{folder / INFO_PATH}: states {info.fps:g} frames per second, the journal {header.fps}; "
             f"set fps to {header.fps} there, or record again at the other rate"
         )
+    if changed := _changed_robot(info, header):
+        raise ArtefactError(
+            f"{folder / INFO_PATH}: states another robot than the journal, which is what is read ({changed}); write the journal's "
+            "there, or record again with the other one"
+        )
     records: list[EpisodeRecord] = []
     size = len(lines[0])
     for number, line in enumerate(lines[1:]):
@@ -88,6 +93,12 @@ def read_journal_prefix(folder: Path) -> tuple[Journal, ArtefactError | None]:
             return Journal(header, tuple(records), size, info.total_episodes), problem
         size += len(line)
     return Journal(header, tuple(records), size, info.total_episodes), None
+
+
+def _changed_robot(info: _Info, header: DatasetHeader) -> str:
+    """Say where the robot of ``info.json`` differs from the journal's; empty where it states none, or the same."""
+    own, stated = header.to_json()["embodiment"], info.worldrl.get("embodiment", {})
+    return difference(own, own | stated) if isinstance(stated, dict) else f"embodiment: {stated!r}"
 
 
 def _read_record(line: bytes, earlier: list[EpisodeRecord]) -> EpisodeRecord:
@@ -143,6 +154,7 @@ class _Info:
     codebase_version: str | None = None
     total_episodes: int = 0
     fps: float | None = None
+    worldrl: dict[str, Any] = field(default_factory=dict[str, Any])  # a copy of the header
 
 
 def _read_info(folder: Path) -> _Info:
