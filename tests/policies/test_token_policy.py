@@ -12,7 +12,7 @@ from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.interfaces import TrainablePolicy
 from worldrl.core.rng import row_streams, stream
-from worldrl.core.storage.artefact import write_artefact
+from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.types import PolicyObs
 from worldrl.policies.observation import ObservationError
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig, inverse_cdf
@@ -85,12 +85,41 @@ def test_entropy_is_that_of_the_probabilities(policy, make_obs):
 
 
 def test_greedy_takes_the_most_probable_tokens(policy, make_obs):
+    policy.config = replace(policy.config, greedy="mode")
     obs = make_obs()
     greedy = policy.act(obs, generators=None)
 
     for delta in range(1, policy.config.bins):
         other = (greedy.token + delta) % policy.config.bins
         assert (policy.log_prob(obs, other) <= greedy.logp).all()
+    torch.testing.assert_close(greedy.action, policy.decode(greedy.token))
+
+
+def test_greedy_takes_the_mean_near_them(policy, make_obs):
+    obs = make_obs()
+    chunk, probability = policy.act(obs, generators=None), policy.log_softmax(obs).exp()
+    reach, index = policy.config.bins // 4, torch.arange(policy.config.bins)
+    near = probability * ((index - probability.argmax(dim=-1, keepdim=True)).abs() <= reach)
+    place = (near * index).sum(dim=-1) / near.sum(dim=-1)
+
+    torch.testing.assert_close(chunk.action, policy.decode(place))
+    assert torch.equal(chunk.token, place.round().long())
+    torch.testing.assert_close(chunk.logp, policy.log_prob(obs, chunk.token))
+    assert (chunk.action != policy.decode(chunk.token)).any()
+
+
+def test_a_policy_from_before_greedy_was_stated_takes_the_mode(policy, tmp_path):
+    policy.save(tmp_path / "policy")
+    assert TokenPolicy.load(tmp_path / "policy").config.greedy == "mean"
+    artefact = read_artefact(tmp_path / "policy", kind="policy")
+    older = {name: value for name, value in artefact.config.items() if name != "greedy"}
+    write_artefact(tmp_path / "older", kind="policy", config=older, tensors=dict(artefact.tensors))
+    assert TokenPolicy.load(tmp_path / "older").config.greedy == "mode"
+
+
+def test_an_unknown_greedy_is_refused():
+    with pytest.raises(SettingError, match=r"policy\.greedy: unknown 'maen'; did you mean 'mean'"):
+        TokenPolicyConfig(greedy="maen")
 
 
 def test_sampling_follows_the_probabilities(policy, make_obs):

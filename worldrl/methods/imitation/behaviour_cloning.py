@@ -157,7 +157,7 @@ def _measure_rows(policy: TokenPolicy, samples: Samples, index: Tensor, config: 
     loss = token_loss(policy, logp, chunk, label_width=config.label_width, weights=weights)
     moving = ~still_dimensions(policy.action_low, policy.action_high)
     right = token == encode(chunk, policy.action_low, policy.action_high, policy.config.bins)
-    error = (policy.decode(token) - chunk).abs().mean()
+    error = (policy.decode(policy.greedy(logp)) - chunk).abs().mean()
     return torch.stack([loss, right[:, :, moving].float().mean(), error]).cpu()
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import SettingError, nearest
 from worldrl.core.image_fit import Fit, ImageFit
 from worldrl.core.observation import (
     IMAGE,
@@ -42,8 +42,10 @@ from worldrl.nn.vision import ImageEncoder
 from worldrl.policies.exploration import uniform_draws
 from worldrl.policies.observation import check_obs
 from worldrl.policies.statistics import PolicyStatistics
-from worldrl.policies.token.tokens import allowed_bins, decode
+from worldrl.policies.token.tokens import allowed_bins, decode, mean_near_mode
 
+MEAN, MODE = "mean", "mode"
+"""How a policy acts greedily."""
 FORBIDDEN = -1e9  # logit of a forbidden bin: probability exactly 0, and unlike -inf no NaN in 0 × log 0
 
 
@@ -63,9 +65,13 @@ class TokenPolicyConfig:
     # images that it observes, ``image`` (the main camera's) first, then for example ``wrist_image``.
     cameras: list[str] = field(default_factory=lambda: [IMAGE])
     state: str = NOT_OBSERVED  # ``measured`` also observes the measured state; ``none`` does not.
+    # without a temperature: ``mean`` of the bins near the most likely one, or that bin itself, ``mode``.
+    greedy: str = MEAN
 
     def __post_init__(self) -> None:
         check_inputs(self.cameras, self.state, "policy.")
+        if self.greedy not in (MEAN, MODE):
+            raise SettingError(f"policy.greedy: unknown {self.greedy!r}{nearest(self.greedy, (MEAN, MODE))}")
         for name, least in (
             ("chunk_length", 1),
             ("bins", 2),
@@ -88,6 +94,7 @@ class TokenPolicyConfig:
 
 ACTIONS = "actions"  # key of a policy's :class:`ActionSpec` in its ``config.json``
 TRAINED_ON = "trained_on"  # key of what it learned from
+GREEDY = "greedy"  # key of how it acts greedily; folders older than it take the mode
 
 
 def stored_actions(config: Mapping[str, Any]) -> ActionSpec:
@@ -195,14 +202,21 @@ class TokenPolicy(Shared, nn.Module):
     ) -> Chunk:
         """Choose a chunk for each row, on the policy's device; without ``generators`` (CPU streams) greedily.
 
-        ``logp`` is that of the logits divided by ``temperature``. ``correlated_noise``: the rows' constant part of
+        A greedy action may lie between two bins; ``token`` is then the nearer one. ``logp`` is that of the logits divided by ``temperature``. ``correlated_noise``: the rows' constant part of
         the exploration; None makes draws independent. Raises ObservationError: an observation breaks a rule;
         SettingError: not ``B`` generators, or a temperature of 0 or less.
         """
         logp = self.log_softmax(obs, temperature=temperature)
-        token = logp.argmax(dim=-1) if generators is None else self._sample(logp, generators, correlated_noise)
+        place = self.greedy(logp) if generators is None else self._sample(logp, generators, correlated_noise)
+        token = place.round().long()
         chosen = logp.gather(-1, token[..., None]).squeeze(-1)
-        return Chunk(action=self.decode(token), token=token, logp=chosen)
+        return Chunk(action=self.decode(place), token=token, logp=chosen)
+
+    def greedy(self, logp: Tensor) -> Tensor:
+        """Choose a place among the bins for each token, ``[B, L, A]`` of :meth:`log_softmax`, as ``config.greedy`` says."""
+        if self.config.greedy == MODE:
+            return logp.argmax(dim=-1)
+        return mean_near_mode(logp, reach=self.config.bins // 4)
 
     def log_prob(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Tensor:
         """Log-probability ``[B, L, A]`` of tokens, with gradient; SettingError: other shape, type or range."""
@@ -225,7 +239,7 @@ class TokenPolicy(Shared, nn.Module):
         return -(logp.exp() * logp).sum(dim=-1)
 
     def decode(self, token: Tensor) -> Tensor:
-        """Map tokens ``[..., A]`` to actions in the robot's range."""
+        """Map tokens ``[..., A]``, or places between them, to actions in the robot's range."""
         low, high = (torch.from_numpy(bound).to(self.device) for bound in self.actions.bounds)
         return decode(token, self.action_low, self.action_high, self.config.bins, bounds=(low, high))
 
@@ -242,7 +256,7 @@ class TokenPolicy(Shared, nn.Module):
         """Read a saved policy in evaluation mode; ArtefactError: the folder is missing, damaged, or of another kind."""
         artefact = read_artefact(folder, kind="policy")
         apart = (ACTIONS, OBSERVATION, TRAINED_ON)
-        sizes = {name: value for name, value in artefact.config.items() if name not in apart}
+        sizes = {GREEDY: MODE, **{name: value for name, value in artefact.config.items() if name not in apart}}
         with fitting(artefact):
             statistics = PolicyStatistics.from_tensors(artefact.tensors, stored_actions(artefact.config), folder)
             policy = cls(from_plain(TokenPolicyConfig, sizes, where="config"), statistics)
