@@ -117,6 +117,43 @@ def test_a_policy_from_before_greedy_was_stated_takes_the_mode(policy, tmp_path)
     assert TokenPolicy.load(tmp_path / "older").config.greedy == "mode"
 
 
+def test_a_shift_offsets_the_command(policy, make_obs):
+    obs, moved = make_obs(), torch.tensor([[2.0, 0.0], [0.0, -3.0], [1.0, 1.0], [0.0, 0.0], [-1.0, 2.0]])
+    same_numbers = replace(obs, command=obs.command + moved @ policy.shift_response.detach() * policy.command_std)
+    seen = torch.tensor([True, True, False, True, True])
+
+    found = policy.log_softmax(obs, command_seen=seen, moved=moved)
+
+    torch.testing.assert_close(found, policy.log_softmax(same_numbers, command_seen=seen))
+    plain = policy.log_softmax(obs, command_seen=seen)
+    same = (found - plain).abs().amax(dim=(1, 2, 3)) < 1e-6
+    assert same.tolist() == [False, False, True, True, False]  # hidden with the command; no shift, no offset
+
+
+def test_a_shift_offsets_the_state_too(statistics, config, make_obs):
+    measured = replace(statistics, state_mean=torch.zeros(4), state_std=torch.full((4,), 0.1))
+    policy = TokenPolicy(replace(config, state="measured"), measured).eval()
+    with torch.no_grad():
+        policy.shift_response[:, 7:] = 0.3
+    state, moved = 0.1 * torch.randn(5, 4, generator=stream(0, "state")), torch.ones(5, 2)
+    obs = replace(make_obs(), more={"state": state})
+    seen = torch.ones(5, dtype=torch.bool)
+    same_numbers = replace(obs, more={"state": state + 0.6 * 0.1})
+    torch.testing.assert_close(
+        policy.log_softmax(obs, command_seen=seen, moved=moved), policy.log_softmax(same_numbers, command_seen=seen)
+    )
+
+
+def test_shifts_offset_nothing_in_a_policy_from_before_them(policy, make_obs, tmp_path):
+    policy.save(tmp_path / "policy")
+    artefact = read_artefact(tmp_path / "policy", kind="policy")
+    older = {name: tensor for name, tensor in artefact.tensors.items() if name != "shift_response"}
+    write_artefact(tmp_path / "older", kind="policy", config=artefact.config, tensors=older)
+    loaded = TokenPolicy.load(tmp_path / "older")
+    assert not loaded.shift_response.any()
+    torch.testing.assert_close(loaded.log_softmax(make_obs()), policy.log_softmax(make_obs()))
+
+
 def test_an_unknown_greedy_is_refused():
     with pytest.raises(SettingError, match=r"policy\.greedy: unknown 'maen'; did you mean 'mean'"):
         TokenPolicyConfig(greedy="maen")

@@ -94,6 +94,7 @@ class TokenPolicyConfig:
 
 ACTIONS = "actions"  # key of a policy's :class:`ActionSpec` in its ``config.json``
 TRAINED_ON = "trained_on"  # key of what it learned from
+SHIFT = "shift_response"  # name of a tensor that folders older than it lack: shifts offset nothing
 GREEDY = "greedy"  # key of how it acts greedily; folders older than it take the mode
 
 
@@ -143,6 +144,11 @@ class TokenPolicy(Shared, nn.Module):
         self.further_encoders = nn.ModuleList([ImageEncoder(config.text_width, **sizes) for _ in config.cameras[1:]])
         inputs = len(config.cameras) * self.image_encoder.out_width + config.text_width + self.actions.size + 1
         inputs += len(self.state_mean) if measured else 0
+        # By how many standard deviations command and state are offset for each pixel by which training shifts the main
+        # image down and right, so that the decoder can subtract the shift. Acting shifts nothing.
+        self.shift_response = nn.Parameter(
+            torch.zeros(2, self.actions.size + (len(self.state_mean) if measured else 0))
+        )
         self.decoder = nn.Sequential(
             nn.Linear(inputs, config.hidden),
             nn.GELU(),
@@ -167,29 +173,42 @@ class TokenPolicy(Shared, nn.Module):
         """The image encoder of each camera."""
         return [self.image_encoder, *cast("list[ImageEncoder]", list(self.further_encoders))]
 
-    def logits(self, obs: PolicyObs, *, command_seen: Tensor | None = None) -> Tensor:
-        """Logits ``[B, L, A, bins]``, forbidden bins masked; without ``command_seen`` the command is hidden."""
-        flat = self.decoder(self.embed(obs, command_seen=command_seen))
+    def logits(self, obs: PolicyObs, *, command_seen: Tensor | None = None, moved: Tensor | None = None) -> Tensor:
+        """Logits ``[B, L, A, bins]``, forbidden bins masked; arguments as :meth:`embed`."""
+        flat = self.decoder(self.embed(obs, command_seen=command_seen, moved=moved))
         out = flat.unflatten(1, (self.chunk_length, self.actions.size, self.config.bins))
         return out.masked_fill(~allowed_bins(self.action_low, self.action_high, self.config.bins), FORBIDDEN)
 
-    def embed(self, obs: PolicyObs, *, command_seen: Tensor | None = None) -> Tensor:
-        """What the decoder receives of an observation, ``[B, d]``; arguments as :meth:`logits`."""
+    def embed(self, obs: PolicyObs, *, command_seen: Tensor | None = None, moved: Tensor | None = None) -> Tensor:
+        """What the decoder receives of an observation, ``[B, d]``.
+
+        ``command_seen`` bool ``[B]``: where the command and the state are shown; None: everywhere. ``moved`` float
+        ``[B, 2]``: pixels by which training moved what the main image shows down and right; None: by none.
+        """
         state = STATE in self.more
         size = len(self.state_mean) if state else 0
         check_obs(obs, self.config.image_size, self.actions.size, more=self.more, state_size=size)
         text = self.instruction_encoder(obs.instruction)
         parts = [self.image_encoder(obs.image.to(self.device), text), text]
-        parts.append(self._command_features(obs.command, command_seen))
+        pixels = self.shift_response.new_zeros(2) if moved is None else moved.to(self.shift_response)
+        command_offset, state_offset = (pixels @ self.shift_response).tensor_split([self.actions.size], dim=-1)
+        parts.append(self._command_features(obs.command, command_seen, command_offset))
         for name, encoder in zip(self.config.cameras[1:], self.further_encoders, strict=True):
             parts.append(encoder(obs.more[name].to(self.device), text))
         if state:
-            parts.append(self._state_features(obs.more[STATE], command_seen))
+            parts.append(self._state_features(obs.more[STATE], command_seen, state_offset))
         return torch.cat(parts, dim=1)
 
-    def log_softmax(self, obs: PolicyObs, *, temperature: float = 1.0, command_seen: Tensor | None = None) -> Tensor:
-        """Log-probability of every bin ``[B, L, A, bins]``; arguments as :meth:`logits`."""
-        return self._tempered(obs, temperature, command_seen).log_softmax(dim=-1)
+    def log_softmax(
+        self,
+        obs: PolicyObs,
+        *,
+        temperature: float = 1.0,
+        command_seen: Tensor | None = None,
+        moved: Tensor | None = None,
+    ) -> Tensor:
+        """Log-probability of every bin ``[B, L, A, bins]``; arguments as :meth:`embed`."""
+        return self._tempered(obs, temperature, command_seen, moved).log_softmax(dim=-1)
 
     @torch.no_grad()
     def act(
@@ -225,7 +244,7 @@ class TokenPolicy(Shared, nn.Module):
     def likelihood(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Likelihood:
         """:meth:`log_prob`, with the logits divided by the temperature: the tokens' whole distribution."""
         self._check_token(token, len(obs.instruction))
-        logits = self._tempered(obs, temperature, None)
+        logits = self._tempered(obs, temperature)
         logp = logits.log_softmax(dim=-1)
         return Likelihood(logp.gather(-1, token.to(self.device)[..., None]).squeeze(-1), logits)
 
@@ -261,24 +280,26 @@ class TokenPolicy(Shared, nn.Module):
             statistics = PolicyStatistics.from_tensors(artefact.tensors, stored_actions(artefact.config), folder)
             policy = cls(from_plain(TokenPolicyConfig, sizes, where="config"), statistics)
             policy.observation.require_stored(artefact.config, folder)
-            load_weights(policy, artefact)
+            load_weights(policy, artefact, {SHIFT: policy.shift_response.detach(), **artefact.tensors})
             policy.trained_on = artefact.config.get(TRAINED_ON)
         return policy.to(device).eval()
 
-    def _tempered(self, obs: PolicyObs, temperature: float, command_seen: Tensor | None) -> Tensor:
+    def _tempered(
+        self, obs: PolicyObs, temperature: float, command_seen: Tensor | None = None, moved: Tensor | None = None
+    ) -> Tensor:
         if not temperature > 0:
             raise SettingError(f"temperature: must be above 0, got {temperature}; for greedy pass generators=None")
-        return self.logits(obs, command_seen=command_seen) / temperature
+        return self.logits(obs, command_seen=command_seen, moved=moved) / temperature
 
-    def _command_features(self, command: Tensor, seen: Tensor | None) -> Tensor:
+    def _command_features(self, command: Tensor, seen: Tensor | None, offset: Tensor) -> Tensor:
         # Beyond five deviations only the direction counts: an outlier must not swamp the decoder.
-        scaled = ((command.to(self.command_mean) - self.command_mean) / self.command_std).clamp(-5, 5)
+        scaled = ((command.to(self.command_mean) - self.command_mean) / self.command_std + offset).clamp(-5, 5)
         shown = scaled.new_ones(len(scaled), 1) if seen is None else seen.to(scaled)[:, None]
         return torch.cat([scaled * shown, shown], dim=1)
 
-    def _state_features(self, state: Tensor, seen: Tensor | None) -> Tensor:
+    def _state_features(self, state: Tensor, seen: Tensor | None, offset: Tensor) -> Tensor:
         """Scale measured numbers ``[B, S]``; hidden where the command is, which they tell otherwise."""
-        scaled = ((state.to(self.state_mean) - self.state_mean) / self.state_std).clamp(-5, 5)
+        scaled = ((state.to(self.state_mean) - self.state_mean) / self.state_std + offset).clamp(-5, 5)
         return scaled if seen is None else scaled * seen.to(scaled)[:, None]
 
     def _sample(
