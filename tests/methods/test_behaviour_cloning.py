@@ -93,7 +93,6 @@ def test_one_batch_is_overfitted(make_policy, episodes, tmp_path: Path):
     assert report.train["loss"] < 0.05
     assert report.held_out == {}
     samples = make_samples(episodes[:4], 3)
-    policy.config = replace(policy.config, greedy="mode")
     chunk = policy.act(PolicyObs(samples.image, samples.command, samples.instruction), generators=None)
     moving = policy.action_high > policy.action_low
     half_bin = (policy.action_high - policy.action_low) / 16 / 2

@@ -12,7 +12,7 @@ from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.interfaces import TrainablePolicy
 from worldrl.core.rng import row_streams, stream
-from worldrl.core.storage.artefact import read_artefact, write_artefact
+from worldrl.core.storage.artefact import write_artefact
 from worldrl.core.types import PolicyObs
 from worldrl.policies.observation import ObservationError
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig, inverse_cdf
@@ -85,78 +85,12 @@ def test_entropy_is_that_of_the_probabilities(policy, make_obs):
 
 
 def test_greedy_takes_the_most_probable_tokens(policy, make_obs):
-    policy.config = replace(policy.config, greedy="mode")
     obs = make_obs()
     greedy = policy.act(obs, generators=None)
 
     for delta in range(1, policy.config.bins):
         other = (greedy.token + delta) % policy.config.bins
         assert (policy.log_prob(obs, other) <= greedy.logp).all()
-    torch.testing.assert_close(greedy.action, policy.decode(greedy.token))
-
-
-def test_greedy_takes_the_mean_near_them(policy, make_obs):
-    obs = make_obs()
-    chunk, probability = policy.act(obs, generators=None), policy.log_softmax(obs).exp()
-    reach, index = policy.config.bins // 4, torch.arange(policy.config.bins)
-    near = probability * ((index - probability.argmax(dim=-1, keepdim=True)).abs() <= reach)
-    place = (near * index).sum(dim=-1) / near.sum(dim=-1)
-
-    torch.testing.assert_close(chunk.action, policy.decode(place))
-    assert torch.equal(chunk.token, place.round().long())
-    torch.testing.assert_close(chunk.logp, policy.log_prob(obs, chunk.token))
-    assert (chunk.action != policy.decode(chunk.token)).any()
-
-
-def test_a_policy_from_before_greedy_was_stated_takes_the_mode(policy, tmp_path):
-    policy.save(tmp_path / "policy")
-    assert TokenPolicy.load(tmp_path / "policy").config.greedy == "mean"
-    artefact = read_artefact(tmp_path / "policy", kind="policy")
-    older = {name: value for name, value in artefact.config.items() if name != "greedy"}
-    write_artefact(tmp_path / "older", kind="policy", config=older, tensors=dict(artefact.tensors))
-    assert TokenPolicy.load(tmp_path / "older").config.greedy == "mode"
-
-
-def test_a_shift_offsets_the_command(policy, make_obs):
-    obs, moved = make_obs(), torch.tensor([[2.0, 0.0], [0.0, -3.0], [1.0, 1.0], [0.0, 0.0], [-1.0, 2.0]])
-    same_numbers = replace(obs, command=obs.command + moved @ policy.shift_response.detach() * policy.command_std)
-    seen = torch.tensor([True, True, False, True, True])
-
-    found = policy.log_softmax(obs, command_seen=seen, moved=moved)
-
-    torch.testing.assert_close(found, policy.log_softmax(same_numbers, command_seen=seen))
-    plain = policy.log_softmax(obs, command_seen=seen)
-    same = (found - plain).abs().amax(dim=(1, 2, 3)) < 1e-6
-    assert same.tolist() == [False, False, True, True, False]  # hidden with the command; no shift, no offset
-
-
-def test_a_shift_offsets_the_state_too(statistics, config, make_obs):
-    measured = replace(statistics, state_mean=torch.zeros(4), state_std=torch.full((4,), 0.1))
-    policy = TokenPolicy(replace(config, state="measured"), measured).eval()
-    with torch.no_grad():
-        policy.shift_response[:, 7:] = 0.3
-    state, moved = 0.1 * torch.randn(5, 4, generator=stream(0, "state")), torch.ones(5, 2)
-    obs = replace(make_obs(), more={"state": state})
-    seen = torch.ones(5, dtype=torch.bool)
-    same_numbers = replace(obs, more={"state": state + 0.6 * 0.1})
-    torch.testing.assert_close(
-        policy.log_softmax(obs, command_seen=seen, moved=moved), policy.log_softmax(same_numbers, command_seen=seen)
-    )
-
-
-def test_shifts_offset_nothing_in_a_policy_from_before_them(policy, make_obs, tmp_path):
-    policy.save(tmp_path / "policy")
-    artefact = read_artefact(tmp_path / "policy", kind="policy")
-    older = {name: tensor for name, tensor in artefact.tensors.items() if name != "shift_response"}
-    write_artefact(tmp_path / "older", kind="policy", config=artefact.config, tensors=older)
-    loaded = TokenPolicy.load(tmp_path / "older")
-    assert not loaded.shift_response.any()
-    torch.testing.assert_close(loaded.log_softmax(make_obs()), policy.log_softmax(make_obs()))
-
-
-def test_an_unknown_greedy_is_refused():
-    with pytest.raises(SettingError, match=r"policy\.greedy: unknown 'maen'; did you mean 'mean'"):
-        TokenPolicyConfig(greedy="maen")
 
 
 def test_sampling_follows_the_probabilities(policy, make_obs):

@@ -80,18 +80,3 @@ def test_soft_target_has_the_width_asked_for():
 
     torch.testing.assert_close(mean, torch.tensor(16.0))
     torch.testing.assert_close(((index - mean) ** 2 * target).sum().sqrt(), torch.tensor(1.5), atol=0.01, rtol=0)
-
-
-def test_the_mean_near_the_mode():
-    index = torch.arange(33.0)
-    flat = torch.where(
-        (index >= 10) & (index <= 17), 0.0, -torch.inf
-    )  # a mode anywhere between, the mean in the middle
-    gripper = torch.where(index == 0, 0.6, torch.where(index == 32, 0.4, 0.0)).log()
-    lopsided = torch.where(index == 20, 0.5, torch.where(index == 22, 0.25, torch.where(index == 28, 0.25, 0.0))).log()
-    logp = torch.stack([flat, gripper, lopsided]).log_softmax(dim=-1)
-
-    place = tokens.mean_near_mode(logp, reach=8)
-
-    torch.testing.assert_close(place, torch.tensor([13.5, 0.0, (0.5 * 20 + 0.25 * 22 + 0.25 * 28)]))
-    torch.testing.assert_close(tokens.mean_near_mode(logp, reach=0), logp.argmax(dim=-1).float())

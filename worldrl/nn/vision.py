@@ -27,17 +27,14 @@ def image_to_float(image: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     return (image.to(dtype) / 127.5 - 1).permute(0, 3, 1, 2)
 
 
-def random_shift(image: Tensor, *, pixels: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Move each image ``[B, Y, X, 3]`` by up to ``pixels`` along both axes (two draws a row), repeating the border.
-
-    Returns the images and by how much what they show moved down and right, float32 ``[B, 2]``.
-    """
+def random_shift(image: Tensor, *, pixels: int, generator: torch.Generator) -> Tensor:
+    """Shift each image ``[B, Y, X, 3]`` by up to ``pixels`` along both axes (two draws a row), repeating the border."""
     offset = draw(partial(torch.randint, -pixels, pixels + 1), (len(image), 2), generator)
-    return shift(image, offset.to(image.device)), -offset.float()
+    return shift(image, offset.to(image.device))
 
 
 def shift(image: Tensor, offset: Tensor) -> Tensor:
-    """Move the window of images ``[B, Y, X, 3]`` by ``offset`` ``[B, 2]`` pixels (down, right), repeating the border."""
+    """Move images ``[B, Y, X, 3]`` by ``offset`` ``[B, 2]`` pixels (down, right), repeating the border."""
     rows, height, width = image.shape[:3]
     y = (torch.arange(height, device=image.device) + offset[:, :1]).clamp(0, height - 1)  # [B, Y]
     x = (torch.arange(width, device=image.device) + offset[:, 1:]).clamp(0, width - 1)  # [B, X]

@@ -151,7 +151,7 @@ def given_policy(folder: Path, config: TokenPolicyConfig) -> Policy:
     """
     policy = load_policy(folder, "cpu")
     if isinstance(policy, TokenPolicy):
-        differing = difference(asdict(config), asdict(replace(policy.config, fit=config.fit, greedy=config.greedy)))
+        differing = difference(asdict(config), asdict(replace(policy.config, fit=config.fit)))
     else:
         facts, sizes = policy_facts(folder), ("chunk_length", "image_size")
         differing = difference(*({name: getattr(of, name) for name in sizes} for of in (config, facts)))

@@ -67,10 +67,6 @@ def train_policy(
     )
 
 
-FURTHER_PIXELS = 3
-"""Largest shift of further cameras, which the decoder does not receive."""
-
-
 @dataclass(frozen=True)
 class Source:
     """Samples, and how many of each batch's rows come from them."""
@@ -103,8 +99,8 @@ def clone(
     weights = config.weights(policy.actions)
 
     def loss(step: int) -> tuple[Tensor, Logs]:
-        obs, chunk, seen, moved = batches(step)
-        logp = policy.log_softmax(obs, command_seen=seen, moved=moved)
+        obs, chunk, seen = batches(step)
+        logp = policy.log_softmax(obs, command_seen=seen)
         value = token_loss(policy, logp, chunk.to(logp.device), label_width=config.label_width, weights=weights)
         return value, {"policy/loss": value.detach()}
 
@@ -161,7 +157,7 @@ def _measure_rows(policy: TokenPolicy, samples: Samples, index: Tensor, config: 
     loss = token_loss(policy, logp, chunk, label_width=config.label_width, weights=weights)
     moving = ~still_dimensions(policy.action_low, policy.action_high)
     right = token == encode(chunk, policy.action_low, policy.action_high, policy.config.bins)
-    error = (policy.decode(policy.greedy(logp)) - chunk).abs().mean()
+    error = (policy.decode(token) - chunk).abs().mean()
     return torch.stack([loss, right[:, :, moving].float().mean(), error]).cpu()
 
 
@@ -175,31 +171,28 @@ class _Batches:
     paraphrases: Mapping[str, Sequence[str]]
     processes: OneProcess
 
-    def __call__(self, step: int) -> tuple[PolicyObs, Tensor, Tensor, Tensor]:
-        """Return observations, chunks ``[B, L, A]``, whether the command is seen ``[B]`` and how the image moved ``[B, 2]``."""
+    def __call__(self, step: int) -> tuple[PolicyObs, Tensor, Tensor]:
+        """Return observations, chunks ``[B, L, A]`` and whether the command is seen ``[B]``."""
         config, part = self.config, self.processes.part
         generator = part.stream(self.seed, "behaviour-cloning", step)
         samples = Samples.join([source.draw(generator) for source in self.sources]).part(part)
         rows = len(samples)
         wording = draw(torch.rand, (rows,), generator).tolist()
         seen = draw(torch.rand, (rows,), generator) >= config.command_dropout
-        image, moved = self._augmented(samples.image, config.shift_pixels, generator)
-        further = min(config.shift_pixels, FURTHER_PIXELS)
+        image = self._augmented(samples.image, generator)
         more = {
-            name: value if name == STATE else self._augmented(value, further, generator)[0]
-            for name, value in samples.more.items()
+            name: value if name == STATE else self._augmented(value, generator) for name, value in samples.more.items()
         }
         words = zip(samples.task, samples.instruction, wording, strict=True)
         instructions = [self._instruction_of(*word) for word in words]
-        return PolicyObs(image, samples.command, instructions, more), samples.chunk, seen, moved
+        return PolicyObs(image, samples.command, instructions, more), samples.chunk, seen
 
-    def _augmented(self, image: Tensor, pixels: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        moved = torch.zeros(len(image), 2)
-        if pixels:
-            image, moved = random_shift(image, pixels=pixels, generator=generator)
+    def _augmented(self, image: Tensor, generator: torch.Generator) -> Tensor:
+        if self.config.shift_pixels:
+            image = random_shift(image, pixels=self.config.shift_pixels, generator=generator)
         if self.config.jitter:
             image = colour_jitter(image, strength=self.config.jitter, generator=generator)
-        return image, moved
+        return image
 
     def _instruction_of(self, task: str, recorded: str, uniform: float) -> str:
         choices = self.paraphrases.get(task)

@@ -40,7 +40,7 @@ class BehaviourCloning(Imitation, DeviceSettings):
     label_width: float = 1.0  # standard deviation, in bins, of the soft labels; 0 is one-hot.
     dimension_weights: tuple[float, ...] = ()  # weight of each action dimension in the loss; empty weighs all alike.
     command_dropout: float = 0.1  # probability that a sample's commanded pose is hidden.
-    shift_pixels: int = 8  # largest random shift of the main image, which the decoder receives; others by 3 at most.
+    shift_pixels: int = 3  # largest random shift of the image.
     jitter: float = 0.1  # strength of the brightness and colour jitter.
     ema_decay: float = 0.0  # decay of the averaged weights that are returned; 0 returns the last weights.
     # number type of the image encoder's convolutions in training: ``float32``, ``bfloat16``, or ``auto``: bfloat16

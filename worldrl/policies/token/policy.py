@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
-from worldrl.core.errors import SettingError, nearest
+from worldrl.core.errors import SettingError
 from worldrl.core.image_fit import Fit, ImageFit
 from worldrl.core.observation import (
     IMAGE,
@@ -42,10 +42,8 @@ from worldrl.nn.vision import ImageEncoder
 from worldrl.policies.exploration import uniform_draws
 from worldrl.policies.observation import check_obs
 from worldrl.policies.statistics import PolicyStatistics
-from worldrl.policies.token.tokens import allowed_bins, decode, mean_near_mode
+from worldrl.policies.token.tokens import allowed_bins, decode
 
-MEAN, MODE = "mean", "mode"
-"""How a policy acts greedily."""
 FORBIDDEN = -1e9  # logit of a forbidden bin: probability exactly 0, and unlike -inf no NaN in 0 × log 0
 
 
@@ -65,13 +63,9 @@ class TokenPolicyConfig:
     # images that it observes, ``image`` (the main camera's) first, then for example ``wrist_image``.
     cameras: list[str] = field(default_factory=lambda: [IMAGE])
     state: str = NOT_OBSERVED  # ``measured`` also observes the measured state; ``none`` does not.
-    # without a temperature: ``mean`` of the bins near the most likely one, or that bin itself, ``mode``.
-    greedy: str = MEAN
 
     def __post_init__(self) -> None:
         check_inputs(self.cameras, self.state, "policy.")
-        if self.greedy not in (MEAN, MODE):
-            raise SettingError(f"policy.greedy: unknown {self.greedy!r}{nearest(self.greedy, (MEAN, MODE))}")
         for name, least in (
             ("chunk_length", 1),
             ("bins", 2),
@@ -94,8 +88,6 @@ class TokenPolicyConfig:
 
 ACTIONS = "actions"  # key of a policy's :class:`ActionSpec` in its ``config.json``
 TRAINED_ON = "trained_on"  # key of what it learned from
-SHIFT = "shift_response"  # name of a tensor that folders older than it lack: shifts offset nothing
-GREEDY = "greedy"  # key of how it acts greedily; folders older than it take the mode
 
 
 def stored_actions(config: Mapping[str, Any]) -> ActionSpec:
@@ -144,11 +136,6 @@ class TokenPolicy(Shared, nn.Module):
         self.further_encoders = nn.ModuleList([ImageEncoder(config.text_width, **sizes) for _ in config.cameras[1:]])
         inputs = len(config.cameras) * self.image_encoder.out_width + config.text_width + self.actions.size + 1
         inputs += len(self.state_mean) if measured else 0
-        # By how many standard deviations command and state are offset for each pixel by which training shifts the main
-        # image down and right, so that the decoder can subtract the shift. Acting shifts nothing.
-        self.shift_response = nn.Parameter(
-            torch.zeros(2, self.actions.size + (len(self.state_mean) if measured else 0))
-        )
         self.decoder = nn.Sequential(
             nn.Linear(inputs, config.hidden),
             nn.GELU(),
@@ -173,42 +160,29 @@ class TokenPolicy(Shared, nn.Module):
         """The image encoder of each camera."""
         return [self.image_encoder, *cast("list[ImageEncoder]", list(self.further_encoders))]
 
-    def logits(self, obs: PolicyObs, *, command_seen: Tensor | None = None, moved: Tensor | None = None) -> Tensor:
-        """Logits ``[B, L, A, bins]``, forbidden bins masked; arguments as :meth:`embed`."""
-        flat = self.decoder(self.embed(obs, command_seen=command_seen, moved=moved))
+    def logits(self, obs: PolicyObs, *, command_seen: Tensor | None = None) -> Tensor:
+        """Logits ``[B, L, A, bins]``, forbidden bins masked; without ``command_seen`` the command is hidden."""
+        flat = self.decoder(self.embed(obs, command_seen=command_seen))
         out = flat.unflatten(1, (self.chunk_length, self.actions.size, self.config.bins))
         return out.masked_fill(~allowed_bins(self.action_low, self.action_high, self.config.bins), FORBIDDEN)
 
-    def embed(self, obs: PolicyObs, *, command_seen: Tensor | None = None, moved: Tensor | None = None) -> Tensor:
-        """What the decoder receives of an observation, ``[B, d]``.
-
-        ``command_seen`` bool ``[B]``: where the command and the state are shown; None: everywhere. ``moved`` float
-        ``[B, 2]``: pixels by which training moved what the main image shows down and right; None: by none.
-        """
+    def embed(self, obs: PolicyObs, *, command_seen: Tensor | None = None) -> Tensor:
+        """What the decoder receives of an observation, ``[B, d]``; arguments as :meth:`logits`."""
         state = STATE in self.more
         size = len(self.state_mean) if state else 0
         check_obs(obs, self.config.image_size, self.actions.size, more=self.more, state_size=size)
         text = self.instruction_encoder(obs.instruction)
         parts = [self.image_encoder(obs.image.to(self.device), text), text]
-        pixels = self.shift_response.new_zeros(2) if moved is None else moved.to(self.shift_response)
-        command_offset, state_offset = (pixels @ self.shift_response).tensor_split([self.actions.size], dim=-1)
-        parts.append(self._command_features(obs.command, command_seen, command_offset))
+        parts.append(self._command_features(obs.command, command_seen))
         for name, encoder in zip(self.config.cameras[1:], self.further_encoders, strict=True):
             parts.append(encoder(obs.more[name].to(self.device), text))
         if state:
-            parts.append(self._state_features(obs.more[STATE], command_seen, state_offset))
+            parts.append(self._state_features(obs.more[STATE], command_seen))
         return torch.cat(parts, dim=1)
 
-    def log_softmax(
-        self,
-        obs: PolicyObs,
-        *,
-        temperature: float = 1.0,
-        command_seen: Tensor | None = None,
-        moved: Tensor | None = None,
-    ) -> Tensor:
-        """Log-probability of every bin ``[B, L, A, bins]``; arguments as :meth:`embed`."""
-        return self._tempered(obs, temperature, command_seen, moved).log_softmax(dim=-1)
+    def log_softmax(self, obs: PolicyObs, *, temperature: float = 1.0, command_seen: Tensor | None = None) -> Tensor:
+        """Log-probability of every bin ``[B, L, A, bins]``; arguments as :meth:`logits`."""
+        return self._tempered(obs, temperature, command_seen).log_softmax(dim=-1)
 
     @torch.no_grad()
     def act(
@@ -221,21 +195,14 @@ class TokenPolicy(Shared, nn.Module):
     ) -> Chunk:
         """Choose a chunk for each row, on the policy's device; without ``generators`` (CPU streams) greedily.
 
-        A greedy action may lie between two bins; ``token`` is then the nearer one. ``logp`` is that of the logits divided by ``temperature``. ``correlated_noise``: the rows' constant part of
+        ``logp`` is that of the logits divided by ``temperature``. ``correlated_noise``: the rows' constant part of
         the exploration; None makes draws independent. Raises ObservationError: an observation breaks a rule;
         SettingError: not ``B`` generators, or a temperature of 0 or less.
         """
         logp = self.log_softmax(obs, temperature=temperature)
-        place = self.greedy(logp) if generators is None else self._sample(logp, generators, correlated_noise)
-        token = place.round().long()
+        token = logp.argmax(dim=-1) if generators is None else self._sample(logp, generators, correlated_noise)
         chosen = logp.gather(-1, token[..., None]).squeeze(-1)
-        return Chunk(action=self.decode(place), token=token, logp=chosen)
-
-    def greedy(self, logp: Tensor) -> Tensor:
-        """Choose a place among the bins for each token, ``[B, L, A]`` of :meth:`log_softmax`, as ``config.greedy`` says."""
-        if self.config.greedy == MODE:
-            return logp.argmax(dim=-1)
-        return mean_near_mode(logp, reach=self.config.bins // 4)
+        return Chunk(action=self.decode(token), token=token, logp=chosen)
 
     def log_prob(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Tensor:
         """Log-probability ``[B, L, A]`` of tokens, with gradient; SettingError: other shape, type or range."""
@@ -244,7 +211,7 @@ class TokenPolicy(Shared, nn.Module):
     def likelihood(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Likelihood:
         """:meth:`log_prob`, with the logits divided by the temperature: the tokens' whole distribution."""
         self._check_token(token, len(obs.instruction))
-        logits = self._tempered(obs, temperature)
+        logits = self._tempered(obs, temperature, None)
         logp = logits.log_softmax(dim=-1)
         return Likelihood(logp.gather(-1, token.to(self.device)[..., None]).squeeze(-1), logits)
 
@@ -258,7 +225,7 @@ class TokenPolicy(Shared, nn.Module):
         return -(logp.exp() * logp).sum(dim=-1)
 
     def decode(self, token: Tensor) -> Tensor:
-        """Map tokens ``[..., A]``, or places between them, to actions in the robot's range."""
+        """Map tokens ``[..., A]`` to actions in the robot's range."""
         low, high = (torch.from_numpy(bound).to(self.device) for bound in self.actions.bounds)
         return decode(token, self.action_low, self.action_high, self.config.bins, bounds=(low, high))
 
@@ -275,31 +242,29 @@ class TokenPolicy(Shared, nn.Module):
         """Read a saved policy in evaluation mode; ArtefactError: the folder is missing, damaged, or of another kind."""
         artefact = read_artefact(folder, kind="policy")
         apart = (ACTIONS, OBSERVATION, TRAINED_ON)
-        sizes = {GREEDY: MODE, **{name: value for name, value in artefact.config.items() if name not in apart}}
+        sizes = {name: value for name, value in artefact.config.items() if name not in apart}
         with fitting(artefact):
             statistics = PolicyStatistics.from_tensors(artefact.tensors, stored_actions(artefact.config), folder)
             policy = cls(from_plain(TokenPolicyConfig, sizes, where="config"), statistics)
             policy.observation.require_stored(artefact.config, folder)
-            load_weights(policy, artefact, {SHIFT: policy.shift_response.detach(), **artefact.tensors})
+            load_weights(policy, artefact)
             policy.trained_on = artefact.config.get(TRAINED_ON)
         return policy.to(device).eval()
 
-    def _tempered(
-        self, obs: PolicyObs, temperature: float, command_seen: Tensor | None = None, moved: Tensor | None = None
-    ) -> Tensor:
+    def _tempered(self, obs: PolicyObs, temperature: float, command_seen: Tensor | None) -> Tensor:
         if not temperature > 0:
             raise SettingError(f"temperature: must be above 0, got {temperature}; for greedy pass generators=None")
-        return self.logits(obs, command_seen=command_seen, moved=moved) / temperature
+        return self.logits(obs, command_seen=command_seen) / temperature
 
-    def _command_features(self, command: Tensor, seen: Tensor | None, offset: Tensor) -> Tensor:
+    def _command_features(self, command: Tensor, seen: Tensor | None) -> Tensor:
         # Beyond five deviations only the direction counts: an outlier must not swamp the decoder.
-        scaled = ((command.to(self.command_mean) - self.command_mean) / self.command_std + offset).clamp(-5, 5)
+        scaled = ((command.to(self.command_mean) - self.command_mean) / self.command_std).clamp(-5, 5)
         shown = scaled.new_ones(len(scaled), 1) if seen is None else seen.to(scaled)[:, None]
         return torch.cat([scaled * shown, shown], dim=1)
 
-    def _state_features(self, state: Tensor, seen: Tensor | None, offset: Tensor) -> Tensor:
+    def _state_features(self, state: Tensor, seen: Tensor | None) -> Tensor:
         """Scale measured numbers ``[B, S]``; hidden where the command is, which they tell otherwise."""
-        scaled = ((state.to(self.state_mean) - self.state_mean) / self.state_std + offset).clamp(-5, 5)
+        scaled = ((state.to(self.state_mean) - self.state_mean) / self.state_std).clamp(-5, 5)
         return scaled if seen is None else scaled * seen.to(scaled)[:, None]
 
     def _sample(

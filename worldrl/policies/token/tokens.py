@@ -66,15 +66,3 @@ def soft_target(action: Tensor, low: Tensor, high: Tensor, *, bins: int, width: 
     score = -0.5 * ((index - position[..., None]) / width) ** 2
     score = score.masked_fill(~allowed_bins(low, high, bins), -torch.inf)
     return score.softmax(dim=-1)
-
-
-def mean_near_mode(logp: Tensor, *, reach: int) -> Tensor:
-    """Mean position ``[..., A]`` of the bins at most ``reach`` from the most likely one, of log-probabilities ``[..., A, bins]``.
-
-    A policy that was trained on its own successes is flat over all that succeeds: the mode is anywhere there, the mean
-    in the middle. Bins far away, such as the other command of a gripper, do not count.
-    """
-    index = torch.arange(logp.shape[-1], device=logp.device)
-    near = (index - logp.argmax(dim=-1, keepdim=True)).abs() <= reach
-    probability = logp.masked_fill(~near, -torch.inf).softmax(dim=-1)
-    return (probability * index).sum(dim=-1)
