@@ -12,7 +12,8 @@ from types import ModuleType
 
 _MOVES = """
 core: core.statistics: stats>intervals bootstrap sequential sequential_budget sequential_step
-core: core.storage: artefact atomic checkpoint data_only heartbeat interrupts jsonfile learned lock log provenance run
+core: core.storage: artefact atomic checkpoint data_only interrupts jsonfile learned lock log provenance run
+core: recipes: heartbeat>run
 core: core.storage: stopwatch tensorfile tree typed weights
 core: core.training: ema fit optimizer ranks
 data: data.lerobot: check dataset durable lerobot_format>format lerobot_journal>journal lerobot_metadata>metadata

@@ -4,7 +4,15 @@ from torch import nn
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
-from worldrl.nn.vision import ImageEncoder, cell_coordinates, colour_jitter, image_to_float, random_shift
+from worldrl.nn.vision import (
+    ImageEncoder,
+    before_shift,
+    cell_coordinates,
+    colour_jitter,
+    image_to_float,
+    random_offsets,
+    shift,
+)
 
 COLOURS = torch.tensor([[200, 40, 40], [40, 60, 200]], dtype=torch.uint8)
 
@@ -43,15 +51,21 @@ def test_the_square_that_text_names_is_found_to_a_fraction_of_a_cell():
     assert error.median() < 1.5
 
 
-def test_expected_point_of_a_sharp_peak_is_its_cell():
-    encoder = ImageEncoder(2, width=4, blocks=0, keypoints=1, value_width=1)
+def finder_of_red(*, place: bool) -> ImageEncoder:
+    """An encoder whose one point is the reddest cell."""
+    encoder = ImageEncoder(2, width=4, blocks=0, keypoints=1, value_width=1, place=place)
     with torch.no_grad():
-        for layer in (encoder.stem, encoder.place, encoder.query, encoder.value):
-            layer.weight.zero_()
-            layer.bias.zero_()
+        for parameter in encoder.parameters():
+            parameter.zero_()
         encoder.stem.weight[0, 0] = 1.0  # channel 0 sums red
         encoder.stem.bias[0] = 64.0  # black everywhere gives 0
         encoder.query.bias[0] = 1e3
+    return encoder
+
+
+@pytest.mark.parametrize("place", [True, False])
+def test_expected_point_of_a_sharp_peak_is_its_cell(place: bool):
+    encoder = finder_of_red(place=place)
     image = torch.zeros(1, 32, 32, 3, dtype=torch.uint8)
     image[0, 6:14, 18:26] = 255  # exactly the window of cell (x 5, y 2)
 
@@ -59,6 +73,39 @@ def test_expected_point_of_a_sharp_peak_is_its_cell():
 
     expected = cell_coordinates(8, 8, device=point.device, dtype=point.dtype)[2 * 8 + 5]
     torch.testing.assert_close(point, expected)
+
+
+def test_points_of_a_shifted_image_are_those_before_the_shift():
+    encoder = finder_of_red(place=False)
+    image = torch.zeros(4, 32, 64, 3, dtype=torch.uint8)
+    image[:, 14:22, 34:42] = 255
+    offset = torch.tensor([[0, 0], [4, 0], [0, -8], [-12, 20]])  # whole cells
+
+    found = encoder(shift(image, offset), torch.zeros(4, 2), offset=offset)
+
+    torch.testing.assert_close(found, encoder(image, torch.zeros(4, 2)))
+    assert (encoder(shift(image, offset), torch.zeros(4, 2)) - found)[3].tolist()[:2] == [-40 / 64, 24 / 32]
+
+
+def test_a_point_before_a_shift_differs_by_the_shift_in_half_widths():
+    before = before_shift(torch.zeros(1, 2, 2), torch.tensor([[3, -5]]), (32, 64))
+
+    assert before.tolist() == [[[-5 / 32, 3 / 16]] * 2]
+
+
+@pytest.mark.parametrize("place", [True, False])
+def test_without_places_the_features_move_with_the_image(place: bool):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        encoder = ImageEncoder(2, width=8, blocks=1, place=place)
+    image = torch.zeros(1, 64, 64, 3, dtype=torch.uint8)
+    image[0, 26:34, 26:34] = 255
+    moved = shift(image, torch.tensor([[8, -4]]))
+
+    cells, other = (encoder.features(i, torch.ones(1, 2))[0].view(16, 16, 8) for i in (image, moved))
+
+    same = torch.allclose(cells[4:12, 4:12], other[2:10, 5:13], atol=1e-6)
+    assert same is not place
 
 
 def test_coordinates_span_the_image():
@@ -89,7 +136,7 @@ def test_shift_moves_whole_images_by_at_most_its_pixels_and_repeats_the_border()
     ramp = torch.arange(16, dtype=torch.uint8)
     image = (16 * ramp[:, None] + ramp)[None, :, :, None].repeat(300, 1, 1, 3)  # pixel value names its place
 
-    shifted = random_shift(image, pixels=3, generator=stream(0, "shift")).long()
+    shifted = shift(image, random_offsets(300, pixels=3, generator=stream(0, "shift"))).long()
 
     y, x = shifted[:, 8, 8, 0] // 16 - 8, shifted[:, 8, 8, 0] % 16 - 8
     assert set(y.tolist()) == set(x.tolist()) == set(range(-3, 4))
@@ -121,7 +168,7 @@ def test_augmentations_depend_on_their_generator_alone(augment):
 
     def run(seed: int) -> torch.Tensor:
         if augment == "shift":
-            return random_shift(image, pixels=3, generator=stream(seed, "a"))
+            return random_offsets(4, pixels=3, generator=stream(seed, "a"))
         return colour_jitter(image, strength=0.2, generator=stream(seed, "a"))
 
     assert torch.equal(run(1), run(1))

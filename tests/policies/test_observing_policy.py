@@ -16,6 +16,7 @@ from worldrl.policies.observation import ObservationError
 from worldrl.policies.samples import Samples, make_samples
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
+from worldrl.policies.token.waypoint import Augmented
 from worldrl.rollout.agents.policy_folder import policy_facts
 
 CAMERAS = ["image", "wrist_image"]
@@ -55,8 +56,8 @@ def test_every_input_decides(policy, episodes):
     for name, other in (("wrist_image", torch.zeros(3, 16, 16, 3, dtype=torch.uint8)), ("state", torch.zeros(3, 8))):
         changed = policy.logits(observe(episodes, **{name: other}))
         assert not torch.allclose(plain, changed), name
-    hidden = torch.zeros(3, dtype=torch.bool)
-    without = [policy.logits(observe(episodes, state=torch.full((3, 8), v)), command_seen=hidden) for v in (0.0, 1.0)]
+    hidden = Augmented(torch.zeros(3).bool(), torch.ones(3).bool(), torch.zeros(3, 7), [torch.zeros(3, 2).long()] * 2)
+    without = [policy.logits(observe(episodes, state=torch.full((3, 8), v)), augmented=hidden) for v in (0.0, 1.0)]
     assert torch.equal(*without)  # hidden with the command, which the state tells
 
 

@@ -16,6 +16,7 @@ from worldrl.core.storage.artefact import write_artefact
 from worldrl.core.types import PolicyObs
 from worldrl.policies.observation import ObservationError
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig, inverse_cdf
+from worldrl.policies.token.waypoint import Augmented
 
 
 def pick(obs: PolicyObs, rows: list[int]) -> PolicyObs:
@@ -188,11 +189,11 @@ def test_instruction_image_and_command_all_matter(policy, make_obs):
 
 def test_hidden_command_does_not_matter(policy, make_obs):
     obs = make_obs(1)
-    hidden = torch.tensor([False])
+    hidden = Augmented(torch.zeros(1).bool(), torch.ones(1).bool(), torch.zeros(1, 7), [torch.zeros(1, 2).long()])
 
-    other = policy.logits(replace(obs, command=obs.command + 0.1), command_seen=hidden)
+    other = policy.logits(replace(obs, command=obs.command + 0.1), augmented=hidden)
 
-    assert torch.equal(policy.logits(obs, command_seen=hidden), other)
+    assert torch.equal(policy.logits(obs, augmented=hidden), other)
     assert not torch.equal(policy.logits(obs), other)
 
 

@@ -27,14 +27,16 @@ def image_to_float(image: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     return (image.to(dtype) / 127.5 - 1).permute(0, 3, 1, 2)
 
 
-def random_shift(image: Tensor, *, pixels: int, generator: torch.Generator) -> Tensor:
-    """Shift each image ``[B, Y, X, 3]`` by up to ``pixels`` along both axes (two draws a row), repeating the border."""
-    offset = draw(partial(torch.randint, -pixels, pixels + 1), (len(image), 2), generator)
-    return shift(image, offset.to(image.device))
+def random_offsets(rows: int, *, pixels: int, generator: torch.Generator) -> Tensor:
+    """Draw offsets for :func:`shift`, int64 ``[B, 2]`` of at most ``pixels`` along both axes; two draws a row."""
+    return draw(partial(torch.randint, -pixels, pixels + 1), (rows, 2), generator)
 
 
 def shift(image: Tensor, offset: Tensor) -> Tensor:
-    """Move images ``[B, Y, X, 3]`` by ``offset`` ``[B, 2]`` pixels (down, right), repeating the border."""
+    """Show images ``[B, Y, X, 3]`` from ``offset`` ``[B, 2]`` pixels further down and right, repeating the border.
+
+    What they show moves up and left by as much.
+    """
     rows, height, width = image.shape[:3]
     y = (torch.arange(height, device=image.device) + offset[:, :1]).clamp(0, height - 1)  # [B, Y]
     x = (torch.arange(width, device=image.device) + offset[:, 1:]).clamp(0, width - 1)  # [B, X]
@@ -73,6 +75,12 @@ def read_points(cells: Tensor, place: Tensor, query: Tensor, value: nn.Module) -
     return torch.cat([points.flatten(1), values.flatten(1)], dim=1)
 
 
+def before_shift(points: Tensor, offset: Tensor, size: tuple[int, int]) -> Tensor:
+    """Where points ``[B, K, 2]`` in [-1, 1] of images (``size`` pixels) lay before :func:`shift` by ``offset``."""
+    half = points.new_tensor([size[1] / 2, size[0] / 2])
+    return points + (offset.to(points).flip(1) / half)[:, None]
+
+
 class FilmBlock(nn.Module):
     """Residual pair of 3×3 convolutions; the instruction scales and shifts the first one's output."""
 
@@ -92,10 +100,21 @@ class FilmBlock(nn.Module):
 
 
 class ImageEncoder(nn.Module):
-    """Images and instruction vectors to features ``[B, out_width]``; training may set ``compute_dtype`` bfloat16."""
+    """Images and instruction vectors to features ``[B, out_width]``; training may set ``compute_dtype`` bfloat16.
+
+    With ``place`` a cell's features hold its place. Without, they move with the image, so that points found in few
+    images are found elsewhere too.
+    """
 
     def __init__(
-        self, text_width: int, *, width: int = 48, blocks: int = 2, keypoints: int = 16, value_width: int = 16
+        self,
+        text_width: int,
+        *,
+        width: int = 48,
+        blocks: int = 2,
+        keypoints: int = 16,
+        value_width: int = 16,
+        place: bool = True,
     ) -> None:
         super().__init__()
         self.compute_dtype = torch.float32
@@ -103,18 +122,26 @@ class ImageEncoder(nn.Module):
         self.out_width = keypoints * (2 + value_width)
         # 8×8 windows every 4 pixels: neighbours overlap by half, so that every edge is whole in one of them.
         self.stem = nn.Conv2d(3, width, 2 * STRIDE, stride=STRIDE, padding=STRIDE // 2)
-        self.place = nn.Linear(2, width)
+        self.place = nn.Linear(2, width) if place else None
         self.blocks = nn.ModuleList([FilmBlock(width, text_width) for _ in range(blocks)])
         self.query = nn.Linear(text_width, keypoints * width)
         self.value = nn.Linear(width, value_width)
 
-    def forward(self, image: Tensor, text: Tensor) -> Tensor:
-        """Encode uint8 ``[B, Y, X, 3]``, sides multiples of 8: the points' (x, y) in [-1, 1], then their features."""
+    def forward(self, image: Tensor, text: Tensor, *, offset: Tensor | None = None) -> Tensor:
+        """Encode uint8 ``[B, Y, X, 3]``, sides multiples of 8: the points' (x, y) in [-1, 1], then their features.
+
+        With ``offset`` ``[B, 2]`` the images were shifted by so much, and the points are those before.
+        """
         if image.shape[1] % SIDES or image.shape[2] % SIDES:
             raise SettingError(f"image: sides must be multiples of {SIDES}, got {tuple(image.shape[1:3])}; resize it")
         cells, place = self.features(image, text)
         query = self.query(text).unflatten(1, (self.keypoints, -1))  # [B, K, C]
-        return read_points(cells, place, query, self.value)
+        found = read_points(cells, place, query, self.value)
+        if offset is None:
+            return found
+        points, values = found.tensor_split([2 * self.keypoints], dim=1)
+        points = before_shift(points.unflatten(1, (-1, 2)), offset, (image.shape[1], image.shape[2]))
+        return torch.cat([points.flatten(1), values], dim=1)
 
     def features(self, image: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
         """Return the cells' features ``[B, N, C]`` and their places ``[N, 2]``."""
@@ -122,7 +149,9 @@ class ImageEncoder(nn.Module):
         size = [side // STRIDE for side in image.shape[1:3]]
         place = cell_coordinates(*size, device=pixels.device, dtype=pixels.dtype)
         with autocast(image.device, self.compute_dtype):
-            x = self.stem(pixels) + self.place(place).T.unflatten(1, size)
+            x = self.stem(pixels)
+            if self.place is not None:
+                x = x + self.place(place).T.unflatten(1, size)
             for block in self.blocks:
                 x = block(x, text)
         # Back in the weights' type: a bfloat16 coordinate is off by a quarter of a pixel in 64.

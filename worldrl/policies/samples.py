@@ -22,6 +22,7 @@ from worldrl.core.observation import STATE, camera_of
 from worldrl.core.rng import Part
 from worldrl.core.types import Episode
 from worldrl.policies.statistics import one_robot
+from worldrl.policies.token.waypoint import next_waypoints
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Samples:
     first: Tensor | None = None
     # what is observed besides, by name (see :class:`~worldrl.core.types.PolicyObs`), a row per sample.
     more: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    # float32 ``[M, A]``, command at the next change of a gripper (``token/waypoint.py``); NaN, or None, where unknown.
+    waypoint: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.instruction)
@@ -47,13 +50,21 @@ class Samples:
         image, command, chunk = (torch.cat([getattr(p, name) for p in parts]) for name in ("image", "command", "chunk"))
         instruction, task = (tuple(chain.from_iterable(getattr(p, n) for p in parts)) for n in ("instruction", "task"))
         more = {name: torch.cat([part.more[name] for part in parts]) for name in parts[0].more}
-        return Samples(image, command, chunk, instruction, task, more=more)
+        waypoint = torch.cat([part.waypoints for part in parts])
+        return Samples(image, command, chunk, instruction, task, more=more, waypoint=waypoint)
+
+    @property
+    def waypoints(self) -> Tensor:
+        """Waypoints ``[M, A]``, NaN where unknown."""
+        return torch.full_like(self.command, torch.nan) if self.waypoint is None else self.waypoint
 
     def select(self, index: Tensor) -> "Samples":
         """Take the samples of ``index``."""
         instruction, task = (tuple(texts[i] for i in index.tolist()) for texts in (self.instruction, self.task))
         more = {name: value[index] for name, value in self.more.items()}
-        return Samples(self.image[index], self.command[index], self.chunk[index], instruction, task, more=more)
+        waypoint = None if self.waypoint is None else self.waypoint[index]
+        frames = self.image[index], self.command[index], self.chunk[index]
+        return Samples(*frames, instruction, task, more=more, waypoint=waypoint)
 
     def part(self, part: Part) -> "Samples":
         """Take a part's samples."""
@@ -96,5 +107,6 @@ def make_samples(episodes: Sequence[Episode], chunk_length: int, more: Sequence[
         instruction=tuple(e.instruction for e in used for _ in range(len(e))),
         task=tuple(e.task for e in used for _ in range(len(e))),
         more={name: torch.from_numpy(np.concatenate([observed(e, name)[: len(e)] for e in used])) for name in more},
+        waypoint=torch.from_numpy(np.concatenate([next_waypoints(e) for e in used])),
         first=torch.from_numpy(np.repeat(np.cumsum([0, *map(len, used[:-1])]), [len(e) for e in used])),
     )

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from worldrl.core.errors import RunDirectoryError, SettingError, nearest
-from worldrl.core.storage.heartbeat import Heartbeat
 from worldrl.core.storage.jsonfile import difference, read_json, write_json
-from worldrl.core.storage.run import INPUTS, RunDirectory
+from worldrl.core.storage.run import INPUTS, TICK_EVERY_S, RunDirectory
 from worldrl.settings import MAY_CHANGE, WHERE, as_plain, non_negative, one_of, resume_command, setting
 
 if TYPE_CHECKING:
@@ -22,6 +22,27 @@ if TYPE_CHECKING:
     from worldrl.simulators.process import Engine
 
 DATASET = "dataset"  # Folder of the recorded episodes in a run directory
+
+
+class Heartbeat:
+    """A thread that notes a run's wall time and memory inside a ``with`` block; workers count towards the peak."""
+
+    def __init__(self, run: RunDirectory, every_s: float = TICK_EVERY_S) -> None:
+        self._run, self._every_s = run, every_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="worldrl-heartbeat", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        while not self._stop.wait(self._every_s):
+            self._run.tick(force=True)
 
 
 @contextmanager

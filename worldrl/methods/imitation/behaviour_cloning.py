@@ -25,10 +25,11 @@ from worldrl.core.training.spread import spread
 from worldrl.core.types import Episode, PolicyObs
 from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.imitation.demonstrations import Demonstrations, ImitationReport
-from worldrl.nn.vision import colour_jitter, random_shift
+from worldrl.nn.vision import colour_jitter, random_offsets, shift
 from worldrl.policies.samples import Samples
 from worldrl.policies.token.policy import TokenPolicy
 from worldrl.policies.token.tokens import encode, soft_target, still_dimensions
+from worldrl.policies.token.waypoint import Augmented, waypoint_loss
 
 
 def token_loss(policy: TokenPolicy, logp: Tensor, chunk: Tensor, *, label_width: float, weights: Tensor) -> Tensor:
@@ -95,14 +96,19 @@ def clone(
 ) -> None:
     """Train a policy in place on samples, on its device, as :func:`train_policy`; it ends in evaluation mode."""
     divided = spread(config, batch_size=sum(source.rows for source in sources))
-    batches = _Batches(sources, config, seed, _check_paraphrases(paraphrases), divided)
+    batches = _Batches(sources, config, seed, _check_paraphrases(paraphrases), divided, policy.config.waypoint)
     weights = config.weights(policy.actions)
 
     def loss(step: int) -> tuple[Tensor, Logs]:
-        obs, chunk, seen = batches(step)
-        logp = policy.log_softmax(obs, command_seen=seen)
-        value = token_loss(policy, logp, chunk.to(logp.device), label_width=config.label_width, weights=weights)
-        return value, {"policy/loss": value.detach()}
+        obs, samples, augmented = batches(step)
+        logits, waypoint = policy.predict(obs, augmented=augmented)
+        chunk = samples.chunk.to(logits.device)
+        value = token_loss(policy, logits.log_softmax(-1), chunk, label_width=config.label_width, weights=weights)
+        if waypoint is None:
+            return value, {"policy/loss": value.detach()}
+        target = (samples.waypoints.to(waypoint) - policy.command_mean) / policy.command_std
+        error = waypoint_loss(waypoint, target)
+        return value + error, {"policy/loss": value.detach(), "policy/waypoint": error.detach()}
 
     set_encoders_dtype(policy, resolve_dtype(config.dtype, policy.device))
     fit_module(
@@ -170,29 +176,43 @@ class _Batches:
     seed: int
     paraphrases: Mapping[str, Sequence[str]]
     processes: OneProcess
+    waypoint: bool
 
-    def __call__(self, step: int) -> tuple[PolicyObs, Tensor, Tensor]:
-        """Return observations, chunks ``[B, L, A]`` and whether the command is seen ``[B]``."""
+    def __call__(self, step: int) -> tuple[PolicyObs, Samples, Augmented]:
+        """Return augmented observations, their samples, and what was done to them."""
         config, part = self.config, self.processes.part
         generator = part.stream(self.seed, "behaviour-cloning", step)
         samples = Samples.join([source.draw(generator) for source in self.sources]).part(part)
         rows = len(samples)
         wording = draw(torch.rand, (rows,), generator).tolist()
         seen = draw(torch.rand, (rows,), generator) >= config.command_dropout
-        image = self._augmented(samples.image, generator)
-        more = {
-            name: value if name == STATE else self._augmented(value, generator) for name, value in samples.more.items()
-        }
+        image, offset = self._augmented(samples.image, generator)
+        more, offsets = dict[str, Tensor](), [offset]
+        for name, value in samples.more.items():
+            more[name] = value
+            if name != STATE:
+                more[name], offset = self._augmented(value, generator)
+                offsets.append(offset)
         words = zip(samples.task, samples.instruction, wording, strict=True)
-        instructions = [self._instruction_of(*word) for word in words]
-        return PolicyObs(image, samples.command, instructions, more), samples.chunk, seen
+        obs = PolicyObs(image, samples.command, [self._instruction_of(*word) for word in words], more)
+        return obs, samples, Augmented(seen, *self._way(rows, samples.command.shape[1], generator), offset=offsets)
 
-    def _augmented(self, image: Tensor, generator: torch.Generator) -> Tensor:
-        if self.config.shift_pixels:
-            image = random_shift(image, pixels=self.config.shift_pixels, generator=generator)
+    def _way(self, rows: int, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw which rows see absolute places, and the noise of the way; a policy without a waypoint draws nothing."""
+        if not self.waypoint:
+            return torch.ones(rows, dtype=torch.bool), torch.zeros(rows, size)
+        seen = draw(torch.rand, (rows,), generator) >= self.config.absolute_dropout
+        return seen, self.config.way_noise * draw(torch.randn, (rows, size), generator)
+
+    def _augmented(self, image: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        offset = torch.zeros(len(image), 2, dtype=torch.int64)
+        pixels = self.config.shift_of(waypoint=self.waypoint)
+        if pixels:
+            offset = random_offsets(len(image), pixels=pixels, generator=generator)
+            image = shift(image, offset)
         if self.config.jitter:
             image = colour_jitter(image, strength=self.config.jitter, generator=generator)
-        return image
+        return image, offset
 
     def _instruction_of(self, task: str, recorded: str, uniform: float) -> str:
         choices = self.paraphrases.get(task)

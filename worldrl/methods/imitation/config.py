@@ -40,7 +40,11 @@ class BehaviourCloning(Imitation, DeviceSettings):
     label_width: float = 1.0  # standard deviation, in bins, of the soft labels; 0 is one-hot.
     dimension_weights: tuple[float, ...] = ()  # weight of each action dimension in the loss; empty weighs all alike.
     command_dropout: float = 0.1  # probability that a sample's commanded pose is hidden.
-    shift_pixels: int = 3  # largest random shift of the image.
+    # probability that a sample's command, measured state and points are hidden, but not the way to its waypoint.
+    absolute_dropout: float = 0.5
+    way_noise: float = 0.1  # noise of the way to the waypoint, in standard deviations of the commands.
+    # largest random shift of the image, in pixels; null: 8 for a policy with a waypoint, 3 for one without.
+    shift_pixels: int | None = None
     jitter: float = 0.1  # strength of the brightness and colour jitter.
     ema_decay: float = 0.0  # decay of the averaged weights that are returned; 0 returns the last weights.
     # number type of the image encoder's convolutions in training: ``float32``, ``bfloat16``, or ``auto``: bfloat16
@@ -50,15 +54,23 @@ class BehaviourCloning(Imitation, DeviceSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.dimension_weights = tuple(self.dimension_weights)
-        for name in ("command_dropout", "ema_decay", "jitter"):
+        for name in ("command_dropout", "absolute_dropout", "ema_decay", "jitter"):
             if not 0 <= getattr(self, name) < 1:
                 raise SettingError(f"{name}: must be in [0, 1), got {getattr(self, name)}")
-        for name in ("label_width", "shift_pixels"):
-            if getattr(self, name) < 0:
+        for name in ("label_width", "shift_pixels", "way_noise"):
+            if (getattr(self, name) or 0) < 0:
                 raise SettingError(f"{name}: must not be negative, got {getattr(self, name)}")
         weights = self.dimension_weights
         if weights and (min(weights) < 0 or sum(weights) == 0):
             raise SettingError(f"dimension_weights: numbers >= 0, not all 0, got {weights}")
+
+    def shift_of(self, *, waypoint: bool) -> int:
+        """Return the largest random shift for a policy with or without a waypoint.
+
+        Without, the points of a shifted image are wrong by the shift, so a larger one blurs the aim.
+        """
+        default = 8 if waypoint else 3
+        return default if self.shift_pixels is None else self.shift_pixels
 
     def weights(self, actions: ActionSpec) -> Tensor:
         """Return the weight of each action dimension, ``[A]``; SettingError: their number is not the robot's."""

@@ -43,6 +43,7 @@ from worldrl.policies.exploration import uniform_draws
 from worldrl.policies.observation import check_obs
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.tokens import allowed_bins, decode
+from worldrl.policies.token.waypoint import Augmented, way_features
 
 FORBIDDEN = -1e9  # logit of a forbidden bin: probability exactly 0, and unlike -inf no NaN in 0 × log 0
 
@@ -63,6 +64,8 @@ class TokenPolicyConfig:
     # images that it observes, ``image`` (the main camera's) first, then for example ``wrist_image``.
     cameras: list[str] = field(default_factory=lambda: [IMAGE])
     state: str = NOT_OBSERVED  # ``measured`` also observes the measured state; ``none`` does not.
+    # whether a head reads a waypoint from the images and the decoder receives the way to it (``token/waypoint.py``).
+    waypoint: bool = True
 
     def __post_init__(self) -> None:
         check_inputs(self.cameras, self.state, "policy.")
@@ -102,6 +105,11 @@ def inverse_cdf(probability: Tensor, uniform: Tensor) -> Tensor:
     return (cdf <= uniform.double()[..., None]).sum(dim=-1)
 
 
+def _head(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    layers = nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, outputs)
+    return nn.Sequential(*layers)
+
+
 class TokenPolicy(Shared, nn.Module):
     """A chunked, language-conditioned image policy (:class:`worldrl.core.interfaces.TrainablePolicy`).
 
@@ -132,17 +140,14 @@ class TokenPolicy(Shared, nn.Module):
             self.register_buffer(name, tensor)
         self.instruction_encoder = InstructionEncoder(config.text_width)
         sizes = {"width": config.width, "blocks": config.blocks, "keypoints": config.keypoints}
+        sizes["place"] = not config.waypoint
         self.image_encoder = ImageEncoder(config.text_width, **sizes)
         self.further_encoders = nn.ModuleList([ImageEncoder(config.text_width, **sizes) for _ in config.cameras[1:]])
-        inputs = len(config.cameras) * self.image_encoder.out_width + config.text_width + self.actions.size + 1
-        inputs += len(self.state_mean) if measured else 0
-        self.decoder = nn.Sequential(
-            nn.Linear(inputs, config.hidden),
-            nn.GELU(),
-            nn.Linear(config.hidden, config.hidden),
-            nn.GELU(),
-            nn.Linear(config.hidden, config.chunk_length * self.actions.size * config.bins),
-        )
+        seen = len(config.cameras) * self.image_encoder.out_width + config.text_width
+        inputs = seen + self.actions.size + 1 + (len(self.state_mean) if measured else 0)
+        inputs += 2 * self.actions.size if config.waypoint else 0
+        self.waypoint_head = _head(seen, config.hidden, self.actions.size) if config.waypoint else None
+        self.decoder = _head(inputs, config.hidden, config.chunk_length * self.actions.size * config.bins)
 
     @property
     def device(self) -> torch.device:
@@ -160,29 +165,24 @@ class TokenPolicy(Shared, nn.Module):
         """The image encoder of each camera."""
         return [self.image_encoder, *cast("list[ImageEncoder]", list(self.further_encoders))]
 
-    def logits(self, obs: PolicyObs, *, command_seen: Tensor | None = None) -> Tensor:
-        """Logits ``[B, L, A, bins]``, forbidden bins masked; without ``command_seen`` the command is hidden."""
-        flat = self.decoder(self.embed(obs, command_seen=command_seen))
-        out = flat.unflatten(1, (self.chunk_length, self.actions.size, self.config.bins))
-        return out.masked_fill(~allowed_bins(self.action_low, self.action_high, self.config.bins), FORBIDDEN)
+    def logits(self, obs: PolicyObs, *, augmented: Augmented | None = None) -> Tensor:
+        """Logits ``[B, L, A, bins]``, forbidden bins masked; ``augmented``: what training did to the observation."""
+        return self.predict(obs, augmented=augmented)[0]
 
-    def embed(self, obs: PolicyObs, *, command_seen: Tensor | None = None) -> Tensor:
-        """What the decoder receives of an observation, ``[B, d]``; arguments as :meth:`logits`."""
-        state = STATE in self.more
-        size = len(self.state_mean) if state else 0
-        check_obs(obs, self.config.image_size, self.actions.size, more=self.more, state_size=size)
-        text = self.instruction_encoder(obs.instruction)
-        parts = [self.image_encoder(obs.image.to(self.device), text), text]
-        parts.append(self._command_features(obs.command, command_seen))
-        for name, encoder in zip(self.config.cameras[1:], self.further_encoders, strict=True):
-            parts.append(encoder(obs.more[name].to(self.device), text))
-        if state:
-            parts.append(self._state_features(obs.more[STATE], command_seen))
-        return torch.cat(parts, dim=1)
+    def predict(self, obs: PolicyObs, *, augmented: Augmented | None = None) -> tuple[Tensor, Tensor | None]:
+        """:meth:`logits`, and the waypoint ``[B, A]`` in standard deviations of the commands; None for one without."""
+        embedded, waypoint = self._embed(obs, augmented)
+        out = self.decoder(embedded).unflatten(1, (self.chunk_length, self.actions.size, self.config.bins))
+        allowed = allowed_bins(self.action_low, self.action_high, self.config.bins)
+        return out.masked_fill(~allowed, FORBIDDEN), waypoint
 
-    def log_softmax(self, obs: PolicyObs, *, temperature: float = 1.0, command_seen: Tensor | None = None) -> Tensor:
-        """Log-probability of every bin ``[B, L, A, bins]``; arguments as :meth:`logits`."""
-        return self._tempered(obs, temperature, command_seen).log_softmax(dim=-1)
+    def embed(self, obs: PolicyObs) -> Tensor:
+        """What the decoder receives of an observation, ``[B, d]``."""
+        return self._embed(obs, None)[0]
+
+    def log_softmax(self, obs: PolicyObs, *, temperature: float = 1.0) -> Tensor:
+        """Log-probability of every bin ``[B, L, A, bins]``."""
+        return self._tempered(obs, temperature).log_softmax(dim=-1)
 
     @torch.no_grad()
     def act(
@@ -211,7 +211,7 @@ class TokenPolicy(Shared, nn.Module):
     def likelihood(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Likelihood:
         """:meth:`log_prob`, with the logits divided by the temperature: the tokens' whole distribution."""
         self._check_token(token, len(obs.instruction))
-        logits = self._tempered(obs, temperature, None)
+        logits = self._tempered(obs, temperature)
         logp = logits.log_softmax(dim=-1)
         return Likelihood(logp.gather(-1, token.to(self.device)[..., None]).squeeze(-1), logits)
 
@@ -245,27 +245,59 @@ class TokenPolicy(Shared, nn.Module):
         sizes = {name: value for name, value in artefact.config.items() if name not in apart}
         with fitting(artefact):
             statistics = PolicyStatistics.from_tensors(artefact.tensors, stored_actions(artefact.config), folder)
+            sizes.setdefault("waypoint", False)  # folders older than the key have none
             policy = cls(from_plain(TokenPolicyConfig, sizes, where="config"), statistics)
             policy.observation.require_stored(artefact.config, folder)
             load_weights(policy, artefact)
             policy.trained_on = artefact.config.get(TRAINED_ON)
         return policy.to(device).eval()
 
-    def _tempered(self, obs: PolicyObs, temperature: float, command_seen: Tensor | None) -> Tensor:
+    def _embed(self, obs: PolicyObs, augmented: Augmented | None) -> tuple[Tensor, Tensor | None]:
+        state = STATE in self.more
+        size = len(self.state_mean) if state else 0
+        check_obs(obs, self.config.image_size, self.actions.size, more=self.more, state_size=size)
+        text = self.instruction_encoder(obs.instruction)
+        images = self._image_features(obs, text, augmented)
+        command = self._scaled(obs.command, self.command_mean, self.command_std)
+        seen = command.new_ones(len(command), 1) if augmented is None else augmented.command_seen.to(command)[:, None]
+        shown = seen if augmented is None else seen * augmented.absolute_seen.to(seen)[:, None]
+        waypoint, way = None, list[Tensor]()
+        if self.waypoint_head is not None:
+            waypoint = self.waypoint_head(torch.cat([*images, text], dim=1))
+            noise = 0 if augmented is None else augmented.noise.to(command)
+            straight = waypoint - (obs.command.to(command) - self.command_mean) / self.command_std + noise
+            way = [way_features(straight) * seen]
+            images = [self._without_points(found, augmented) for found in images]
+        parts = [images[0], text, command * shown, shown, *images[1:], *way]
+        if state:
+            parts.append(self._scaled(obs.more[STATE], self.state_mean, self.state_std) * shown)
+        return torch.cat(parts, dim=1), waypoint
+
+    def _image_features(self, obs: PolicyObs, text: Tensor, augmented: Augmented | None) -> list[Tensor]:
+        """Features of each camera's image; with a waypoint its points are those before the shift."""
+        kept = augmented is None or self.waypoint_head is None
+        offsets = [None] * len(self.encoders) if kept else augmented.offset
+        images = [obs.image, *(obs.more[name] for name in self.config.cameras[1:])]
+        return [
+            encoder(image.to(self.device), text, offset=offset)
+            for encoder, image, offset in zip(self.encoders, images, offsets, strict=True)
+        ]
+
+    def _without_points(self, found: Tensor, augmented: Augmented | None) -> Tensor:
+        if augmented is None:
+            return found
+        points, values = found.tensor_split([2 * self.config.keypoints], dim=1)
+        return torch.cat([points * augmented.absolute_seen.to(points)[:, None], values], dim=1)
+
+    def _tempered(self, obs: PolicyObs, temperature: float) -> Tensor:
         if not temperature > 0:
             raise SettingError(f"temperature: must be above 0, got {temperature}; for greedy pass generators=None")
-        return self.logits(obs, command_seen=command_seen) / temperature
+        return self.logits(obs) / temperature
 
-    def _command_features(self, command: Tensor, seen: Tensor | None) -> Tensor:
+    @staticmethod
+    def _scaled(numbers: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         # Beyond five deviations only the direction counts: an outlier must not swamp the decoder.
-        scaled = ((command.to(self.command_mean) - self.command_mean) / self.command_std).clamp(-5, 5)
-        shown = scaled.new_ones(len(scaled), 1) if seen is None else seen.to(scaled)[:, None]
-        return torch.cat([scaled * shown, shown], dim=1)
-
-    def _state_features(self, state: Tensor, seen: Tensor | None) -> Tensor:
-        """Scale measured numbers ``[B, S]``; hidden where the command is, which they tell otherwise."""
-        scaled = ((state.to(self.state_mean) - self.state_mean) / self.state_std).clamp(-5, 5)
-        return scaled if seen is None else scaled * seen.to(scaled)[:, None]
+        return ((numbers.to(mean) - mean) / std).clamp(-5, 5)
 
     def _sample(
         self, logp: Tensor, generators: Sequence[torch.Generator], correlated_noise: CorrelatedNoise | None

@@ -1,0 +1,111 @@
+"""The waypoint that a policy reads from its images, and the way to it."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from worldrl.core.actions import joint_targets
+from worldrl.core.storage.artefact import read_artefact, write_artefact
+from worldrl.policies.samples import Samples, make_samples
+from worldrl.policies.token.policy import TokenPolicy
+from worldrl.policies.token.waypoint import Augmented, next_waypoints, way_features, waypoint_loss
+
+
+def augmented(rows: int, *, absolute: bool = True, noise: Tensor | None = None, offset: Tensor | None = None):
+    seen = torch.ones(rows).bool()
+    moved = torch.zeros(rows, 2).long() if offset is None else offset
+    return Augmented(seen, seen & absolute, torch.zeros(rows, 7) if noise is None else noise, [moved])
+
+
+@pytest.fixture
+def pick_and_place(make_episode):
+    """Closes at step 2, opens at step 4; the command's first number is its row."""
+    episode = make_episode(6)
+    command = np.zeros((7, 7), np.float32)
+    command[:, 0], command[:, 6] = np.arange(7), [-1, -1, -1, 1, 1, -1, -1]
+    return replace(episode, command=command)
+
+
+def test_waypoint_is_the_command_at_the_next_change_of_a_gripper_then_the_last(pick_and_place):
+    assert next_waypoints(pick_and_place)[:, 0].tolist() == [2, 2, 2, 4, 4, 6]
+    still = replace(pick_and_place, command=pick_and_place.command * np.array([1, 1, 1, 1, 1, 1, 0], np.float32))
+    assert next_waypoints(still)[:, 0].tolist() == [6] * 6
+
+
+def test_a_robot_without_grippers_goes_to_its_last_command(pick_and_place):
+    names = tuple(f"joint_{n}.pos" for n in range(7))
+    spec = joint_targets(names, (-9.0,) * 7, (9.0,) * 7)
+    assert next_waypoints(replace(pick_and_place, actions=spec))[:, 0].tolist() == [6] * 6
+
+
+def test_samples_know_their_waypoint_and_joined_ones_which_is_unknown(pick_and_place):
+    known = make_samples([pick_and_place], 3)
+    imagined = Samples(known.image, known.command, known.chunk, known.instruction, known.task)
+
+    both = Samples.join([known, imagined]).select(torch.tensor([3, 9]))
+
+    assert both.waypoints[0, 0] == 4
+    assert both.waypoints[1].isnan().all()
+
+
+def test_way_is_given_on_two_scales():
+    found = way_features(torch.tensor([[7.0, -0.2]]))
+    torch.testing.assert_close(found, torch.tensor([[5.0, -0.2, math.tanh(35), math.tanh(-1)]]))
+
+
+def test_loss_is_the_mean_over_rows_with_a_waypoint():
+    waypoint = torch.zeros(3, 2, requires_grad=True)
+    target = torch.tensor([[1.0, 0.0], [torch.nan, torch.nan], [0.05, 0.0]])
+
+    loss = waypoint_loss(waypoint, target)
+    loss.backward()
+
+    assert loss.item() == pytest.approx(((1 - 0.05) / 2 + 0.05**2 / 0.2 / 2) / 2)
+    assert waypoint.grad is not None
+    assert waypoint.grad[1].tolist() == [0, 0]
+    assert waypoint_loss(waypoint, torch.full((3, 2), torch.nan)).item() == 0
+
+
+def test_a_decoder_that_sees_no_absolute_places_acts_by_the_way_alone(policy, make_obs):
+    obs, moved = make_obs(3), 0.05 * torch.arange(21.0).view(3, 7) / 21
+    there = replace(obs, command=obs.command + moved)
+
+    plain = policy.logits(obs, augmented=augmented(3, absolute=False))
+    other = policy.logits(there, augmented=augmented(3, absolute=False, noise=moved / policy.command_std))
+
+    torch.testing.assert_close(other, plain, atol=2e-4, rtol=1e-4)
+    assert not torch.allclose(policy.logits(there, augmented=augmented(3, absolute=False)), plain, atol=1e-2)
+    shown = policy.logits(there, augmented=augmented(3, noise=moved / policy.command_std))
+    assert not torch.allclose(shown, policy.logits(obs), atol=1e-2)
+
+
+def test_points_are_those_before_the_shift_of_training(policy, make_obs):
+    obs = make_obs(2)
+    offset = torch.tensor([[0, 0], [4, -2]])
+
+    plain, moved = (policy.predict(obs, augmented=augmented(2, offset=o))[1] for o in (offset * 0, offset))
+
+    assert torch.equal(plain[0], moved[0])
+    assert not torch.allclose(plain[1], moved[1])
+
+
+def test_without_a_waypoint_the_decoder_sees_what_older_policies_saw(config, statistics, make_obs, tmp_path: Path):
+    older = TokenPolicy(replace(config, waypoint=False), statistics).eval()
+    older.save(tmp_path)
+    stored = read_artefact(tmp_path, kind="policy")
+    config = {name: value for name, value in stored.config.items() if name != "waypoint"}
+    write_artefact(tmp_path, kind="policy", config=config, tensors=stored.tensors)
+
+    again = TokenPolicy.load(tmp_path)
+
+    assert again.config.waypoint is False
+    logits, waypoint = again.predict(make_obs(2))
+    assert waypoint is None
+    assert torch.equal(logits, older.logits(make_obs(2)))
+    seen = augmented(2, offset=torch.full((2, 2), 3))
+    assert torch.equal(again.logits(make_obs(2), augmented=seen), logits)
