@@ -12,6 +12,7 @@ Shapes legend: ``B`` rows, ``L`` chunk, ``A`` numbers of an action and of a comm
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -140,9 +141,9 @@ class TokenPolicy(Shared, nn.Module):
             self.register_buffer(name, tensor)
         self.instruction_encoder = InstructionEncoder(config.text_width)
         sizes = {"width": config.width, "blocks": config.blocks, "keypoints": config.keypoints}
-        sizes["place"] = not config.waypoint
-        self.image_encoder = ImageEncoder(config.text_width, **sizes)
-        self.further_encoders = nn.ModuleList([ImageEncoder(config.text_width, **sizes) for _ in config.cameras[1:]])
+        encoder = partial(ImageEncoder, config.text_width, **sizes, place=not config.waypoint)
+        self.image_encoder = encoder()
+        self.further_encoders = nn.ModuleList([encoder() for _ in config.cameras[1:]])
         seen = len(config.cameras) * self.image_encoder.out_width + config.text_width
         inputs = seen + self.actions.size + 1 + (len(self.state_mean) if measured else 0)
         inputs += 2 * self.actions.size if config.waypoint else 0
@@ -275,8 +276,9 @@ class TokenPolicy(Shared, nn.Module):
 
     def _image_features(self, obs: PolicyObs, text: Tensor, augmented: Augmented | None) -> list[Tensor]:
         """Features of each camera's image; with a waypoint its points are those before the shift."""
-        kept = augmented is None or self.waypoint_head is None
-        offsets = [None] * len(self.encoders) if kept else augmented.offset
+        offsets: Sequence[Tensor | None] = [None] * len(self.encoders)
+        if augmented is not None and self.waypoint_head is not None:
+            offsets = augmented.offset
         images = [obs.image, *(obs.more[name] for name in self.config.cameras[1:])]
         return [
             encoder(image.to(self.device), text, offset=offset)
