@@ -117,7 +117,7 @@ class GraspDynamics(StoredModule):
         self.config, self.actions, self.closes = config, actions, frozenset(closes)
         self.sizes = {"sizes": asdict(config), "actions": actions.to_json(), "closes": sorted(closes)}
         columns = len(position_names(actions))
-        sizes = {"width": config.width, "blocks": config.blocks, "keypoints": config.keypoints}
+        sizes: dict[str, Any] = {"width": config.width, "blocks": config.blocks, "keypoints": config.keypoints}
         self.text = InstructionEncoder(config.text_width)
         self.encoder = ImageEncoder(config.text_width, **sizes)
         self.head = Mlp(self.encoder.out_width, config.hidden, columns)

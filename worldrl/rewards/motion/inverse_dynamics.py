@@ -49,7 +49,7 @@ def make_encoder(config: IdmConfig) -> ImageEncoder | BackboneEncoder:
     sizes = {"width": config.width, "keypoints": config.keypoints, "value_width": config.value_width}
     if config.backbone:
         return BackboneEncoder(CONDITION, name=config.backbone, stride=config.backbone_stride, **sizes)
-    return ImageEncoder(CONDITION, blocks=config.blocks, **sizes)
+    return ImageEncoder(CONDITION, blocks=config.blocks, place=True, **sizes)
 
 
 class InverseDynamics(StoredModule):
