@@ -56,9 +56,15 @@ def weights(folder: Path, what: str, rank: int = 0) -> dict[str, torch.Tensor]:
     return torch.load(folder / f"{what}-{rank}.pt", weights_only=True)
 
 
+WITHOUT_EFFECT = "instruction_encoder.pool.bias"
+"""It moves all logits of a softmax alike: its gradient is 0 but for rounding, which AdamW turns into steps."""
+
+
 def assert_near(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
     assert found.keys() == expected.keys()
     for name, value in expected.items():
+        if name == WITHOUT_EFFECT:
+            continue
         torch.testing.assert_close(found[name], value, rtol=0, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
 
 

@@ -132,6 +132,7 @@ TURNING = {
     "rollout/suites/batched_arm.py": 1,  # bodies of a chain
     "jobs/world_model/report.py": 1,  # an order of rows
     "jobs/world_model/judge_report.py": 1,  # an order of films
+    "nn/vision.py": 1,  # an offset (down, right) as (x, y)
     "methods/rl/credit.py": 1,  # steps of time
     "reproductions/edge_of_reach/plane.py": 1,  # two coordinates
     "methods/alignment/branch_grpo.py": 1,  # levels of a tree
