@@ -1,7 +1,7 @@
 """Waypoint: the commanded pose at the next change of a gripper, read from images and instruction alone.
 
 Along a demonstration the commanded pose tells where the hand goes. A decoder of few demonstrations learns to follow it,
-and looks at the image too little: it closes the gripper beside the object. So a head reads the waypoint from the
+and uses the image too little: it closes the gripper beside the object. So a head reads the waypoint from the
 images, and the decoder receives the way to it::
 
     images, instruction ─► waypoint w (standard deviations of the commands)
