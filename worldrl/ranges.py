@@ -101,7 +101,7 @@ _NAMES: tuple[tuple[Range, str], ...] = (
     (RATE, "actor_rate|codec_learning_rate|critic_rate|learning_rate|new_learning_rate|on_policy_learning_rate|outcome_learning_rate|"
            "restorer_learning_rate"),
     (NON_NEGATIVE, "clone_rate|temperature_rate"),
-    (SHARE, "absolute_dropout|alpha|blur|bootstrap|codec_share|collected_share|command_dropout|confirmed|discordant|distance|event_share|extremes_share|"
+    (SHARE, "alpha|blur|bootstrap|codec_share|collected_share|command_dropout|confirmed|discordant|distance|event_share|extremes_share|"
             "final_rate|first_chunk_share|first_share|holdout_share|imagined_share|improvement|"
             "keep_high|keep_low|min_threshold|near_goal_share|negative_share|noise_correlation|p_keyframe|precision|"
             "pure_noise_share|real_ratio|real_share|recall|refinement_share|static_share|target_precision|threshold|"
@@ -147,7 +147,7 @@ _NARROWER: tuple[tuple[Range, str], ...] = (
     (MODULES, "train-policy.model.blocks|train-idm.model.blocks|trust.idm.model.blocks|trust.grasp.model.blocks|grasp.blocks|"
               "policy.blocks|unet.blocks|"
               "train-world-model.model.outcome.ensemble_size|world_model.outcome.ensemble_size|train-offline.ensemble.depth"),
-    (BELOW_ONE, "absolute_dropout|command_dropout|jitter|wan.model.dynamics.memory_noise|step_aware_preference.gap"),
+    (BELOW_ONE, "command_dropout|jitter|wan.model.dynamics.memory_noise|step_aware_preference.gap"),
     (SHARE, "success.noise_weight|train-idm.training.beta|trust.idm.training.beta|agent.kappa|agent.asymmetry"),
     (OPEN_SHARE, "dynamics.refinement_sigma|ratio.clip|ensemble_training.holdout_share|agent.mixing"),
     (POSITIVE_SHARE, "make-dataset.training.gamma|dance_grpo.trained_share|branch_grpo.extremes_share|cem.elite_share|trust.idm.real_share|"

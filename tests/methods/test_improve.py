@@ -16,6 +16,7 @@ from worldrl.methods.rl.advantages import leave_one_out
 from worldrl.methods.rl.config import FilteredCloning, GrpoConfig
 from worldrl.methods.rl.filtered_cloning import (
     SelectedSamples,
+    imagined_waypoints,
     load_selected,
     save_selected,
     selected_samples,
@@ -29,7 +30,7 @@ from worldrl.policies.exploration import Exploration
 from worldrl.policies.samples import Samples
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.imagined.reset_store import ResetStore
-from worldrl.rollout.imagined.rollouts import imagine_rollouts
+from worldrl.rollout.imagined.rollouts import ImaginedRollouts, imagine_rollouts
 
 SCRIPT = Path(__file__).parent / "improve_script.py"
 GRPO = GrpoConfig(
@@ -113,9 +114,40 @@ def test_only_successes_are_imitated_and_only_up_to_the_first(scripted_world, ma
         again = load_selected(tmp_path / "batch")
         assert again.rate == 0.25
         assert torch.equal(again.weight, part.weight)
+        assert again.samples.waypoint is None
+        known = replace(part, samples=replace(part.samples, waypoint=part.samples.command))
+        save_selected(tmp_path / "known", known)
+        assert torch.equal(load_selected(tmp_path / "known").samples.waypoint, part.samples.command)
         for name in ("image", "command", "chunk"):
             assert torch.equal(getattr(again.samples, name), getattr(part.samples, name))
         assert (again.samples.instruction, again.samples.task) == (part.samples.instruction, part.samples.task)
+
+
+def test_waypoints_of_a_success_follow_from_its_own_actions(robot):
+    """Chunks of two steps, each moves 1 cm: the first rollout closes after three, the second never, the third fails."""
+    action = torch.zeros(3, 3, 2, 7)
+    action[..., 0], action[..., 6] = 0.01 / robot.step_m, -1
+    action[1:, 0, 1:, 6] = action[2:, 0, :, 6] = 1
+    command = torch.tensor([0.5, 0, 0.1, 0, 0, 0, -1]) + torch.zeros(3, 3, 7)
+    valid = torch.tensor([[True, True, True], [True, True, True], [True, False, True]])
+    rollouts = ImaginedRollouts(
+        image=torch.zeros(3, 3, 8, 8, 3, dtype=torch.uint8),
+        command=command,
+        instruction=("pick up",) * 3,
+        token=torch.zeros(3, 3, 2, 7, dtype=torch.int64),
+        logp=torch.zeros(3, 3, 2, 7),
+        valid=valid,
+        success=torch.tensor([True, True, False]),
+        group=torch.arange(3),
+        task=("PickRedCube",) * 3,
+        action=action,
+    )
+    found = imagined_waypoints(rollouts, robot)[..., 0]
+    # The command after three steps is the last one that is open; from there on it is the end.
+    torch.testing.assert_close(found[:, 0], torch.tensor([0.53, 0.53, 0.56]))
+    torch.testing.assert_close(found[:2, 1], torch.tensor([0.54, 0.54]))
+    assert found[2, 1].isnan()
+    assert found[:, 2].isnan().all()
 
 
 def test_a_success_counts_as_much_as_its_mates_fail():

@@ -14,7 +14,7 @@ from worldrl.core.types import PolicyObs
 from worldrl.methods.imitation.behaviour_cloning import Source, clone
 from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.rl.config import FilteredCloning, GrpoConfig
-from worldrl.methods.rl.filtered_cloning import selected_samples
+from worldrl.methods.rl.filtered_cloning import imagined_waypoints, selected_samples
 from worldrl.methods.rl.filtering import RolloutFilter, actions_of, ask
 from worldrl.methods.rl.grasp_uncertainty import GraspCheck, real_grasp_bound
 from worldrl.methods.rl.imagination import imagine_batch, imagined_env
@@ -456,10 +456,9 @@ def test_without_a_sign_self_training_is_bit_for_bit_what_it_was(
     env = imagined_env(scripted_world, store, SuccessRule(0.4, 2), rows=16, horizon={"PickRedCube": 8})
     own = tiny_policy().eval()
     seeds = [stream_seed(0, "grow", k) for k in (0, 1)]
-    grew = [
-        selected_samples(imagine_batch(env, own, Exploration(), group_size=1, p_keyframe=0.0, seed=seed), own)
-        for seed in seeds
-    ]
+    imagined = [imagine_batch(env, own, Exploration(), group_size=1, p_keyframe=0.0, seed=seed) for seed in seeds]
+    robot = scripted_world.embodiment
+    grew = [selected_samples(r, own, waypoint=imagined_waypoints(r, robot)) for r in imagined]
     assert [batch.rate for batch in grew] == pytest.approx(history)
     samples, weight = Samples.join([b.samples for b in grew]), torch.cat([b.weight for b in grew])
     assert (weight == 1).all()

@@ -187,9 +187,9 @@ def test_instruction_image_and_command_all_matter(policy, make_obs):
         assert (policy.logits(changed) - base).abs().max() > 1e-3
 
 
-def test_hidden_command_does_not_matter(policy, make_obs):
-    obs = make_obs(1)
-    hidden = Augmented(torch.zeros(1).bool(), torch.ones(1).bool(), torch.zeros(1, 7), [torch.zeros(1, 2).long()])
+def test_hidden_command_does_not_matter(config, statistics, make_obs):
+    policy, obs = TokenPolicy(replace(config, waypoint=False), statistics).eval(), make_obs(1)
+    hidden = Augmented(torch.zeros(1).bool(), torch.zeros(1, 7), [torch.zeros(1, 2).long()])
 
     other = policy.logits(replace(obs, command=obs.command + 0.1), augmented=hidden)
 

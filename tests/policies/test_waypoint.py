@@ -10,16 +10,17 @@ import torch
 from torch import Tensor
 
 from worldrl.core.actions import joint_targets
+from worldrl.core.errors import SettingError
 from worldrl.core.storage.artefact import read_artefact, write_artefact
+from worldrl.methods.imitation.config import Augmentation, BehaviourCloning
 from worldrl.policies.samples import Samples, make_samples
 from worldrl.policies.token.policy import TokenPolicy
-from worldrl.policies.token.waypoint import Augmented, next_waypoints, way_features, waypoint_loss
+from worldrl.policies.token.waypoint import Augmented, closing, next_waypoints, way_features, waypoint_loss
 
 
-def augmented(rows: int, *, absolute: bool = True, noise: Tensor | None = None, offset: Tensor | None = None):
-    seen = torch.ones(rows).bool()
+def augmented(rows: int, *, noise: Tensor | None = None, offset: Tensor | None = None):
     moved = torch.zeros(rows, 2).long() if offset is None else offset
-    return Augmented(seen, seen & absolute, torch.zeros(rows, 7) if noise is None else noise, [moved])
+    return Augmented(torch.ones(rows).bool(), torch.zeros(rows, 7) if noise is None else noise, [moved])
 
 
 @pytest.fixture
@@ -71,17 +72,43 @@ def test_loss_is_the_mean_over_rows_with_a_waypoint():
     assert waypoint_loss(waypoint, torch.full((3, 2), torch.nan)).item() == 0
 
 
-def test_a_decoder_that_sees_no_absolute_places_acts_by_the_way_alone(policy, make_obs):
+def test_the_decoder_acts_by_the_way_and_not_by_the_place(policy, make_obs):
     obs, moved = make_obs(3), 0.05 * torch.arange(21.0).view(3, 7) / 21
+    moved[:, 6] = 0  # the gripper says which part of the task it is
     there = replace(obs, command=obs.command + moved)
 
-    plain = policy.logits(obs, augmented=augmented(3, absolute=False))
-    other = policy.logits(there, augmented=augmented(3, absolute=False, noise=moved / policy.command_std))
+    plain = policy.logits(obs)
+    other = policy.logits(there, augmented=augmented(3, noise=moved / policy.command_std))
 
     torch.testing.assert_close(other, plain, atol=2e-4, rtol=1e-4)
-    assert not torch.allclose(policy.logits(there, augmented=augmented(3, absolute=False)), plain, atol=1e-2)
-    shown = policy.logits(there, augmented=augmented(3, noise=moved / policy.command_std))
-    assert not torch.allclose(shown, policy.logits(obs), atol=1e-2)
+    assert not torch.allclose(policy.logits(there), plain, atol=1e-2)
+
+
+def test_images_reach_the_decoder_by_the_waypoint_alone(policy, make_obs):
+    obs = make_obs(2)
+    other = replace(obs, image=255 - obs.image)
+    waypoints = [policy.predict(seen)[1] for seen in (obs, other)]
+    assert not torch.allclose(*waypoints, atol=1e-3)
+
+    same = policy.logits(other, augmented=augmented(2, noise=waypoints[0] - waypoints[1]))
+
+    torch.testing.assert_close(same, policy.logits(obs), atol=2e-4, rtol=1e-4)
+
+
+def test_both_head_and_decoder_know_whether_the_gripper_is_told_to_close(policy, make_obs):
+    obs = make_obs(2)
+    closed = replace(obs, command=torch.cat([obs.command[:, :6], -obs.command[:, 6:]], dim=1))
+    assert not torch.equal(policy.predict(closed)[1], policy.predict(obs)[1])
+    assert closing(torch.tensor([[0.0] * 6 + [-1.0], [0.0] * 6 + [1.0]]), policy.actions).tolist() == [[-1], [1]]
+
+
+def test_a_setting_of_the_other_kind_of_policy_is_refused():
+    assert BehaviourCloning().augmentation(waypoint=True) == Augmentation(0.0, 0.1, 8)
+    assert BehaviourCloning(shift_pixels=2).augmentation(waypoint=False) == Augmentation(0.1, 0.0, 2)
+    with pytest.raises(SettingError, match="command_dropout"):
+        BehaviourCloning(command_dropout=0.0).augmentation(waypoint=True)
+    with pytest.raises(SettingError, match="way_noise"):
+        BehaviourCloning(way_noise=0.0).augmentation(waypoint=False)
 
 
 def test_points_are_those_before_the_shift_of_training(policy, make_obs):

@@ -78,6 +78,11 @@ class ActionSpec:
         return all(self.targets)
 
     @property
+    def targets_pose(self) -> bool:
+        """Whether a number besides the grippers' is a target, so that an action depends on where the robot is."""
+        return any(target for place, target in enumerate(self.targets) if place not in self.grippers)
+
+    @property
     def unit(self) -> bool:
         """Whether every number lies in [-1, 1] as it is."""
         return set(self.low) == {-1.0} and set(self.high) == {1.0}

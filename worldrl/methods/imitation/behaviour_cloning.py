@@ -23,7 +23,7 @@ from worldrl.core.storage.log import MetricLog
 from worldrl.core.training.fit import OneProcess, fit_module
 from worldrl.core.training.spread import spread
 from worldrl.core.types import Episode, PolicyObs
-from worldrl.methods.imitation.config import BehaviourCloning
+from worldrl.methods.imitation.config import Augmentation, BehaviourCloning
 from worldrl.methods.imitation.demonstrations import Demonstrations, ImitationReport
 from worldrl.nn.vision import colour_jitter, random_offsets, shift
 from worldrl.policies.samples import Samples
@@ -96,7 +96,9 @@ def clone(
 ) -> None:
     """Train a policy in place on samples, on its device, as :func:`train_policy`; it ends in evaluation mode."""
     divided = spread(config, batch_size=sum(source.rows for source in sources))
-    batches = _Batches(sources, config, seed, _check_paraphrases(paraphrases), divided, policy.config.waypoint)
+    reads = policy.config.waypoint
+    augmentation = config.augmentation(waypoint=reads)
+    batches = _Batches(sources, config, augmentation, seed, _check_paraphrases(paraphrases), divided, reads)
     weights = config.weights(policy.actions)
 
     def loss(step: int) -> tuple[Tensor, Logs]:
@@ -173,6 +175,7 @@ class _Batches:
 
     sources: Sequence[Source]
     config: BehaviourCloning
+    augmentation: Augmentation
     seed: int
     paraphrases: Mapping[str, Sequence[str]]
     processes: OneProcess
@@ -180,12 +183,12 @@ class _Batches:
 
     def __call__(self, step: int) -> tuple[PolicyObs, Samples, Augmented]:
         """Return augmented observations, their samples, and what was done to them."""
-        config, part = self.config, self.processes.part
+        part = self.processes.part
         generator = part.stream(self.seed, "behaviour-cloning", step)
         samples = Samples.join([source.draw(generator) for source in self.sources]).part(part)
         rows = len(samples)
         wording = draw(torch.rand, (rows,), generator).tolist()
-        seen = draw(torch.rand, (rows,), generator) >= config.command_dropout
+        seen = draw(torch.rand, (rows,), generator) >= self.augmentation.command_dropout
         image, offset = self._augmented(samples.image, generator)
         more, offsets = dict[str, Tensor](), [offset]
         for name, value in samples.more.items():
@@ -195,18 +198,17 @@ class _Batches:
                 offsets.append(offset)
         words = zip(samples.task, samples.instruction, wording, strict=True)
         obs = PolicyObs(image, samples.command, [self._instruction_of(*word) for word in words], more)
-        return obs, samples, Augmented(seen, *self._way(rows, samples.command.shape[1], generator), offset=offsets)
+        return obs, samples, Augmented(seen, self._noise(samples.command.shape, generator), offsets)
 
-    def _way(self, rows: int, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw which rows see absolute places, and the noise of the way; a policy without a waypoint draws nothing."""
-        if not self.waypoint:
-            return torch.ones(rows, dtype=torch.bool), torch.zeros(rows, size)
-        seen = draw(torch.rand, (rows,), generator) >= self.config.absolute_dropout
-        return seen, self.config.way_noise * draw(torch.randn, (rows, size), generator)
+    def _noise(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
+        """Draw the noise of the way; a policy without a waypoint draws nothing."""
+        return (
+            self.augmentation.way_noise * draw(torch.randn, shape, generator) if self.waypoint else torch.zeros(shape)
+        )
 
     def _augmented(self, image: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         offset = torch.zeros(len(image), 2, dtype=torch.int64)
-        pixels = self.config.shift_of(waypoint=self.waypoint)
+        pixels = self.augmentation.shift_pixels
         if pixels:
             offset = random_offsets(len(image), pixels=pixels, generator=generator)
             image = shift(image, offset)

@@ -33,16 +33,25 @@ class Imitation:
             raise SettingError(f"warmup_steps: must be below steps={self.steps}, got {self.warmup_steps}")
 
 
+@dataclass(frozen=True)
+class Augmentation:
+    """What training does to the observations of one policy."""
+
+    command_dropout: float
+    way_noise: float
+    shift_pixels: int
+
+
 @dataclass
 class BehaviourCloning(Imitation, DeviceSettings):
     """Settings of :func:`train_policy`."""
 
     label_width: float = 1.0  # standard deviation, in bins, of the soft labels; 0 is one-hot.
     dimension_weights: tuple[float, ...] = ()  # weight of each action dimension in the loss; empty weighs all alike.
-    command_dropout: float = 0.1  # probability that a sample's commanded pose is hidden.
-    # probability that a sample's command, measured state and points are hidden, but not the way to its waypoint.
-    absolute_dropout: float = 0.5
-    way_noise: float = 0.1  # noise of the way to the waypoint, in standard deviations of the commands.
+    # probability that a sample's commanded pose is hidden; null: 0.1. Of a policy without a waypoint.
+    command_dropout: float | None = None
+    # noise of the way to the waypoint, in standard deviations of the commands; null: 0.1. Of a policy with one.
+    way_noise: float | None = None
     # largest random shift of the image, in pixels; null: 8 for a policy with a waypoint, 3 for one without.
     shift_pixels: int | None = None
     jitter: float = 0.1  # strength of the brightness and colour jitter.
@@ -54,8 +63,8 @@ class BehaviourCloning(Imitation, DeviceSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.dimension_weights = tuple(self.dimension_weights)
-        for name in ("command_dropout", "absolute_dropout", "ema_decay", "jitter"):
-            if not 0 <= getattr(self, name) < 1:
+        for name in ("command_dropout", "ema_decay", "jitter"):
+            if not 0 <= (getattr(self, name) or 0) < 1:
                 raise SettingError(f"{name}: must be in [0, 1), got {getattr(self, name)}")
         for name in ("label_width", "shift_pixels", "way_noise"):
             if (getattr(self, name) or 0) < 0:
@@ -64,13 +73,20 @@ class BehaviourCloning(Imitation, DeviceSettings):
         if weights and (min(weights) < 0 or sum(weights) == 0):
             raise SettingError(f"dimension_weights: numbers >= 0, not all 0, got {weights}")
 
-    def shift_of(self, *, waypoint: bool) -> int:
-        """Return the largest random shift for a policy with or without a waypoint.
+    def augmentation(self, *, waypoint: bool) -> Augmentation:
+        """Return what training does to the observations of a policy with or without a waypoint; SettingError: neither's.
 
         Without, the points of a shifted image are wrong by the shift, so a larger one blurs the aim.
         """
-        default = 8 if waypoint else 3
-        return default if self.shift_pixels is None else self.shift_pixels
+        other, own, default = ("command_dropout", "way_noise", 8) if waypoint else ("way_noise", "command_dropout", 3)
+        if getattr(self, other) is not None:
+            raise SettingError(
+                f"{other}: is of a policy with waypoint={not waypoint}, and this one has the other; leave it out"
+            )
+        shift = default if self.shift_pixels is None else self.shift_pixels
+        given = getattr(self, own)
+        value = 0.1 if given is None else given
+        return Augmentation(0.0 if waypoint else value, value if waypoint else 0.0, shift)
 
     def weights(self, actions: ActionSpec) -> Tensor:
         """Return the weight of each action dimension, ``[A]``; SettingError: their number is not the robot's."""

@@ -11,7 +11,7 @@ what always succeeds anyway is not learned again. A success that is not trusted 
 Other parts may choose starts, group sizes, advantages and weights; in any case failures teach nothing. Exploration
 (``policies.exploration``) sees to it that there are successes worth imitating.
 
-Shapes legend: ``B`` rollouts, ``M`` kept chunks, ``L`` control steps per chunk.
+Shapes legend: ``B`` rollouts, ``M`` kept chunks, ``L`` control steps per chunk, ``A`` numbers of a command.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from worldrl.core.embodiment import AnyEmbodiment, integrate_commands
 from worldrl.core.rng import stream_seed
 from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.storage.log import MetricLog, Progress
@@ -40,6 +41,7 @@ from worldrl.methods.rl.trust import FilterResult
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.samples import Samples
 from worldrl.policies.token.policy import TokenPolicy
+from worldrl.policies.token.waypoint import waypoints_along
 from worldrl.rollout.imagined.env import WorldModelVecEnv
 from worldrl.rollout.imagined.rollouts import ImaginedRollouts
 
@@ -60,9 +62,16 @@ class SelectedSamples:
 
 
 def selected_samples(
-    rollouts: ImaginedRollouts, policy: TokenPolicy, trust: Tensor | None = None, weight: Tensor | None = None
+    rollouts: ImaginedRollouts,
+    policy: TokenPolicy,
+    trust: Tensor | None = None,
+    weight: Tensor | None = None,
+    waypoint: Tensor | None = None,
 ) -> SelectedSamples:
-    """Keep successful chunks, weighed by ``weight [T, B]`` (None: 1 - their mates' rate of success) and ``trust [B]``."""
+    """Keep successful chunks, weighed by ``weight [T, B]`` (None: 1 - their mates' rate of success) and ``trust [B]``.
+
+    ``waypoint`` is float32 ``[T, B, A]``; None: unknown.
+    """
     chunk, row = (rollouts.valid & rollouts.success).nonzero(as_tuple=True)
     rows = row.tolist()
     samples = Samples(
@@ -72,12 +81,25 @@ def selected_samples(
         instruction=tuple(rollouts.instruction[r] for r in rows),
         task=tuple(rollouts.task[r] for r in rows),
         more={name: value[chunk, row] for name, value in rollouts.more.items()},
+        waypoint=None if waypoint is None else waypoint[chunk, row],
     )
     if weight is None:
         trace = Trace(0, rollouts.group, rollouts.valid, rollouts.success)
         weight = weight_of(trace, Parts(), torch.Generator())
     weight = weight * (1 if trust is None else trust)
     return SelectedSamples(samples, weight[chunk, row], float(rollouts.success.float().mean()))
+
+
+def imagined_waypoints(rollouts: ImaginedRollouts, embodiment: AnyEmbodiment) -> Tensor:
+    """Waypoint before each chunk of the successes, float32 ``[T, B, A]``, by their own actions; NaN elsewhere."""
+    assert rollouts.action is not None
+    waypoint, length = torch.full_like(rollouts.command, torch.nan), rollouts.action.shape[2]
+    for row in rollouts.success.nonzero().squeeze(1).tolist():
+        chunks = int(rollouts.valid[:, row].sum())
+        first, action = rollouts.command[:1, row], rollouts.action[:chunks, row].flatten(0, 1)[None]
+        path = torch.cat([first, integrate_commands(embodiment, first, action)[0]]).numpy()
+        waypoint[:chunks, row] = torch.from_numpy(waypoints_along(path, embodiment.actions)[::length])
+    return waypoint
 
 
 def weight_of(trace: Trace, parts: Parts, generator: torch.Generator) -> Tensor:
@@ -188,7 +210,9 @@ def _selected(
     weight = weight_of(trace, parts, source.stream(request.iteration, "trained"))
     wins = group_sum(rollouts.success.double(), rollouts.group)
     outcome = (request.starts.tolist(), wins.tolist(), rollouts.group.bincount().double().tolist())
-    return replace(selected_samples(rollouts, policy, judged.trust, weight), outcome=outcome)
+    embodiment, reads = source.env.world_model.embodiment, policy.config.waypoint
+    waypoint = imagined_waypoints(rollouts, embodiment) if reads else None
+    return replace(selected_samples(rollouts, policy, judged.trust, weight, waypoint), outcome=outcome)
 
 
 def _learn(source: PolicyImagination, batch: SelectedSamples) -> None:
@@ -228,6 +252,7 @@ def save_selected(folder: Path, batch: SelectedSamples) -> None:
     """Write what a batch leaves to learn, whole or not at all."""
     samples = batch.samples
     own = {"image": samples.image, "command": samples.command, "chunk": samples.chunk, "weight": batch.weight}
+    own |= {} if samples.waypoint is None else {"waypoint": samples.waypoint}
     tensors = {**own, **{MORE + name: value for name, value in samples.more.items()}}
     config = {"instruction": list(samples.instruction), "task": list(samples.task), "imagined_success": batch.rate}
     config |= {} if batch.outcome is None else {"outcome": batch.outcome}

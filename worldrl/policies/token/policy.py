@@ -44,7 +44,7 @@ from worldrl.policies.exploration import uniform_draws
 from worldrl.policies.observation import check_obs
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.tokens import allowed_bins, decode
-from worldrl.policies.token.waypoint import Augmented, way_features
+from worldrl.policies.token.waypoint import Augmented, closing, way_features
 
 FORBIDDEN = -1e9  # logit of a forbidden bin: probability exactly 0, and unlike -inf no NaN in 0 × log 0
 
@@ -65,7 +65,8 @@ class TokenPolicyConfig:
     # images that it observes, ``image`` (the main camera's) first, then for example ``wrist_image``.
     cameras: list[str] = field(default_factory=lambda: [IMAGE])
     state: str = NOT_OBSERVED  # ``measured`` also observes the measured state; ``none`` does not.
-    # whether a head reads a waypoint from the images and the decoder receives the way to it (``token/waypoint.py``).
+    # whether a head reads a waypoint from the images, and the decoder receives the way to it instead of the images
+    # (``token/waypoint.py``).
     waypoint: bool = True
 
     def __post_init__(self) -> None:
@@ -145,10 +146,13 @@ class TokenPolicy(Shared, nn.Module):
         self.image_encoder = encoder()
         self.further_encoders = nn.ModuleList([encoder() for _ in config.cameras[1:]])
         seen = len(config.cameras) * self.image_encoder.out_width + config.text_width
-        inputs = seen + self.actions.size + 1 + (len(self.state_mean) if measured else 0)
-        inputs += 2 * self.actions.size if config.waypoint else 0
-        self.waypoint_head = _head(seen, config.hidden, self.actions.size) if config.waypoint else None
-        self.decoder = _head(inputs, config.hidden, config.chunk_length * self.actions.size * config.bins)
+        size, state = self.actions.size, len(self.state_mean) if measured else 0
+        inputs, self.waypoint_head = seen + size + 1 + state, None
+        if config.waypoint:
+            phase = (2 if measured else 1) * len(self.actions.grippers)
+            self.waypoint_head = _head(seen + phase, config.hidden, size)
+            inputs = config.text_width + phase + 2 * size + (size + state if self.actions.targets_pose else 0)
+        self.decoder = _head(inputs, config.hidden, config.chunk_length * size * config.bins)
 
     @property
     def device(self) -> torch.device:
@@ -254,25 +258,41 @@ class TokenPolicy(Shared, nn.Module):
         return policy.to(device).eval()
 
     def _embed(self, obs: PolicyObs, augmented: Augmented | None) -> tuple[Tensor, Tensor | None]:
-        state = STATE in self.more
-        size = len(self.state_mean) if state else 0
+        size = len(self.state_mean) if STATE in self.more else 0
         check_obs(obs, self.config.image_size, self.actions.size, more=self.more, state_size=size)
         text = self.instruction_encoder(obs.instruction)
         images = self._image_features(obs, text, augmented)
-        command = self._scaled(obs.command, self.command_mean, self.command_std)
-        seen = command.new_ones(len(command), 1) if augmented is None else augmented.command_seen.to(command)[:, None]
-        shown = seen if augmented is None else seen * augmented.absolute_seen.to(seen)[:, None]
-        waypoint, way = None, list[Tensor]()
-        if self.waypoint_head is not None:
-            waypoint = self.waypoint_head(torch.cat([*images, text], dim=1))
-            noise = 0 if augmented is None else augmented.noise.to(command)
-            straight = waypoint - (obs.command.to(command) - self.command_mean) / self.command_std + noise
-            way = [way_features(straight) * seen]
-            images = [self._without_points(found, augmented) for found in images]
-        parts = [images[0], text, command * shown, shown, *images[1:], *way]
-        if state:
-            parts.append(self._scaled(obs.more[STATE], self.state_mean, self.state_std) * shown)
+        if self.waypoint_head is None:
+            return torch.cat(self._all_seen(obs, text, images, augmented), dim=1), None
+        phase = self._phase(obs)
+        waypoint = self.waypoint_head(torch.cat([*images, text, *phase], dim=1))
+        way = waypoint - (obs.command.to(waypoint) - self.command_mean) / self.command_std
+        way = way if augmented is None else way + augmented.noise.to(way)
+        parts = [text, *phase, way_features(way), *(self._pose(obs) if self.actions.targets_pose else [])]
         return torch.cat(parts, dim=1), waypoint
+
+    def _all_seen(
+        self, obs: PolicyObs, text: Tensor, images: Sequence[Tensor], augmented: Augmented | None
+    ) -> list[Tensor]:
+        """What the decoder of a policy without a waypoint receives."""
+        command, *state = self._pose(obs)
+        seen = command.new_ones(len(command), 1) if augmented is None else augmented.command_seen.to(command)[:, None]
+        return [images[0], text, command * seen, seen, *images[1:], *(value * seen for value in state)]
+
+    def _pose(self, obs: PolicyObs) -> list[Tensor]:
+        """Return the commanded pose, and the measured state where it is observed, in standard deviations."""
+        pose = [self._scaled(obs.command, self.command_mean, self.command_std)]
+        if STATE in self.more:
+            pose.append(self._scaled(obs.more[STATE], self.state_mean, self.state_std))
+        return pose
+
+    def _phase(self, obs: PolicyObs) -> list[Tensor]:
+        """Return how far each gripper is told to close, and is measured to be open, ``[B, G]`` each."""
+        phase = [closing(obs.command.to(self.command_mean), self.actions)]
+        if STATE in self.more:
+            opening = self.actions.opening(obs.more[STATE].cpu().numpy()) / self.actions.opening_unit
+            phase.append(torch.from_numpy(opening).to(self.command_mean))
+        return phase
 
     def _image_features(self, obs: PolicyObs, text: Tensor, augmented: Augmented | None) -> list[Tensor]:
         """Features of each camera's image; with a waypoint its points are those before the shift."""
@@ -284,12 +304,6 @@ class TokenPolicy(Shared, nn.Module):
             encoder(image.to(self.device), text, offset=offset)
             for encoder, image, offset in zip(self.encoders, images, offsets, strict=True)
         ]
-
-    def _without_points(self, found: Tensor, augmented: Augmented | None) -> Tensor:
-        if augmented is None:
-            return found
-        points, values = found.tensor_split([2 * self.config.keypoints], dim=1)
-        return torch.cat([points * augmented.absolute_seen.to(points)[:, None], values], dim=1)
 
     def _tempered(self, obs: PolicyObs, temperature: float) -> Tensor:
         if not temperature > 0:
