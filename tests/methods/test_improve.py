@@ -142,7 +142,7 @@ def test_waypoints_of_a_success_follow_from_its_own_actions(robot):
         task=("PickRedCube",) * 3,
         action=action,
     )
-    found = imagined_waypoints(rollouts, robot)[..., 0]
+    found = imagined_waypoints(rollouts, robot, torch.ones(7))[..., 0]
     # The command after three steps is the last one that is open; from there on it is the end.
     torch.testing.assert_close(found[:, 0], torch.tensor([0.53, 0.53, 0.56]))
     torch.testing.assert_close(found[:2, 1], torch.tensor([0.54, 0.54]))

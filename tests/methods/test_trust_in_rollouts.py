@@ -457,8 +457,8 @@ def test_without_a_sign_self_training_is_bit_for_bit_what_it_was(
     own = tiny_policy().eval()
     seeds = [stream_seed(0, "grow", k) for k in (0, 1)]
     imagined = [imagine_batch(env, own, Exploration(), group_size=1, p_keyframe=0.0, seed=seed) for seed in seeds]
-    robot = scripted_world.embodiment
-    grew = [selected_samples(r, own, waypoint=imagined_waypoints(r, robot)) for r in imagined]
+    robot, deviation = scripted_world.embodiment, own.command_std
+    grew = [selected_samples(r, own, waypoint=imagined_waypoints(r, robot, deviation)) for r in imagined]
     assert [batch.rate for batch in grew] == pytest.approx(history)
     samples, weight = Samples.join([b.samples for b in grew]), torch.cat([b.weight for b in grew])
     assert (weight == 1).all()

@@ -15,7 +15,16 @@ from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.methods.imitation.config import Augmentation, BehaviourCloning
 from worldrl.policies.samples import Samples, make_samples
 from worldrl.policies.token.policy import TokenPolicy
-from worldrl.policies.token.waypoint import Augmented, closing, next_waypoints, way_features, waypoint_loss
+from worldrl.policies.token.waypoint import (
+    Augmented,
+    closing,
+    next_waypoints,
+    way_features,
+    waypoint_loss,
+    waypoints_along,
+)
+
+UNIT = np.ones(7, np.float32)  # standard deviation of the commands
 
 
 def augmented(rows: int, *, noise: Tensor | None = None, offset: Tensor | None = None):
@@ -33,15 +42,30 @@ def pick_and_place(make_episode):
 
 
 def test_waypoint_is_the_command_at_the_next_change_of_a_gripper_then_the_last(pick_and_place):
-    assert next_waypoints(pick_and_place)[:, 0].tolist() == [2, 2, 2, 4, 4, 6]
+    assert next_waypoints(pick_and_place, UNIT)[:, 0].tolist() == [2, 2, 2, 4, 4, 6]
     still = replace(pick_and_place, command=pick_and_place.command * np.array([1, 1, 1, 1, 1, 1, 0], np.float32))
-    assert next_waypoints(still)[:, 0].tolist() == [6] * 6
+    assert next_waypoints(still, UNIT)[:, 0].tolist() == [6] * 6
 
 
 def test_a_robot_without_grippers_goes_to_its_last_command(pick_and_place):
     names = tuple(f"joint_{n}.pos" for n in range(7))
     spec = joint_targets(names, (-9.0,) * 7, (9.0,) * 7)
-    assert next_waypoints(replace(pick_and_place, actions=spec))[:, 0].tolist() == [6] * 6
+    still = pick_and_place.command * np.array([1] * 6 + [0], np.float32)
+    assert next_waypoints(replace(pick_and_place, command=still, actions=spec), UNIT)[:, 0].tolist() == [6] * 6
+
+
+def test_after_the_last_change_a_waypoint_is_the_next_corner(pick_and_place):
+    command = np.zeros((9, 7), np.float32)
+    command[:, 0], command[:, 6] = [0, 1, 2, 3, 4, 4, 4, 4, 4], [-1, *[1] * 8]
+    command[:, 1] = [0, 0, 0, 0, 0, 1, 2, 3, 4]
+    actions = pick_and_place.actions
+
+    assert waypoints_along(command, actions, UNIT)[:, :2].tolist() == [[0, 0], *[[4, 0]] * 4, *[[4, 4]] * 3]
+
+    straight = waypoints_along(command, actions, 3 * UNIT)  # off by less than a deviation
+    assert straight[:, :2].tolist() == [[0, 0], *[[4, 4]] * 7]
+    later = command * np.where(np.arange(7) == 6, [[1.0]] * 7 + [[-1.0]] * 2, 1).astype(np.float32)
+    assert waypoints_along(later, actions, UNIT)[:, :2].tolist() == [[0, 0], *[[4, 2]] * 6, [4, 4]]
 
 
 def test_samples_know_their_waypoint_and_joined_ones_which_is_unknown(pick_and_place):

@@ -38,6 +38,11 @@ def action_range(action: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDAr
     return np.where(rare, exact.min(0), low), np.where(rare, exact.max(0), high)
 
 
+def command_deviation(episodes: Sequence[Episode]) -> NDArray[np.float32]:
+    """Return the standard deviation of all commands, float32 ``[A]``, at least 0.01."""
+    return np.maximum(np.concatenate([e.command for e in episodes]).std(axis=0), LEAST_DEVIATION).astype(np.float32)
+
+
 @dataclass(frozen=True)
 class PolicyStatistics:
     """Normalisation of a :class:`~worldrl.policies.token.policy.TokenPolicy`."""
@@ -68,7 +73,7 @@ class PolicyStatistics:
         actions = one_robot(episodes)
         low, high = action_range(np.concatenate([episode.action for episode in episodes]))
         command = np.concatenate([episode.command for episode in episodes])
-        std = np.maximum(command.std(axis=0), LEAST_DEVIATION)
+        std = command_deviation(episodes)
         state = np.concatenate([episode.state for episode in episodes])
         state_std = np.maximum(state.std(axis=0), LEAST_STATE_DEVIATION)
         numbers = (low, high, command.mean(axis=0), std, state.mean(axis=0), state_std)

@@ -90,15 +90,19 @@ def selected_samples(
     return SelectedSamples(samples, weight[chunk, row], float(rollouts.success.float().mean()))
 
 
-def imagined_waypoints(rollouts: ImaginedRollouts, embodiment: AnyEmbodiment) -> Tensor:
-    """Waypoint before each chunk of the successes, float32 ``[T, B, A]``, by their own actions; NaN elsewhere."""
+def imagined_waypoints(rollouts: ImaginedRollouts, embodiment: AnyEmbodiment, deviation: Tensor) -> Tensor:
+    """Waypoint before each chunk of the successes, float32 ``[T, B, A]``, by their own actions; NaN elsewhere.
+
+    ``deviation`` is the commands' standard deviation ``[A]``.
+    """
     assert rollouts.action is not None
     waypoint, length = torch.full_like(rollouts.command, torch.nan), rollouts.action.shape[2]
     for row in rollouts.success.nonzero().squeeze(1).tolist():
         chunks = int(rollouts.valid[:, row].sum())
         first, action = rollouts.command[:1, row], rollouts.action[:chunks, row].flatten(0, 1)[None]
         path = torch.cat([first, integrate_commands(embodiment, first, action)[0]]).numpy()
-        waypoint[:chunks, row] = torch.from_numpy(waypoints_along(path, embodiment.actions)[::length])
+        found = waypoints_along(path, embodiment.actions, deviation.cpu().numpy())
+        waypoint[:chunks, row] = torch.from_numpy(found[::length])
     return waypoint
 
 
@@ -211,7 +215,7 @@ def _selected(
     wins = group_sum(rollouts.success.double(), rollouts.group)
     outcome = (request.starts.tolist(), wins.tolist(), rollouts.group.bincount().double().tolist())
     embodiment, reads = source.env.world_model.embodiment, policy.config.waypoint
-    waypoint = imagined_waypoints(rollouts, embodiment) if reads else None
+    waypoint = imagined_waypoints(rollouts, embodiment, policy.command_std) if reads else None
     return replace(selected_samples(rollouts, policy, judged.trust, weight, waypoint), outcome=outcome)
 
 

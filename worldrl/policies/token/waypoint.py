@@ -1,5 +1,8 @@
 """Waypoint: the commanded pose at the next change of a gripper, read from images and instruction.
 
+After the last change it is the next corner of the path, then its end: how to push is told by its corners alone (as in
+AWE, Shi et al. 2023, "Waypoint-Based Imitation Learning for Robotic Manipulation", 2307.14326).
+
 A decoder of few demonstrations that sees images and commanded pose follows whatever tells its episodes apart, and
 misses the object. So a head reads the waypoint, and the decoder receives the way to it instead of the images::
 
@@ -26,6 +29,7 @@ from worldrl.core.actions import ActionSpec
 from worldrl.core.types import Episode
 
 NEAR = 0.2  # way (standard deviations of the commands) within which it is given on a finer scale
+CORNER = 1.0  # distance from a straight line (standard deviations of the commands) beyond which a path turns
 ROBUST = 0.1  # error (standard deviations) above which the loss is linear
 
 
@@ -39,17 +43,37 @@ class Augmented:
     offset: Sequence[Tensor]  # int64 ``[B, 2]`` per camera: from where its image is shown (``nn.vision.shift``).
 
 
-def next_waypoints(episode: Episode) -> NDArray[np.float32]:
-    """Waypoint of each frame with an action, ``[T, A]``."""
-    return waypoints_along(episode.command, episode.actions)
+def next_waypoints(episode: Episode, deviation: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Waypoint of each frame with an action, ``[T, A]``, by commands of standard deviation ``[A]``."""
+    return waypoints_along(episode.command, episode.actions, deviation)
 
 
-def waypoints_along(command: NDArray[np.float32], actions: ActionSpec) -> NDArray[np.float32]:
-    """Waypoint of each of ``command`` ``[T+1, A]`` but the last; after the last change of a gripper the last command."""
+def waypoints_along(
+    command: NDArray[np.float32], actions: ActionSpec, deviation: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Waypoint of each of ``command`` ``[T+1, A]`` but the last: at the next change of a gripper, then corner, then end."""
     closed = actions.closed(command)
     changes = np.flatnonzero((closed[1:] != closed[:-1]).any(axis=1))
-    ends = np.append(changes, len(command) - 1)
+    pose = np.delete(command / deviation, list(actions.grippers), axis=1)
+    rest = changes[-1] + 1 if len(changes) else 0
+    ends = np.array([*changes, *corners(pose, rest, len(command) - 1), len(command) - 1])
     return command[ends[np.searchsorted(ends, np.arange(len(command) - 1))]]
+
+
+def corners(path: NDArray[np.float32], first: int, last: int) -> list[int]:
+    """Rows between ``first`` and ``last`` of ``path`` at which straight lines come within ``CORNER`` of all others.
+
+    The row farthest from the line is a corner, and divides the path into two (Ramer, Douglas and Peucker).
+    """
+    if last - first < 2:
+        return []
+    line, off = path[last] - path[first], path[first + 1 : last] - path[first]
+    share = np.clip(off @ line / max(float(line @ line), 1e-12), 0, 1)
+    distance = np.linalg.norm(off - share[:, None] * line, axis=1)
+    corner = first + 1 + int(distance.argmax())
+    if distance.max() <= CORNER:
+        return []
+    return [*corners(path, first, corner), corner, *corners(path, corner, last)]
 
 
 def closing(command: Tensor, actions: ActionSpec) -> Tensor:
