@@ -169,7 +169,7 @@ class TrainVlaSettings(Tracked):
         "latest",
         "policy that each round's improvement starts from: latest, or supervised (inherits no exploits)",
     )
-    demonstrations: int = setting(20, "expert demonstrations per task")
+    demonstrations: int = setting(10, "expert demonstrations per task")
     data: str | None = setting(
         None,
         f"dataset folder of demonstrations of these tasks, instead of the expert's; with suite={RECORDINGS} of everything "
@@ -192,7 +192,7 @@ class TrainVlaSettings(Tracked):
     state: str = setting(NOT_OBSERVED, "measured: policy and world model also observe the measured state; or none")
     policy: TokenPolicyConfig = field(default_factory=TokenPolicyConfig)
     cloning: BehaviourCloning = field(
-        default_factory=lambda: BehaviourCloning(steps=4000, batch_size=96), metadata={"only_with": "supervised=null"}
+        default_factory=lambda: BehaviourCloning(steps=2000, batch_size=96), metadata={"only_with": "supervised=null"}
     )
     collection: CollectionSettings = field(
         default_factory=CollectionSettings, metadata={"only_with": f"suite!={RECORDINGS}"}
