@@ -57,7 +57,11 @@ def test_every_input_decides(policy, episodes):
         changed = policy.logits(observe(episodes, **{name: other}))
         assert not torch.allclose(plain, changed), name
     hidden = Augmented(torch.zeros(3).bool(), torch.zeros(3, 7), [torch.zeros(3, 2).long()] * 2)
-    without = [policy.logits(observe(episodes, state=torch.full((3, 8), v)), augmented=hidden) for v in (0.0, 1.0)]
+    config = TokenPolicyConfig(**SMALL, hidden=16, cameras=CAMERAS, state="measured", waypoint=False)
+    older = TokenPolicy(config, PolicyStatistics.from_episodes(episodes)).eval()
+    shown = [older.logits(observe(episodes, state=torch.full((3, 8), v))) for v in (0.0, 1.0)]
+    assert not torch.allclose(*shown)
+    without = [older.logits(observe(episodes, state=torch.full((3, 8), v)), augmented=hidden) for v in (0.0, 1.0)]
     assert torch.equal(*without)  # hidden with the command, which the state tells
 
 
