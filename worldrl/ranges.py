@@ -115,7 +115,7 @@ _NAMES: tuple[tuple[Range, str], ...] = (
                    "dimension_weights|distance_penalty|diversity|eta|eta_low|fusion|gap|goal_offset|jitter|keep_chroma|kl|"
                    "label_width|latent_noise|light|limit|loss_weight|memory_noise|motion_weight|noise|noise_weight|"
                    "offset_noise|outcome_weight_decay|penalty|psnr|refinement_sigma|salience|shift|static_psnr|texture|"
-                   "view_psnr|warmup|way_noise|weight|weight_decay|optimistic|input_clip"),
+                   "view_psnr|warmup|way_noise|waypoint_noise|weight|weight_decay|optimistic|input_clip"),
     (COUNT, "actions|actor_every|draws|kept|layers|samples|states|world_batch|world_every|world_horizon|world_steps"),
     (FROM_ZERO, "history|random_actions"),
     (RATE, "encoder_rate|head_rate|world_rate"),

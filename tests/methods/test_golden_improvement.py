@@ -12,7 +12,7 @@ from worldrl.methods.rl.config import FilteredCloning, GrpoConfig
 from worldrl.methods.rl.imagination import imagined_env
 from worldrl.methods.rl.improve import Improvement, improve
 from worldrl.methods.rl.trust import FilterResult
-from worldrl.policies.exploration import Exploration
+from worldrl.policies.exploration import ExplorationSettings
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.imagined.reset_store import ResetStore
 
@@ -30,7 +30,7 @@ CASES = {
     "grpo_kl": Improvement("grpo", grpo=replace(GRPO, kl=0.1, keep_low=0, keep_high=1, length_normalise=False)),
     "grpo_masked": Improvement("grpo", grpo=replace(GRPO, keep_low=0, keep_high=1)),
     "grpo_term": Improvement("grpo", grpo=replace(GRPO, keep_low=0, keep_high=1)),
-    "self_training": Improvement(self_training=SELF, exploration=Exploration(noise_correlation=0.3)),
+    "self_training": Improvement(self_training=SELF, exploration=ExplorationSettings(noise_correlation=0.3)),
     "self_training_groups": Improvement(self_training=replace(SELF, group_size=4), p_keyframe=0.5),
     "self_training_masked": Improvement(self_training=replace(SELF, group_size=4)),
 }

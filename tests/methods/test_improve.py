@@ -26,7 +26,7 @@ from worldrl.methods.rl.imagination import imagined_env
 from worldrl.methods.rl.improve import ALGORITHMS, Improvement, improve, keyframe_probability
 from worldrl.methods.rl.interfaces import Trace
 from worldrl.methods.rl.selection import successes
-from worldrl.policies.exploration import Exploration
+from worldrl.policies.exploration import Exploration, ExplorationSettings
 from worldrl.policies.samples import Samples
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.imagined.reset_store import ResetStore
@@ -48,7 +48,7 @@ def test_a_bandit_is_won(scripted_world, make_record, tiny_policy, tmp_path, no_
     """Success is a high first action at the chunk's two frames: 4 of 25 by chance, all once it is learned."""
     store = ResetStore([make_record(grey) for grey in (20, 120, 220)])
     env = imagined_env(scripted_world, store, SuccessRule(0.4, 2), rows=32, horizon={"PickRedCube": 4})
-    exploration = Exploration(noise_correlation=lasting)
+    exploration = ExplorationSettings(noise_correlation=lasting)
     config = Improvement(algorithm, p_keyframe=0, exploration=exploration, grpo=GRPO, self_training=SELF_TRAINING)
     assert config.rows == 32
     with MetricLog(tmp_path, tracker=TrackerName.none) as log:

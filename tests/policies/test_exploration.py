@@ -6,7 +6,7 @@ import torch
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import row_streams
 from worldrl.core.types import CorrelatedNoise
-from worldrl.policies.exploration import Exploration, uniform_draws
+from worldrl.policies.exploration import Exploration, ExplorationSettings, uniform_draws
 
 ROWS = 4000
 
@@ -43,11 +43,34 @@ def test_a_row_keeps_its_habit_when_others_leave():
     index = torch.tensor([3, 1])
     part = uniform_draws([row_streams(1, ["own"], 5)[i] for i in index], 2, 7, correlated_noise.select(index))
     assert torch.equal(part, uniform_draws(row_streams(1, ["own"], 5), 2, 7, correlated_noise)[index])
-    far = CorrelatedNoise(torch.full((1, 7), 40.0), 0.5)  # off the end of any table of the normal distribution
+    far = CorrelatedNoise(
+        torch.full((1, 7), 40.0), 0.5, torch.zeros(1, 7)
+    )  # off the end of any table of the normal distribution
     assert uniform_draws(row_streams(0, ["own"], 1), 2, 7, far).max() < 1
 
 
-@pytest.mark.parametrize("over", [{"temperature": 0.0}, {"noise_correlation": -0.1}, {"noise_correlation": 1.1}])
+@pytest.mark.parametrize(
+    "over", [{"temperature": 0.0}, {"noise_correlation": -0.1}, {"noise_correlation": 1.1}, {"waypoint_noise": -0.1}]
+)
 def test_what_cannot_be_is_refused(over):
-    with pytest.raises(SettingError, match=f"exploration.{next(iter(over))}"):
-        Exploration(**over)
+    for settings in (Exploration, ExplorationSettings):
+        with pytest.raises(SettingError, match=f"exploration.{next(iter(over))}"):
+            settings(**over)
+
+
+def test_displacement_of_the_waypoint_has_the_asked_spread_and_lasts():
+    noise = Exploration(0.25, 0.0, waypoint_noise=0.4).correlated_noise(row_streams(0, ["habit"], ROWS), 7)
+    assert noise.waypoint.std(dim=0).tolist() == pytest.approx([0.4] * 7, rel=0.05)
+    alone = Exploration(0.25, 0.0).correlated_noise(row_streams(0, ["habit"], 2), 7)
+    assert alone is None
+    uniform = uniform_draws(row_streams(1, ["own"], 2), 3, 7, noise.select(torch.arange(2)))
+    assert torch.equal(uniform, uniform_draws(row_streams(1, ["own"], 2), 3, 7))
+
+
+def test_waypoints_are_displaced_where_their_successes_are_imitated():
+    assert ExplorationSettings().drawn(imitates_waypoints=True) == Exploration(0.25, 0.0, 0.35)
+    assert ExplorationSettings().drawn(imitates_waypoints=False) == Exploration(1.0, 0.3, 0.0)
+    given = ExplorationSettings(temperature=0.5, waypoint_noise=0.0)
+    assert given.drawn(imitates_waypoints=True) == Exploration(0.5, 0.3, 0.0)
+    with pytest.raises(SettingError, match=r"waypoint_noise=0\.1: needs a policy with a waypoint"):
+        ExplorationSettings(waypoint_noise=0.1).drawn(imitates_waypoints=False)

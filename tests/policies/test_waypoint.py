@@ -11,8 +11,11 @@ from torch import Tensor
 
 from worldrl.core.actions import joint_targets
 from worldrl.core.errors import SettingError
+from worldrl.core.rng import row_streams
 from worldrl.core.storage.artefact import read_artefact, write_artefact
+from worldrl.core.types import CorrelatedNoise
 from worldrl.methods.imitation.config import Augmentation, BehaviourCloning
+from worldrl.policies.exploration import Exploration
 from worldrl.policies.samples import Samples, make_samples
 from worldrl.policies.token.policy import TokenPolicy
 from worldrl.policies.token.waypoint import (
@@ -117,6 +120,31 @@ def test_images_reach_the_decoder_by_the_waypoint_alone(policy, make_obs):
     same = policy.logits(other, augmented=augmented(2, noise=waypoints[0] - waypoints[1]))
 
     torch.testing.assert_close(same, policy.logits(obs), atol=2e-4, rtol=1e-4)
+
+
+def test_a_displaced_waypoint_moves_the_way_but_not_the_gripper(policy, make_obs):
+    obs, displaced = make_obs(3), torch.linspace(-1, 1, 21).view(3, 7)
+    arm = displaced * (torch.arange(7) < 6)
+
+    moved, waypoint = policy.predict(obs, displaced=displaced)
+
+    assert torch.equal(moved, policy.logits(obs, augmented=augmented(3, noise=arm)))
+    assert torch.equal(waypoint, policy.predict(obs)[1])
+    assert not torch.allclose(moved, policy.logits(obs), atol=1e-2)
+
+
+def test_a_rollout_acts_by_its_displaced_waypoint_at_every_step(policy, make_obs):
+    obs, exploration = make_obs(3), Exploration(0.5, 0.0, waypoint_noise=0.4)
+    noise = exploration.correlated_noise(row_streams(0, ["habit"], 3), 7)
+
+    chunk = policy.act(obs, generators=row_streams(1, ["act"], 3), temperature=0.5, correlated_noise=noise)
+
+    logp = policy.log_softmax(obs, temperature=0.5, displaced=noise.waypoint)
+    assert torch.equal(chunk.logp, logp.gather(-1, chunk.token[..., None]).squeeze(-1))
+    part = noise.select(torch.tensor([2, 0]))
+    assert torch.equal(part.waypoint, noise.waypoint[[2, 0]])
+    both = CorrelatedNoise.join([noise.select(torch.tensor([row])) for row in range(3)])
+    assert torch.equal(both.waypoint, noise.waypoint)
 
 
 def test_both_head_and_decoder_know_whether_the_gripper_is_told_to_close(policy, make_obs):

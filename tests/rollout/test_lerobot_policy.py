@@ -109,7 +109,11 @@ def test_temperature_zero_is_the_odes_euler_steps(policy, network):
 
 def test_what_lasts_of_the_exploration_enters_the_stochastic_step_alone(policy):
     obs, value = observe(2), torch.full((2, A), 1.5)
-    chunk = policy.act(obs, generators=row_streams(1, ["act"], 2), correlated_noise=CorrelatedNoise(value, 1.0))
+    chunk = policy.act(
+        obs,
+        generators=row_streams(1, ["act"], 2),
+        correlated_noise=CorrelatedNoise(value, 1.0, torch.zeros_like(value)),
+    )
     own, _, _ = unpack_trace(chunk.token, (H, D))
     # Everything lasts: each executed number was drawn 1.5 deviations above its mean.
     torch.testing.assert_close(chunk.logp - Normal(0.0, 1.0).log_prob(torch.tensor(1.5)), -policy_std(own).log())
@@ -184,7 +188,7 @@ def test_two_observations_tell_the_chunk_and_it_is_executed_from_the_newer_one_o
     torch.testing.assert_close(chunk.logp[:, :-1], single.logp[:, 1:])
     again = recalling.log_prob(replace(newer, past=(older,)), chunk.token)
     torch.testing.assert_close(again.detach(), chunk.logp, rtol=1e-5, atol=1e-5)
-    correlated_noise = CorrelatedNoise(torch.full((3, A), 1.5), 1.0)
+    correlated_noise = CorrelatedNoise(torch.full((3, A), 1.5), 1.0, torch.zeros(3, A))
     lasting = recalling.act(
         replace(newer, past=(older,)), generators=row_streams(4, ["act"], 3), correlated_noise=correlated_noise
     )

@@ -143,11 +143,18 @@ class CorrelatedNoise:
     """The part of each rollout's exploration that stays the same at every step (``policies.exploration``)."""
 
     value: torch.Tensor  # standard normal draws `[B, A]`
-    share: float  # of the variance that lasts, in (0, 1]
+    share: float  # of the variance that lasts, in [0, 1]
+    waypoint: torch.Tensor  # how far waypoints are displaced `[B, A]`, in standard deviations of the commands
 
     def select(self, index: torch.Tensor) -> "CorrelatedNoise":
         """Keep the rows of ``index``."""
-        return CorrelatedNoise(self.value[index], self.share)
+        return CorrelatedNoise(self.value[index], self.share, self.waypoint[index])
+
+    @classmethod
+    def join(cls, rows: Sequence["CorrelatedNoise"]) -> "CorrelatedNoise":
+        """Put rows of one share into one."""
+        value, waypoint = (torch.cat([getattr(row, name) for row in rows]) for name in ("value", "waypoint"))
+        return cls(value, rows[0].share, waypoint)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,10 @@ With independent draws, dozens of small errors average out and a rollout ends ne
 part (the extreme of coloured noise, Eberhard et al., "Pink noise is all you need") it deviates in one direction, and
 a group's outcomes show which one is better. Each token keeps exactly the policy's distribution.
 
+A policy that steers to a waypoint corrects such deviations before it arrives. So its waypoints themselves may be
+displaced, all of a rollout's by the same vector: a policy whose aim is off then finds the object in some rollouts. Its
+tokens no longer have the distribution that ``log_prob`` tells.
+
 Shapes legend: ``B`` rows, ``L`` control steps per chunk, ``A`` action dimensions.
 """
 
@@ -21,7 +25,7 @@ def uniform_draws(
     generators: Sequence[torch.Generator], length: int, size: int, correlated_noise: CorrelatedNoise | None = None
 ) -> Tensor:
     """Draw uniform numbers ``[B, L, A]`` in [0, 1): Φ(√share · constant + √(1 - share) · own), a CPU stream per row."""
-    if correlated_noise is None:
+    if correlated_noise is None or not correlated_noise.share:
         return torch.stack([torch.rand(length, size, generator=g) for g in generators])
     own = torch.stack([torch.randn(length, size, generator=g) for g in generators])
     normal = correlated_noise.share**0.5 * correlated_noise.value[:, None] + (1 - correlated_noise.share) ** 0.5 * own
@@ -36,17 +40,53 @@ class Exploration:
     temperature: float = 1.0  # divides the logits.
     # share of the draws' variance that stays the same over a rollout; 0 makes draws independent.
     noise_correlation: float = 0.3
+    # standard deviation of a rollout's displacement of its waypoints, in standard deviations of the commands.
+    waypoint_noise: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
             raise SettingError(f"exploration.temperature must be above 0, got {self.temperature}")
         if not 0 <= self.noise_correlation <= 1:
             raise SettingError(f"exploration.noise_correlation must be in [0, 1], got {self.noise_correlation}")
+        if self.waypoint_noise < 0:
+            raise SettingError(f"exploration.waypoint_noise must not be negative, got {self.waypoint_noise}")
 
     def correlated_noise(self, generators: Sequence[torch.Generator], size: int) -> CorrelatedNoise | None:
-        """Draw the constant part of each rollout, ``size`` numbers, from its stream; None at correlation 0."""
-        if self.noise_correlation == 0:
+        """Draw the constant part of each rollout, ``size`` numbers, from its stream; None where nothing is constant."""
+        if not self.noise_correlation and not self.waypoint_noise:
             return None
-        return CorrelatedNoise(
-            torch.stack([torch.randn(size, generator=g) for g in generators]), self.noise_correlation
+        value = torch.stack([torch.randn(size, generator=g) for g in generators])
+        waypoint = torch.zeros_like(value)
+        if self.waypoint_noise:
+            waypoint = self.waypoint_noise * torch.stack([torch.randn(size, generator=g) for g in generators])
+        return CorrelatedNoise(value, self.noise_correlation, waypoint)
+
+
+@dataclass
+class ExplorationSettings:
+    """How the actions of the policy that improves are drawn; null depends on policy and algorithm."""
+
+    temperature: float | None = None  # divides the logits; null: 0.25 where waypoints are displaced, 1 elsewhere.
+    # share of the draws' variance that stays the same over a rollout; null: 0 where they are displaced, 0.3 elsewhere.
+    noise_correlation: float | None = None
+    # standard deviation of a rollout's displacement of its waypoints, in standard deviations of the commands; null: 0.35
+    # where a policy with a waypoint imitates its successes, 0 elsewhere.
+    waypoint_noise: float | None = None
+
+    def __post_init__(self) -> None:
+        self.drawn(imitates_waypoints=True)
+
+    def drawn(self, *, imitates_waypoints: bool) -> Exploration:
+        """Fill what is null; SettingError: displaced waypoints that no algorithm can learn from."""
+        if self.waypoint_noise and not imitates_waypoints:
+            raise SettingError(
+                f"exploration.waypoint_noise={self.waypoint_noise}: needs a policy with a waypoint and improvement.algorithm=self_training, "
+                "which needs no likelihood; leave it out"
+            )
+        noise = (0.35 if imitates_waypoints else 0.0) if self.waypoint_noise is None else self.waypoint_noise
+        temperature, correlation = (0.25, 0.0) if noise else (1.0, 0.3)
+        return Exploration(
+            temperature if self.temperature is None else self.temperature,
+            correlation if self.noise_correlation is None else self.noise_correlation,
+            noise,
         )

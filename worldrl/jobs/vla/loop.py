@@ -79,7 +79,7 @@ def fresh_rollouts(loop: Loop, policy: Policy, model: AnyVideoModel, count: int,
         seed=loop.plan.seed_of(name, "dreams"),
         horizon=loop.plan.horizons,
         image_size=loop.plan.policy.image_size,
-        exploration=loop.plan.improvement.exploration,
+        exploration=loop.plan.improvement.exploration_of(policy),
         simulator_backend=loop.plan.simulator.simulator_backend,
     )
 
@@ -107,7 +107,7 @@ def keyframe_rollouts(
         chosen,
         seed=loop.plan.seed_of(name, "keyframe-dreams"),
         horizon=loop.plan.horizons,
-        exploration=config.exploration,
+        exploration=config.exploration_of(policy),
     )
 
 

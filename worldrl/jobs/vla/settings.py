@@ -169,7 +169,7 @@ class TrainVlaSettings(Tracked):
         "latest",
         "policy that each round's improvement starts from: latest, or supervised (inherits no exploits)",
     )
-    demonstrations: int = setting(10, "expert demonstrations per task")
+    demonstrations: int = setting(12, "expert demonstrations per task")
     data: str | None = setting(
         None,
         f"dataset folder of demonstrations of these tasks, instead of the expert's; with suite={RECORDINGS} of everything "
@@ -235,6 +235,8 @@ class TrainVlaSettings(Tracked):
         one_of("improve_from", self.improve_from, ("latest", "supervised"))
         one_of("backbone", self.backbone, BACKBONES)
         improvement_parts(self.improvement)
+        if not self.policy.waypoint:
+            self.improvement.exploration.drawn(imitates_waypoints=False)
         fraction("held_out", self.held_out)
         fraction("confirmed", self.confirmed)
         fraction("target_precision", self.target_precision)

@@ -171,18 +171,14 @@ def practice(loop: Loop, number: int, policy: SavedPolicy, world: SavedWorld | N
 
     stage = loop.run.stage(f"round-{number}-1-practice")
     if not stage.finished:
-        counts, exploration = loop.plan.collection, loop.plan.improvement.exploration
+        counts, exploration = loop.plan.collection, loop.plan.improvement.exploration_of(policy.network)
         expert_episodes = counts.expert_episodes if world is not None else loop.plan.first_expert_episodes
         shown = world if counts.imagined_episodes + counts.planner_episodes else None
         # Weights to begin with may have fewer cameras; the world model of this round will have all.
         if shown is not None and not set(policy.network.more) <= set(shown.model.more):
             shown = None
         sources: list[tuple[str, AnyActor, int]] = [
-            (
-                "policy",
-                PolicyActor(str(policy.folder), exploration.temperature, exploration.noise_correlation),
-                counts.policy_episodes,
-            ),
+            ("policy", PolicyActor.exploring(str(policy.folder), exploration), counts.policy_episodes),
             (*loop.plan.simulator.exploration_expert(counts), expert_episodes),
         ]
         if shown is not None and counts.planner_episodes:
@@ -345,6 +341,6 @@ def reset_store(loop: Loop, model: AnyVideoModel, practices: Sequence[Recording]
 
 def imagined_success(loop: Loop, policy: Policy, env: WorldModelVecEnv, *, seed: int) -> Rate:
     """Rate of imagined success from initial states alone, sampled as in training."""
-    exploration = loop.plan.improvement.exploration
+    exploration = loop.plan.improvement.exploration_of(policy)
     success = imagine_batch(env, policy, exploration, group_size=1, p_keyframe=0.0, seed=seed).success
     return wilson(int(success.sum()), len(success))

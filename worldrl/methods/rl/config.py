@@ -88,8 +88,8 @@ class GrpoConfig:
 class FilteredCloning:
     """Settings of :func:`self_train`."""
 
-    cycles: int = 1  # repetitions of imagining and cloning; rollouts of earlier cycles are kept.
-    rollouts: int = 3072  # imagined in each cycle.
+    cycles: int = 3  # repetitions of imagining and cloning; rollouts of earlier cycles are kept.
+    rollouts: int = 1024  # imagined in each cycle.
     rows: int = 128  # of those at once.
     group_size: int = 1  # rollouts from each start.
     imagined_share: float = 0.7  # share of each gradient step's samples that is imagined; 0 takes none.
@@ -100,7 +100,7 @@ class FilteredCloning:
     parts: PartNames = field(default_factory=PartNames)  # other parts than its own, by name; no loss and no control.
     processes: int = 1  # processes that imagine side by side, each with its share of the threads; 1 takes none besides.
     # the improve step.
-    cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(steps=1500, batch_size=96))
+    cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(steps=700, batch_size=96))
 
     def __post_init__(self) -> None:
         require_at_least_one(self, ("cycles", "rollouts", "rows", "group_size", "processes"), of="self_training")

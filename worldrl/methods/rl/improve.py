@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from worldrl.core.errors import SettingError, nearest
-from worldrl.core.interfaces import TrainablePolicy
+from worldrl.core.interfaces import Policy, TrainablePolicy
 from worldrl.core.lookup import named
 from worldrl.core.statistics.intervals import Rate
 from worldrl.core.storage.jsonfile import read_json
 from worldrl.core.storage.log import MetricLog
 from worldrl.methods.rl.config import PACE, FilteredCloning, GrpoConfig, Parts
 from worldrl.methods.rl.trust import OFF, TERM, Trust
-from worldrl.policies.exploration import Exploration
+from worldrl.policies.exploration import Exploration, ExplorationSettings
 from worldrl.policies.samples import Samples
 from worldrl.policies.token.policy import TokenPolicy
 from worldrl.rollout.imagined.env import WorldModelVecEnv
@@ -42,7 +42,7 @@ class Improvement:
     stop_at_success: bool = True
     starts_per_task: int = 512  # initial states rendered per task.
     # how the policy's actions are drawn, in imagination and in practice.
-    exploration: Exploration = field(default_factory=Exploration)
+    exploration: ExplorationSettings = field(default_factory=ExplorationSettings)
     # its settings.
     self_training: FilteredCloning = field(
         default_factory=FilteredCloning, metadata={"only_with": "algorithm=self_training"}
@@ -68,8 +68,15 @@ class Improvement:
                 f"improvement.trust.use={TERM} is a reward beside success, and {self.algorithm} knows none; give improvement.algorithm=grpo, "
                 "or use=weight"
             )
+        if self.algorithm != "self_training":
+            self.exploration.drawn(imitates_waypoints=False)
         if self.starts_per_task < 1:
             raise SettingError(f"improvement.starts_per_task must be at least 1, got {self.starts_per_task}")
+
+    def exploration_of(self, policy: Policy) -> Exploration:
+        """Say how the policy's actions are drawn."""
+        waypoint = isinstance(policy, TokenPolicy) and policy.config.waypoint
+        return self.exploration.drawn(imitates_waypoints=waypoint and self.algorithm == "self_training")
 
     @property
     def rows(self) -> int:
@@ -115,7 +122,7 @@ def improve(
     also a loss of GRPO that needs them, ``parts`` replace the algorithm's own.
     """
     common = {
-        "exploration": config.exploration,
+        "exploration": config.exploration_of(policy),
         "p_keyframe": config.p_keyframe,
         "seed": seed,
         "folder": folder,

@@ -174,20 +174,25 @@ class TokenPolicy(Shared, nn.Module):
         """Logits ``[B, L, A, bins]``, forbidden bins masked; ``augmented``: what training did to the observation."""
         return self.predict(obs, augmented=augmented)[0]
 
-    def predict(self, obs: PolicyObs, *, augmented: Augmented | None = None) -> tuple[Tensor, Tensor | None]:
-        """:meth:`logits`, and the waypoint ``[B, A]`` in standard deviations of the commands; None for one without."""
-        embedded, waypoint = self._embed(obs, augmented)
+    def predict(
+        self, obs: PolicyObs, *, augmented: Augmented | None = None, displaced: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """:meth:`logits`, and the waypoint ``[B, A]`` in standard deviations of the commands; None for one without.
+
+        ``displaced`` ``[B, A]`` is added to the way, except to what it says of grippers.
+        """
+        embedded, waypoint = self._embed(obs, augmented, displaced)
         out = self.decoder(embedded).unflatten(1, (self.chunk_length, self.actions.size, self.config.bins))
         allowed = allowed_bins(self.action_low, self.action_high, self.config.bins)
         return out.masked_fill(~allowed, FORBIDDEN), waypoint
 
     def embed(self, obs: PolicyObs) -> Tensor:
         """What the decoder receives of an observation, ``[B, d]``."""
-        return self._embed(obs, None)[0]
+        return self._embed(obs, None, None)[0]
 
-    def log_softmax(self, obs: PolicyObs, *, temperature: float = 1.0) -> Tensor:
-        """Log-probability of every bin ``[B, L, A, bins]``."""
-        return self._tempered(obs, temperature).log_softmax(dim=-1)
+    def log_softmax(self, obs: PolicyObs, *, temperature: float = 1.0, displaced: Tensor | None = None) -> Tensor:
+        """Log-probability of every bin ``[B, L, A, bins]``; ``displaced``: see :meth:`predict`."""
+        return self._tempered(obs, temperature, displaced).log_softmax(dim=-1)
 
     @torch.no_grad()
     def act(
@@ -200,11 +205,12 @@ class TokenPolicy(Shared, nn.Module):
     ) -> Chunk:
         """Choose a chunk for each row, on the policy's device; without ``generators`` (CPU streams) greedily.
 
-        ``logp`` is that of the logits divided by ``temperature``. ``correlated_noise``: the rows' constant part of
-        the exploration; None makes draws independent. Raises ObservationError: an observation breaks a rule;
-        SettingError: not ``B`` generators, or a temperature of 0 or less.
+        ``logp`` is that of the logits divided by ``temperature``, the waypoint as displaced. ``correlated_noise``: the
+        rows' constant part of the exploration; None makes draws independent. Raises ObservationError: an observation
+        breaks a rule; SettingError: not ``B`` generators, or a temperature of 0 or less.
         """
-        logp = self.log_softmax(obs, temperature=temperature)
+        displaced = None if correlated_noise is None else correlated_noise.waypoint
+        logp = self.log_softmax(obs, temperature=temperature, displaced=displaced)
         token = logp.argmax(dim=-1) if generators is None else self._sample(logp, generators, correlated_noise)
         chosen = logp.gather(-1, token[..., None]).squeeze(-1)
         return Chunk(action=self.decode(token), token=token, logp=chosen)
@@ -257,7 +263,9 @@ class TokenPolicy(Shared, nn.Module):
             policy.trained_on = artefact.config.get(TRAINED_ON)
         return policy.to(device).eval()
 
-    def _embed(self, obs: PolicyObs, augmented: Augmented | None) -> tuple[Tensor, Tensor | None]:
+    def _embed(
+        self, obs: PolicyObs, augmented: Augmented | None, displaced: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
         size = len(self.state_mean) if STATE in self.more else 0
         check_obs(obs, self.config.image_size, self.actions.size, more=self.more, state_size=size)
         text = self.instruction_encoder(obs.instruction)
@@ -268,8 +276,16 @@ class TokenPolicy(Shared, nn.Module):
         waypoint = self.waypoint_head(torch.cat([*images, text, *phase], dim=1))
         way = waypoint - (obs.command.to(waypoint) - self.command_mean) / self.command_std
         way = way if augmented is None else way + augmented.noise.to(way)
+        way = way if displaced is None else way + displaced.to(way) * self._poses
         parts = [text, *phase, way_features(way), *(self._pose(obs) if self.actions.targets_pose else [])]
         return torch.cat(parts, dim=1), waypoint
+
+    @property
+    def _poses(self) -> Tensor:
+        """1 for each number of a command that is no gripper's, 0 for a gripper's, ``[A]``."""
+        mask = torch.ones_like(self.command_std)
+        mask[list(self.actions.grippers)] = 0
+        return mask
 
     def _all_seen(
         self, obs: PolicyObs, text: Tensor, images: Sequence[Tensor], augmented: Augmented | None
@@ -305,10 +321,10 @@ class TokenPolicy(Shared, nn.Module):
             for encoder, image, offset in zip(self.encoders, images, offsets, strict=True)
         ]
 
-    def _tempered(self, obs: PolicyObs, temperature: float) -> Tensor:
+    def _tempered(self, obs: PolicyObs, temperature: float, displaced: Tensor | None = None) -> Tensor:
         if not temperature > 0:
             raise SettingError(f"temperature: must be above 0, got {temperature}; for greedy pass generators=None")
-        return self.logits(obs) / temperature
+        return self.predict(obs, displaced=displaced)[0] / temperature
 
     @staticmethod
     def _scaled(numbers: Tensor, mean: Tensor, std: Tensor) -> Tensor:

@@ -259,8 +259,8 @@ def _act_freely(
     data: Path, config: PolicyRolloutConfig, policy: Path, policy_rollouts: PolicyRollouts, reality: Reality
 ) -> Rate:
     """Let the policy act in the simulator, drawing its actions alike, from the initial states it dreamt from."""
-    own = (config.exploration.temperature, config.exploration.noise_correlation)
-    actor = PolicyActor(str(policy)) if is_remote(policy) else PolicyActor(str(policy), *own)  # its server draws
+    # The server of a remote policy draws.
+    actor = PolicyActor(str(policy)) if is_remote(policy) else PolicyActor.exploring(str(policy), config.exploration)
     plan = CollectPlan(actor, [reality.backend.placed(spec) for spec in policy_rollouts.specs("policy")])
     rows = collect_dataset(data, [plan], reality.player())
     return wilson(sum(bool(row["success"]) for row in rows), len(rows))

@@ -24,8 +24,8 @@ class PolicyActor:
     """A trained policy from its folder, or behind the address ``folder``.
 
     ``temperature=None`` acts greedily. ``lasting`` is the share of the noise's variance that is constant over an
-    episode. ``replan`` is the number of actions executed of each chunk (None: all), ``latency`` the control steps that
-    a decision takes (``rollout.chunk_timing``).
+    episode, ``waypoint_noise`` as of :class:`Exploration`. ``replan`` is the number of actions executed of each chunk
+    (None: all), ``latency`` the control steps that a decision takes (``rollout.chunk_timing``).
     """
 
     folder: str
@@ -35,17 +35,30 @@ class PolicyActor:
     replan: int | None = None
     device: str = "cpu"
     latency: int = 0
+    waypoint_noise: float = 0.0
 
     def __post_init__(self) -> None:
         if self.latency < 0:
             raise SettingError(f"PolicyActor.latency: must be >= 0, got {self.latency}")
         refuse_temperature(self.folder, self.temperature)
         if self.temperature is not None:
-            Exploration(self.temperature, self.lasting)
-        elif self.lasting:
+            Exploration(self.temperature, self.lasting, self.waypoint_noise)
+        elif self.lasting or self.waypoint_noise:
             raise SettingError("noise_correlation: greedy actions have no noise; give a temperature with it")
         if self.replan is not None and self.replan < 1:
             raise SettingError(f"PolicyActor.replan: must be >= 1, or None for the whole chunk, got {self.replan}")
+
+    @classmethod
+    def exploring(cls, folder: str, exploration: Exploration) -> PolicyActor:
+        """Make the actor whose actions are drawn as in imagination."""
+        drawn = (exploration.temperature, exploration.noise_correlation)
+        return cls(folder, *drawn, waypoint_noise=exploration.waypoint_noise)
+
+    def constant_noise(self, generator: torch.Generator, size: int) -> CorrelatedNoise | None:
+        """Draw what stays the same over an episode."""
+        if self.temperature is None:
+            return None
+        return Exploration(self.temperature, self.lasting, self.waypoint_noise).correlated_noise([generator], size)
 
     def build(self) -> Actor:
         """Load the policy, inside the worker."""
@@ -57,7 +70,7 @@ class ActorState:
     """One episode's stream, its constant noise, and its last chunk, which a slow decision continues."""
 
     generator: torch.Generator
-    constant_noise: torch.Tensor | None
+    constant_noise: CorrelatedNoise | None
     chunk: NDArray[np.float32] | None = None
 
 
@@ -76,8 +89,7 @@ class ActingPolicy:
         """Open the episode's stream."""
         row.keep(self.images_needed)
         generator = stream(row.spec.seed, "act", "policy", *row.spec.stream_names)
-        noise = torch.randn(self._policy.actions.size, generator=generator) if self._spec.lasting else None
-        row.actor_state = ActorState(generator, noise)
+        row.actor_state = ActorState(generator, self._spec.constant_noise(generator, self._policy.actions.size))
 
     def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         """Decide, and return what is executed until the next decision."""
@@ -109,5 +121,5 @@ class ActingPolicy:
         return {
             "generators": [state.generator for state in states],
             "temperature": 0.0 if temperature is None else temperature,
-            "correlated_noise": CorrelatedNoise(torch.stack(noise), self._spec.lasting) if noise else None,
+            "correlated_noise": CorrelatedNoise.join(noise) if noise else None,
         }
