@@ -15,8 +15,10 @@ from worldrl.jobs.vla import checks
 from worldrl.jobs.vla.settings import CollectionSettings, Evaluation
 from worldrl.jobs.vla.train_vla import TrainVlaSettings, main
 from worldrl.methods.rl import filtered_cloning
+from worldrl.methods.rl.improve import Improvement
 from worldrl.methods.rl.starts import balanced
-from worldrl.policies.token.policy import TokenPolicy
+from worldrl.policies.exploration import ExplorationSettings
+from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 from worldrl.recipes.world_model.unseen_episodes import open_unseen
 from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
 from worldrl.settings import compose
@@ -215,6 +217,15 @@ def test_impossible_settings_are_refused(over):
         CollectionSettings(noise=-1)
     with pytest.raises(SettingError, match=r"evaluation\.verify"):
         Evaluation(verify=0)
+
+
+def test_displaced_waypoints_are_refused_where_nothing_can_learn_from_them():
+    displaced = ExplorationSettings(waypoint_noise=0.2)
+    assert TrainVlaSettings(improvement=Improvement(exploration=displaced)).improvement.exploration is displaced
+    with pytest.raises(SettingError, match="waypoint_noise"):
+        Improvement("grpo", exploration=displaced)
+    with pytest.raises(SettingError, match="waypoint_noise"):
+        TrainVlaSettings(policy=TokenPolicyConfig(waypoint=False), improvement=Improvement(exploration=displaced))
 
 
 def test_a_codec_that_nothing_trains_is_refused():
