@@ -15,7 +15,8 @@ from worldrl.core.rng import row_streams, stream
 from worldrl.core.storage.artefact import write_artefact
 from worldrl.core.types import PolicyObs
 from worldrl.policies.observation import ObservationError
-from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig, inverse_cdf
+from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
+from worldrl.policies.token.tokens import inverse_cdf
 from worldrl.policies.token.waypoint import Augmented
 
 

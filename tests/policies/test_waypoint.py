@@ -21,7 +21,6 @@ from worldrl.policies.token.policy import TokenPolicy
 from worldrl.policies.token.waypoint import (
     Augmented,
     closing,
-    next_waypoints,
     way_features,
     waypoint_loss,
     waypoints_along,
@@ -44,17 +43,21 @@ def pick_and_place(make_episode):
     return replace(episode, command=command)
 
 
+def waypoints(episode):
+    return waypoints_along(episode.command, episode.actions, UNIT)
+
+
 def test_waypoint_is_the_command_at_the_next_change_of_a_gripper_then_the_last(pick_and_place):
-    assert next_waypoints(pick_and_place, UNIT)[:, 0].tolist() == [2, 2, 2, 4, 4, 6]
+    assert waypoints(pick_and_place)[:, 0].tolist() == [2, 2, 2, 4, 4, 6]
     still = replace(pick_and_place, command=pick_and_place.command * np.array([1, 1, 1, 1, 1, 1, 0], np.float32))
-    assert next_waypoints(still, UNIT)[:, 0].tolist() == [6] * 6
+    assert waypoints(still)[:, 0].tolist() == [6] * 6
 
 
 def test_a_robot_without_grippers_goes_to_its_last_command(pick_and_place):
     names = tuple(f"joint_{n}.pos" for n in range(7))
     spec = joint_targets(names, (-9.0,) * 7, (9.0,) * 7)
     still = pick_and_place.command * np.array([1] * 6 + [0], np.float32)
-    assert next_waypoints(replace(pick_and_place, command=still, actions=spec), UNIT)[:, 0].tolist() == [6] * 6
+    assert waypoints(replace(pick_and_place, command=still, actions=spec))[:, 0].tolist() == [6] * 6
 
 
 def test_after_the_last_change_a_waypoint_is_the_next_corner(pick_and_place):

@@ -5,6 +5,7 @@ import torch
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
+from worldrl.policies.exploration import Exploration
 from worldrl.rollout.planning.best_of_n import best_of_n
 from worldrl.rollout.planning.cem import cem
 from worldrl.rollout.planning.config import CemConfig, MppiConfig, Planner, PlanningConfig
@@ -85,6 +86,15 @@ def test_plans_repeat_with_their_generator(method, config):
 def test_numbers_out_of_range_are_refused(changed, text):
     with pytest.raises(SettingError, match=text):
         PlanningConfig(**changed)
+
+
+def test_candidates_are_drawn_by_the_kind_of_policy():
+    assert PlanningConfig().exploration(waypoint=True) == Exploration(0.25, 0.0, 0.35)
+    assert PlanningConfig().exploration(waypoint=False) == Exploration(2.0, 0.3, 0.0)
+    asked = PlanningConfig(temperature=1.5, waypoint_noise=0.1)
+    assert asked.exploration(waypoint=True) == Exploration(1.5, 0.0, 0.1)
+    with pytest.raises(SettingError, match=r"planning\.waypoint_noise=0\.1: needs a policy with a waypoint"):
+        asked.exploration(waypoint=False)
 
 
 def test_an_unknown_planner_is_refused_with_the_nearest():

@@ -22,7 +22,7 @@ from worldrl.core.observation import STATE, camera_of
 from worldrl.core.rng import Part
 from worldrl.core.types import Episode
 from worldrl.policies.statistics import command_deviation, one_robot
-from worldrl.policies.token.waypoint import next_waypoints
+from worldrl.policies.token.waypoint import waypoints_along
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,6 @@ def make_samples(episodes: Sequence[Episode], chunk_length: int, more: Sequence[
         instruction=tuple(e.instruction for e in used for _ in range(len(e))),
         task=tuple(e.task for e in used for _ in range(len(e))),
         more={name: torch.from_numpy(np.concatenate([observed(e, name)[: len(e)] for e in used])) for name in more},
-        waypoint=torch.from_numpy(np.concatenate([next_waypoints(e, deviation) for e in used])),
+        waypoint=torch.from_numpy(np.concatenate([waypoints_along(e.command, e.actions, deviation) for e in used])),
         first=torch.from_numpy(np.repeat(np.cumsum([0, *map(len, used[:-1])]), [len(e) for e in used])),
     )

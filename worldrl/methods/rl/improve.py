@@ -15,7 +15,7 @@ from worldrl.methods.rl.config import PACE, FilteredCloning, GrpoConfig, Parts
 from worldrl.methods.rl.trust import OFF, TERM, Trust
 from worldrl.policies.exploration import Exploration, ExplorationSettings
 from worldrl.policies.samples import Samples
-from worldrl.policies.token.policy import TokenPolicy
+from worldrl.policies.token.policy import TokenPolicy, reads_waypoint
 from worldrl.rollout.imagined.env import WorldModelVecEnv
 
 if TYPE_CHECKING:
@@ -75,8 +75,7 @@ class Improvement:
 
     def exploration_of(self, policy: Policy) -> Exploration:
         """Say how the policy's actions are drawn."""
-        waypoint = isinstance(policy, TokenPolicy) and policy.config.waypoint
-        return self.exploration.drawn(imitates_waypoints=waypoint and self.algorithm == "self_training")
+        return self.exploration.drawn(imitates_waypoints=reads_waypoint(policy) and self.algorithm == "self_training")
 
     @property
     def rows(self) -> int:

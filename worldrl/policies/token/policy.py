@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.errors import SettingError
 from worldrl.core.image_fit import Fit, ImageFit
+from worldrl.core.interfaces import Policy
 from worldrl.core.observation import (
     IMAGE,
     MEASURED,
@@ -43,7 +44,7 @@ from worldrl.nn.vision import ImageEncoder
 from worldrl.policies.exploration import uniform_draws
 from worldrl.policies.observation import check_obs
 from worldrl.policies.statistics import PolicyStatistics
-from worldrl.policies.token.tokens import allowed_bins, decode
+from worldrl.policies.token.tokens import allowed_bins, decode, inverse_cdf
 from worldrl.policies.token.waypoint import Augmented, closing, way_features
 
 FORBIDDEN = -1e9  # logit of a forbidden bin: probability exactly 0, and unlike -inf no NaN in 0 × log 0
@@ -100,16 +101,14 @@ def stored_actions(config: Mapping[str, Any]) -> ActionSpec:
     return ActionSpec.from_json(config[ACTIONS]) if ACTIONS in config else TOOL_ACTIONS
 
 
-def inverse_cdf(probability: Tensor, uniform: Tensor) -> Tensor:
-    """Sample bins ``[...]`` of ``probability`` ``[..., bins]`` by inversion at ``uniform``; never one of 0."""
-    cdf = probability.double().cumsum(dim=-1)  # in float64 the CPU and a GPU, which add in other orders, agree
-    cdf = cdf / cdf[..., -1:]  # ends at exactly 1, above every uniform draw
-    return (cdf <= uniform.double()[..., None]).sum(dim=-1)
-
-
 def _head(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     layers = nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, outputs)
     return nn.Sequential(*layers)
+
+
+def reads_waypoint(policy: Policy) -> bool:
+    """Say whether a policy steers to a waypoint."""
+    return isinstance(policy, TokenPolicy) and policy.config.waypoint
 
 
 class TokenPolicy(Shared, nn.Module):

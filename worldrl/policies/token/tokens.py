@@ -66,3 +66,10 @@ def soft_target(action: Tensor, low: Tensor, high: Tensor, *, bins: int, width: 
     score = -0.5 * ((index - position[..., None]) / width) ** 2
     score = score.masked_fill(~allowed_bins(low, high, bins), -torch.inf)
     return score.softmax(dim=-1)
+
+
+def inverse_cdf(probability: Tensor, uniform: Tensor) -> Tensor:
+    """Sample bins ``[...]`` of ``probability`` ``[..., bins]`` by inversion at ``uniform``; never one of 0."""
+    cdf = probability.double().cumsum(dim=-1)  # in float64 the CPU and a GPU, which add in other orders, agree
+    cdf = cdf / cdf[..., -1:]  # ends at exactly 1, above every uniform draw
+    return (cdf <= uniform.double()[..., None]).sum(dim=-1)

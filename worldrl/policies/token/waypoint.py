@@ -26,7 +26,6 @@ from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
 from worldrl.core.actions import ActionSpec
-from worldrl.core.types import Episode
 
 NEAR = 0.2  # way (standard deviations of the commands) within which it is given on a finer scale
 CORNER = 1.0  # distance from a straight line (standard deviations of the commands) beyond which a path turns
@@ -43,15 +42,13 @@ class Augmented:
     offset: Sequence[Tensor]  # int64 ``[B, 2]`` per camera: from where its image is shown (``nn.vision.shift``).
 
 
-def next_waypoints(episode: Episode, deviation: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Waypoint of each frame with an action, ``[T, A]``, by commands of standard deviation ``[A]``."""
-    return waypoints_along(episode.command, episode.actions, deviation)
-
-
 def waypoints_along(
     command: NDArray[np.float32], actions: ActionSpec, deviation: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Waypoint of each of ``command`` ``[T+1, A]`` but the last: at the next change of a gripper, then corner, then end."""
+    """Waypoint of each of ``command`` ``[T+1, A]`` but the last: at the next change of a gripper, then corner, then end.
+
+    ``deviation`` is the commands' standard deviation ``[A]``.
+    """
     closed = actions.closed(command)
     changes = np.flatnonzero((closed[1:] != closed[:-1]).any(axis=1))
     pose = np.delete(command / deviation, list(actions.grippers), axis=1)

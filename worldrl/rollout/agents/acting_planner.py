@@ -27,6 +27,7 @@ from worldrl.core.observation import STATE, images_among, stack_views
 from worldrl.core.rng import stream
 from worldrl.core.types import ResetRecord
 from worldrl.data.windows.batch import actions_before
+from worldrl.policies.token.policy import reads_waypoint
 from worldrl.rollout.agents.policy_actor import ActingPolicy, ActorState, PolicyActor
 from worldrl.rollout.imagined.candidates import Candidates
 from worldrl.rollout.planning.best_of_n import Plan, best_of_n
@@ -53,6 +54,7 @@ class ActingPlanner(ActingPolicy):
     def __init__(self, spec: PolicyActor, planner: Planner) -> None:
         super().__init__(spec)
         self._planner, self._config = planner, planner.config
+        self._exploration = planner.config.exploration(waypoint=reads_waypoint(self._policy))
         device = torch.device(spec.device)
         self._model = open_world_model(Path(self._config.world_model), device).eval()
         self._model.compute_dtype = resolve_dtype(self._config.dtype, device)
@@ -100,7 +102,7 @@ class ActingPlanner(ActingPolicy):
         plans, scores = imagined.imagine(given)
         if scores.max() >= self._config.threshold:
             return best_of_n(plans, scores)
-        drawn = imagined.imagine([rest[:0]] * (self._config.candidates - 1), self._config.exploration)
+        drawn = imagined.imagine([rest[:0]] * (self._config.candidates - 1), self._exploration)
         plans, scores = (torch.cat(pair) for pair in zip((plans, scores), drawn, strict=True))
         if self._planner.name == "best_of_n":
             return best_of_n(plans, scores)

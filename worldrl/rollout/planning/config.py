@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from worldrl.core.errors import SettingError, nearest
 from worldrl.policies.exploration import Exploration
@@ -43,8 +43,13 @@ class PlanningConfig:
     # imagined success probability at which a plan is executed without a search; below it even after a search the policy
     # acts alone.
     threshold: float = 0.4
-    temperature: float = 2.0  # of the policy's draws in imagination; wide draws hold more plans that differ.
-    noise_correlation: float = 0.3  # share of their randomness that stays the same over a rollout.
+    # temperature of the policy's draws in imagination; null: 0.25 for a policy with a waypoint, 2 for others.
+    temperature: float | None = None
+    # share of their randomness that stays the same over a rollout; null: 0 for a policy with a waypoint, 0.3 for others.
+    noise_correlation: float | None = None
+    # standard deviation of a rollout's displacement of its waypoints, in standard deviations of the commands; null:
+    # 0.35 for a policy with a waypoint, 0 for others.
+    waypoint_noise: float | None = None
     dtype: str = "auto"  # number type of imagination: float32, bfloat16, or auto, bfloat16 where the device has it.
     cem: CemConfig = field(default_factory=CemConfig, metadata={"only_with": ".planner=cem"})
     mppi: MppiConfig = field(default_factory=MppiConfig, metadata={"only_with": ".planner=mppi"})
@@ -57,10 +62,16 @@ class PlanningConfig:
         if not 0 <= self.threshold <= 1:
             raise SettingError(f"planning.threshold: must be in [0, 1], got {self.threshold}")
 
-    @property
-    def exploration(self) -> Exploration:
-        """How candidates are drawn."""
-        return Exploration(self.temperature, self.noise_correlation)
+    def exploration(self, *, waypoint: bool) -> Exploration:
+        """Say how candidates of a policy with or without a waypoint are drawn; SettingError: it has none to displace."""
+        if self.waypoint_noise and not waypoint:
+            raise SettingError(
+                f"planning.waypoint_noise={self.waypoint_noise}: needs a policy with a waypoint; leave it out"
+            )
+        default = Exploration(0.25, 0.0, 0.35) if waypoint else Exploration(2.0, 0.3)
+        names = ("temperature", "noise_correlation", "waypoint_noise")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return replace(default, **given)
 
 
 @dataclass(frozen=True)
