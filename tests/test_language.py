@@ -203,6 +203,8 @@ def uses():
 
 def as_text(value):
     """Write a default as a command line would."""
+    if value is None:
+        return "null"
     return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
