@@ -72,5 +72,6 @@ def test_waypoints_are_displaced_where_their_successes_are_imitated():
     assert ExplorationSettings().drawn(imitates_waypoints=False) == Exploration(1.0, 0.3, 0.0)
     given = ExplorationSettings(temperature=0.5, waypoint_noise=0.0)
     assert given.drawn(imitates_waypoints=True) == Exploration(0.5, 0.3, 0.0)
+    assert ExplorationSettings(waypoint_noise=0.1).drawn(imitates_waypoints=True) == Exploration(0.25, 0.0, 0.1)
     with pytest.raises(SettingError, match=r"waypoint_noise=0\.1: needs a policy with a waypoint"):
         ExplorationSettings(waypoint_noise=0.1).drawn(imitates_waypoints=False)

@@ -150,6 +150,13 @@ def test_a_rollout_acts_by_its_displaced_waypoint_at_every_step(policy, make_obs
     assert torch.equal(both.waypoint, noise.waypoint)
 
 
+def test_a_policy_without_a_waypoint_refuses_to_displace_it(config, statistics, make_obs):
+    noise = Exploration(waypoint_noise=0.4).correlated_noise(row_streams(0, ["habit"], 2), 7)
+    without = TokenPolicy(replace(config, waypoint=False), statistics)
+    with pytest.raises(SettingError, match="this policy has no waypoint"):
+        without.act(make_obs(2), generators=row_streams(1, ["act"], 2), correlated_noise=noise)
+
+
 def test_both_head_and_decoder_know_whether_the_gripper_is_told_to_close(policy, make_obs):
     obs = make_obs(2)
     closed = replace(obs, command=torch.cat([obs.command[:, :6], -obs.command[:, 6:]], dim=1))

@@ -117,6 +117,10 @@ def test_what_lasts_of_the_exploration_enters_the_stochastic_step_alone(policy):
     own, _, _ = unpack_trace(chunk.token, (H, D))
     # Everything lasts: each executed number was drawn 1.5 deviations above its mean.
     torch.testing.assert_close(chunk.logp - Normal(0.0, 1.0).log_prob(torch.tensor(1.5)), -policy_std(own).log())
+    with pytest.raises(SettingError, match="this policy has no waypoint"):
+        policy.act(
+            obs, generators=row_streams(1, ["act"], 2), correlated_noise=CorrelatedNoise(value, 1.0, torch.ones(2, A))
+        )
 
 
 def policy_std(own):

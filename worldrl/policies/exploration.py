@@ -12,7 +12,7 @@ Shapes legend: ``B`` rows, ``L`` control steps per chunk, ``A`` action dimension
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -62,6 +62,22 @@ class Exploration:
         return CorrelatedNoise(value, self.noise_correlation, waypoint)
 
 
+DISPLACED = Exploration(temperature=0.25, noise_correlation=0.0, waypoint_noise=0.35)
+"""How the actions of a policy with a waypoint are drawn where its likelihood is not needed."""
+
+
+def given_or(settings: object, default: Exploration) -> Exploration:
+    """Take what ``settings`` has of an exploration's fields and is not None, else the default's."""
+    names = (field.name for field in fields(Exploration))
+    return replace(default, **{name: value for name in names if (value := getattr(settings, name)) is not None})
+
+
+def refuse_displacement(noise: CorrelatedNoise | None) -> None:
+    """Raise SettingError where displaced waypoints are asked of a policy that has none."""
+    if noise is not None and noise.waypoint.any():
+        raise SettingError("exploration.waypoint_noise: this policy has no waypoint to displace; leave it out")
+
+
 @dataclass
 class ExplorationSettings:
     """How the actions of the policy that improves are drawn; null depends on policy and algorithm."""
@@ -83,10 +99,5 @@ class ExplorationSettings:
                 f"exploration.waypoint_noise={self.waypoint_noise}: needs a policy with a waypoint and improvement.algorithm=self_training, "
                 "which needs no likelihood; leave it out"
             )
-        noise = (0.35 if imitates_waypoints else 0.0) if self.waypoint_noise is None else self.waypoint_noise
-        temperature, correlation = (0.25, 0.0) if noise else (1.0, 0.3)
-        return Exploration(
-            temperature if self.temperature is None else self.temperature,
-            correlation if self.noise_correlation is None else self.noise_correlation,
-            noise,
-        )
+        displaces = imitates_waypoints if self.waypoint_noise is None else self.waypoint_noise > 0
+        return given_or(self, DISPLACED if displaces else Exploration())

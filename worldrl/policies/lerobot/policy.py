@@ -24,6 +24,7 @@ from worldrl.core.rng import row_noise
 from worldrl.core.storage.artefact import Shared
 from worldrl.core.storage.atomic import atomic_folder
 from worldrl.core.types import Chunk, CorrelatedNoise, Likelihood, PolicyObs
+from worldrl.policies.exploration import refuse_displacement
 from worldrl.policies.lerobot.folder import LerobotFolder, read_lerobot_folder
 from worldrl.policies.lerobot.inputs import COMMAND, IMAGE, further, match_inputs, require_fit
 from worldrl.policies.lerobot.worker import LerobotWorker, WorkerAdamW, lerobot_launch
@@ -92,6 +93,7 @@ class LerobotPolicy(Shared, nn.Module):
             raise SettingError(f"temperature: must be 0 or more, got {temperature}")
         noise = row_noise(generators, (2, *self._shape))
         own = torch.stack([self._noisy[torch.randint(len(self._noisy), (), generator=g)] for g in generators])
+        refuse_displacement(correlated_noise)
         fresh = noise[:, 1] if correlated_noise is None else self._correlated(noise[:, 1], correlated_noise)
         arrays = {**self._features(obs), "start": noise[:, 0].numpy(), "fresh": fresh.numpy(), "own": own.numpy()}
         _, found = self.worker.ask("act", arrays, instruction=list(obs.instruction), temperature=temperature)

@@ -41,11 +41,11 @@ from worldrl.core.training.optimizer import adamw
 from worldrl.core.types import Chunk, CorrelatedNoise, Likelihood, PolicyObs
 from worldrl.nn.text import InstructionEncoder
 from worldrl.nn.vision import ImageEncoder
-from worldrl.policies.exploration import uniform_draws
+from worldrl.policies.exploration import refuse_displacement, uniform_draws
 from worldrl.policies.observation import check_obs
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.tokens import allowed_bins, decode, inverse_cdf
-from worldrl.policies.token.waypoint import Augmented, closing, way_features
+from worldrl.policies.token.waypoint import Augmented, arm_alone, closing, way_features
 
 FORBIDDEN = -1e9  # logit of a forbidden bin: probability exactly 0, and unlike -inf no NaN in 0 × log 0
 
@@ -208,6 +208,8 @@ class TokenPolicy(Shared, nn.Module):
         rows' constant part of the exploration; None makes draws independent. Raises ObservationError: an observation
         breaks a rule; SettingError: not ``B`` generators, or a temperature of 0 or less.
         """
+        if self.waypoint_head is None:
+            refuse_displacement(correlated_noise)
         displaced = None if correlated_noise is None else correlated_noise.waypoint
         logp = self.log_softmax(obs, temperature=temperature, displaced=displaced)
         token = logp.argmax(dim=-1) if generators is None else self._sample(logp, generators, correlated_noise)
@@ -275,16 +277,9 @@ class TokenPolicy(Shared, nn.Module):
         waypoint = self.waypoint_head(torch.cat([*images, text, *phase], dim=1))
         way = waypoint - (obs.command.to(waypoint) - self.command_mean) / self.command_std
         way = way if augmented is None else way + augmented.noise.to(way)
-        way = way if displaced is None else way + displaced.to(way) * self._poses
+        way = way if displaced is None else way + arm_alone(displaced.to(way), self.actions)
         parts = [text, *phase, way_features(way), *(self._pose(obs) if self.actions.targets_pose else [])]
         return torch.cat(parts, dim=1), waypoint
-
-    @property
-    def _poses(self) -> Tensor:
-        """1 for each number of a command that is no gripper's, 0 for a gripper's, ``[A]``."""
-        mask = torch.ones_like(self.command_std)
-        mask[list(self.actions.grippers)] = 0
-        return mask
 
     def _all_seen(
         self, obs: PolicyObs, text: Tensor, images: Sequence[Tensor], augmented: Augmented | None

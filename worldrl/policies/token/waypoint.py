@@ -81,6 +81,11 @@ def closing(command: Tensor, actions: ActionSpec) -> Tensor:
     return 2 * share - 1
 
 
+def arm_alone(way: Tensor, actions: ActionSpec) -> Tensor:
+    """Return a way ``[B, A]`` with 0 for each gripper."""
+    return way.index_fill(1, torch.tensor(actions.grippers, dtype=torch.int64, device=way.device), 0)
+
+
 def way_features(way: Tensor) -> Tensor:
     """Give a way ``[B, A]`` in standard deviations on a coarse and a fine scale, ``[B, 2 A]``."""
     return torch.cat([way.clamp(-5, 5), torch.tanh(way / NEAR)], dim=1)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from worldrl.core.errors import SettingError, nearest
-from worldrl.policies.exploration import Exploration
+from worldrl.policies.exploration import DISPLACED, Exploration, given_or
 
 NONE = "none"
 PLANNERS = ("best_of_n", "cem", "mppi")
@@ -68,10 +68,7 @@ class PlanningConfig:
             raise SettingError(
                 f"planning.waypoint_noise={self.waypoint_noise}: needs a policy with a waypoint; leave it out"
             )
-        default = Exploration(0.25, 0.0, 0.35) if waypoint else Exploration(2.0, 0.3)
-        names = ("temperature", "noise_correlation", "waypoint_noise")
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return replace(default, **given)
+        return given_or(self, DISPLACED if waypoint else Exploration(2.0, 0.3))
 
 
 @dataclass(frozen=True)
