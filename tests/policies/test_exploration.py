@@ -60,7 +60,10 @@ def test_what_cannot_be_is_refused(over):
 
 def test_displacement_of_the_waypoint_has_the_asked_spread_and_lasts():
     noise = Exploration(0.25, 0.0, waypoint_noise=0.4).correlated_noise(row_streams(0, ["habit"], ROWS), 7)
-    assert noise.waypoint.std(dim=0).tolist() == pytest.approx([0.4] * 7, rel=0.05)
+    assert noise.waypoint.std(dim=0).tolist() == pytest.approx([0.4 / 3**0.5] * 7, rel=0.05)
+    size = noise.waypoint.pow(2).mean(dim=1).sqrt()  # of a rollout: from near 0 to as asked
+    assert size.quantile(0.1) < 0.06
+    assert size.quantile(0.9) > 0.34
     alone = Exploration(0.25, 0.0).correlated_noise(row_streams(0, ["habit"], 2), 7)
     assert alone is None
     uniform = uniform_draws(row_streams(1, ["own"], 2), 3, 7, noise.select(torch.arange(2)))
@@ -68,7 +71,7 @@ def test_displacement_of_the_waypoint_has_the_asked_spread_and_lasts():
 
 
 def test_waypoints_are_displaced_where_their_successes_are_imitated():
-    assert ExplorationSettings().drawn(imitates_waypoints=True) == Exploration(0.25, 0.0, 0.35)
+    assert ExplorationSettings().drawn(imitates_waypoints=True) == Exploration(0.25, 0.0, 0.5)
     assert ExplorationSettings().drawn(imitates_waypoints=False) == Exploration(1.0, 0.3, 0.0)
     given = ExplorationSettings(temperature=0.5, waypoint_noise=0.0)
     assert given.drawn(imitates_waypoints=True) == Exploration(0.5, 0.3, 0.0)

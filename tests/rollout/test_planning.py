@@ -89,7 +89,7 @@ def test_numbers_out_of_range_are_refused(changed, text):
 
 
 def test_candidates_are_drawn_by_the_kind_of_policy():
-    assert PlanningConfig().exploration(waypoint=True) == Exploration(0.25, 0.0, 0.35)
+    assert PlanningConfig().exploration(waypoint=True) == Exploration(0.25, 0.0, 0.5)
     assert PlanningConfig().exploration(waypoint=False) == Exploration(2.0, 0.3, 0.0)
     asked = PlanningConfig(temperature=1.5, waypoint_noise=0.1)
     assert asked.exploration(waypoint=True) == Exploration(1.5, 0.0, 0.1)

@@ -5,7 +5,8 @@ part (the extreme of coloured noise, Eberhard et al., "Pink noise is all you nee
 a group's outcomes show which one is better. Each token keeps exactly the policy's distribution.
 
 A policy that steers to a waypoint corrects such deviations before it arrives. So its waypoints themselves may be
-displaced, all of a rollout's by the same vector: a policy whose aim is off then finds the object in some rollouts. Its
+displaced, all of a rollout's by the same vector: a policy whose aim is off then finds the object in some rollouts. Each
+rollout has a standard deviation of its own, so that some search widely and others stay where the policy is right. Its
 tokens no longer have the distribution that ``log_prob`` tells.
 
 Shapes legend: ``B`` rows, ``L`` control steps per chunk, ``A`` action dimensions.
@@ -40,7 +41,8 @@ class Exploration:
     temperature: float = 1.0  # divides the logits.
     # share of the draws' variance that stays the same over a rollout; 0 makes draws independent.
     noise_correlation: float = 0.3
-    # standard deviation of a rollout's displacement of its waypoints, in standard deviations of the commands.
+    # largest standard deviation of a rollout's displacement of its waypoints, in standard deviations of the commands;
+    # each rollout's is uniform between 0 and this.
     waypoint_noise: float = 0.0
 
     def __post_init__(self) -> None:
@@ -58,11 +60,12 @@ class Exploration:
         value = torch.stack([torch.randn(size, generator=g) for g in generators])
         waypoint = torch.zeros_like(value)
         if self.waypoint_noise:
-            waypoint = self.waypoint_noise * torch.stack([torch.randn(size, generator=g) for g in generators])
+            drawn = [torch.rand(1, generator=g) * torch.randn(size, generator=g) for g in generators]
+            waypoint = self.waypoint_noise * torch.stack(drawn)
         return CorrelatedNoise(value, self.noise_correlation, waypoint)
 
 
-DISPLACED = Exploration(temperature=0.25, noise_correlation=0.0, waypoint_noise=0.35)
+DISPLACED = Exploration(temperature=0.25, noise_correlation=0.0, waypoint_noise=0.5)
 """How the actions of a policy with a waypoint are drawn where its likelihood is not needed."""
 
 
@@ -85,8 +88,8 @@ class ExplorationSettings:
     temperature: float | None = None  # divides the logits; null: 0.25 where waypoints are displaced, 1 elsewhere.
     # share of the draws' variance that stays the same over a rollout; null: 0 where they are displaced, 0.3 elsewhere.
     noise_correlation: float | None = None
-    # standard deviation of a rollout's displacement of its waypoints, in standard deviations of the commands; null: 0.35
-    # where a policy with a waypoint imitates its successes, 0 elsewhere.
+    # largest standard deviation of a rollout's displacement of its waypoints, in standard deviations of the commands;
+    # null: 0.5 where a policy with a waypoint imitates its successes, 0 elsewhere.
     waypoint_noise: float | None = None
 
     def __post_init__(self) -> None:

@@ -119,7 +119,7 @@ class Evaluation:
     seed: int = 1000
     temperature: float | None = None
     videos: int = 1
-    verify: int = 32
+    verify: int = 60
 
     def __post_init__(self) -> None:
         """Check the ranges."""

@@ -47,8 +47,8 @@ class PlanningConfig:
     temperature: float | None = None
     # share of their randomness that stays the same over a rollout; null: 0 for a policy with a waypoint, 0.3 for others.
     noise_correlation: float | None = None
-    # standard deviation of a rollout's displacement of its waypoints, in standard deviations of the commands; null:
-    # 0.35 for a policy with a waypoint, 0 for others.
+    # largest standard deviation of a rollout's displacement of its waypoints, in standard deviations of the commands;
+    # null: 0.5 for a policy with a waypoint, 0 for others.
     waypoint_noise: float | None = None
     dtype: str = "auto"  # number type of imagination: float32, bfloat16, or auto, bfloat16 where the device has it.
     cem: CemConfig = field(default_factory=CemConfig, metadata={"only_with": ".planner=cem"})
