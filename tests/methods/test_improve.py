@@ -187,7 +187,7 @@ def test_without_an_imagined_success_the_demonstrations_are_all_there_is(
         scripted_world, ResetStore([make_record(20)]), SuccessRule(0.99, 2), rows=8, horizon={"PickRedCube": 4}
     )
     cloning = BehaviourCloning(steps=3, batch_size=8, warmup_steps=1)
-    config = Improvement(p_keyframe=0, self_training=FilteredCloning(rollouts=8, rows=8, cloning=cloning))
+    config = Improvement(p_keyframe=0, self_training=FilteredCloning(cycles=1, rollouts=8, rows=8, cloning=cloning))
     policy = tiny_policy()
     with torch.no_grad():  # the world asks for a first action of 1, and this policy's is -1
         policy.decoder[-1].bias.view(4, 7, 5)[:, 0, 0] += 100

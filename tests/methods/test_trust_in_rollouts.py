@@ -21,7 +21,7 @@ from worldrl.methods.rl.imagination import imagine_batch, imagined_env
 from worldrl.methods.rl.improve import ALGORITHMS, Improvement, improve
 from worldrl.methods.rl.motion_uncertainty import MotionCheck, real_bound
 from worldrl.methods.rl.trust import GraspUncertainty, MotionUncertainty, Trust
-from worldrl.policies.exploration import Exploration
+from worldrl.policies.exploration import Exploration, ExplorationSettings
 from worldrl.policies.samples import Samples
 from worldrl.rewards.config import GraspConfig, IdmConfig
 from worldrl.rewards.grasp import Closings
@@ -400,8 +400,9 @@ def collect_plans(scripted_world, make_record, tiny_policy, no_demonstrations, t
     def run(algorithm, judge=None, name="one"):
         config = Improvement(
             algorithm,
+            exploration=ExplorationSettings(waypoint_noise=0.0),
             grpo=GrpoConfig(iterations=2, groups=4, group_size=4, minibatch=16),
-            self_training=FilteredCloning(rollouts=32, rows=16, cloning=CLONING),
+            self_training=FilteredCloning(cycles=1, rollouts=32, rows=16, cloning=CLONING),
         )
         env = imagined_env(scripted_world, store, SuccessRule(0.4, 2), rows=16, horizon={"PickRedCube": 8})
         policy, folder = tiny_policy(), tmp_path / name
