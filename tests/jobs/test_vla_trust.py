@@ -138,7 +138,7 @@ def test_a_learned_judge_weighs_what_is_imagined(
         config = Improvement(
             algorithm,
             grpo=GrpoConfig(iterations=1, groups=2, group_size=2, minibatch=8),
-            self_training=FilteredCloning(rollouts=4, rows=4, cloning=cloning),
+            self_training=FilteredCloning(cycles=1, rollouts=4, rows=4, cloning=cloning),
         )
         history = improve(
             tiny_policy(),
