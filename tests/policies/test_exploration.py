@@ -43,9 +43,8 @@ def test_a_row_keeps_its_habit_when_others_leave():
     index = torch.tensor([3, 1])
     part = uniform_draws([row_streams(1, ["own"], 5)[i] for i in index], 2, 7, correlated_noise.select(index))
     assert torch.equal(part, uniform_draws(row_streams(1, ["own"], 5), 2, 7, correlated_noise)[index])
-    far = CorrelatedNoise(
-        torch.full((1, 7), 40.0), 0.5, torch.zeros(1, 7)
-    )  # off the end of any table of the normal distribution
+    # Off the end of any table of the normal distribution.
+    far = CorrelatedNoise(torch.full((1, 7), 40.0), 0.5, torch.zeros(1, 7))
     assert uniform_draws(row_streams(0, ["own"], 1), 2, 7, far).max() < 1
 
 

@@ -69,7 +69,7 @@ DISPLACED = Exploration(temperature=0.25, noise_correlation=0.0, waypoint_noise=
 """How the actions of a policy with a waypoint are drawn where its likelihood is not needed."""
 
 
-def given_or(settings: object, default: Exploration) -> Exploration:
+def fill_null(settings: object, default: Exploration) -> Exploration:
     """Take what ``settings`` has of an exploration's fields and is not None, else the default's."""
     names = (field.name for field in fields(Exploration))
     return replace(default, **{name: value for name in names if (value := getattr(settings, name)) is not None})
@@ -103,4 +103,4 @@ class ExplorationSettings:
                 "which needs no likelihood; leave it out"
             )
         displaces = imitates_waypoints if self.waypoint_noise is None else self.waypoint_noise > 0
-        return given_or(self, DISPLACED if displaces else Exploration())
+        return fill_null(self, DISPLACED if displaces else Exploration())

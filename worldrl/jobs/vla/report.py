@@ -89,7 +89,9 @@ def headline(run: RunDirectory, metrics: Mapping[str, Any]) -> list[Number]:
     last = metrics["rounds"][-1]["improve"]["imagined_after"]
     return [
         Number("Wall time", duration(run.wall_s)),
-        Number("Imagined success", round(100 * last["rate"]), "%", imagined=True, note="final policy, with exploration"),
+        Number(
+            "Imagined success", round(100 * last["rate"]), "%", imagined=True, note="final policy, with exploration"
+        ),
         Number(
             "Imagined successes confirmed",
             None if precision is None else round(100 * precision["rate"]),

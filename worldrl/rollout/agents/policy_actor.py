@@ -44,7 +44,8 @@ class PolicyActor:
         if self.temperature is not None:
             Exploration(self.temperature, self.lasting, self.waypoint_noise)
         elif self.lasting or self.waypoint_noise:
-            raise SettingError("noise_correlation: greedy actions have no noise; give a temperature with it")
+            name = "noise_correlation" if self.lasting else "waypoint_noise"
+            raise SettingError(f"{name}: greedy actions have no noise; give a temperature with it")
         if self.replan is not None and self.replan < 1:
             raise SettingError(f"PolicyActor.replan: must be >= 1, or None for the whole chunk, got {self.replan}")
 

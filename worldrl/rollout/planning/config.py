@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from worldrl.core.errors import SettingError, nearest
-from worldrl.policies.exploration import DISPLACED, Exploration, given_or
+from worldrl.policies.exploration import DISPLACED, Exploration, fill_null
 
 NONE = "none"
 PLANNERS = ("best_of_n", "cem", "mppi")
@@ -68,7 +68,7 @@ class PlanningConfig:
             raise SettingError(
                 f"planning.waypoint_noise={self.waypoint_noise}: needs a policy with a waypoint; leave it out"
             )
-        return given_or(self, DISPLACED if waypoint else Exploration(2.0, 0.3))
+        return fill_null(self, DISPLACED if waypoint else Exploration(2.0, 0.3))
 
 
 @dataclass(frozen=True)
