@@ -254,6 +254,7 @@ def test_no_simulator_is_imported(data, tmp_path, run_python):
     ("tokens", "message"),
     [
         (["data=null"], r"^suite=recordings: there is nothing to learn from; give data=FOLDER of a LeRobotDataset$"),
+        (["engine=ray"], r"^engine=ray: suite=recordings has nothing for other nodes to do"),
         (["rounds=2"], r"^rounds=2: suite=recordings has no simulator to collect in; give rounds=1$"),
         (["collection.policy_episodes=3"], r"^collection\.policy_episodes has no effect with suite=recordings"),
         (

@@ -21,6 +21,7 @@ from worldrl.core.types import ResetRecord
 from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.rl import imagination, imagining
 from worldrl.methods.rl.config import FilteredCloning, GrpoConfig
+from worldrl.methods.rl.imagining import Imaginers
 from worldrl.methods.rl.improve import Improvement, improve
 from worldrl.policies.samples import Samples
 from worldrl.policies.statistics import PolicyStatistics
@@ -65,7 +66,7 @@ def demonstrations() -> Samples:
 
 
 def improved(
-    algorithm: str, folder: Path, *, staleness: int = 0, processes: int = 1
+    algorithm: str, folder: Path, *, staleness: int = 0, processes: int = 1, imaginers: Imaginers | None = None
 ) -> tuple[TokenPolicy, list[float]]:
     """Improve the policy, with checkpoints and log in ``folder``; return it and its history."""
     grpo = GrpoConfig(
@@ -97,6 +98,7 @@ def improved(
             seed=1,
             folder=folder / "checkpoints",
             log=log,
+            imaginers=imaginers,
         )
     return learner, list(history)
 

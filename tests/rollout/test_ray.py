@@ -1,14 +1,18 @@
 """Real Ray on this machine: a head and two nodes, of which one is killed. One cluster serves all tests of the file.
 
-Unit under test: ``simulators/ray_engine.py``, ``simulators/ray_cluster.py``, ``recipes/ray_tasks.py``.
+Units under test: ``simulators/ray_engine.py``, ``simulators/ray_cluster.py``, ``recipes/ray_tasks.py``,
+``methods/rl/imagining_on_ray.py``.
 """
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from worldrl.core.errors import WorkerEnvironmentError, WorkerError
+from worldrl.methods.rl.imagining_on_ray import RayImaginer, RayImaginers
 from worldrl.recipes.ray_tasks import RayCrew, order_of
 from worldrl.recipes.side_by_side import run_tasks
 from worldrl.reproductions.catalogue import Cell, Task
@@ -22,6 +26,9 @@ from worldrl.simulators.pool import SimulatorPool
 from worldrl.simulators.process import LOCAL, Launch
 from worldrl.simulators.ray_cluster import MEND, RayCluster
 from worldrl.simulators.ray_engine import RayEngine
+from worldrl.workers.link.boot import load_file
+
+script = load_file("improve_script", Path(__file__).parents[1] / "methods" / "improve_script.py")
 
 pytestmark = [
     pytest.mark.ray,
@@ -125,6 +132,46 @@ def test_a_task_of_a_killed_node_is_computed_once_more_elsewhere(nodes, crew, tm
 
     crew.start = start_and_kill
     assert computed_by(crew, tmp_path / "ray") == computed_by(None, tmp_path / "local", workers=0)
+
+
+AHEAD = [("self_training", {"processes": 3}), ("grpo", {"staleness": 2})]
+
+
+def improved(folder, algorithm, imaginers=None, **settings):
+    """Weights and history of an improvement."""
+    folder.mkdir()
+    torch.set_num_threads(1)  # as on the nodes: threads change sums
+    learner, history = script.improved(algorithm, folder, imaginers=imaginers, **settings)
+    return learner.state_dict(), history
+
+
+@pytest.mark.parametrize(("algorithm", "ahead"), AHEAD)
+def test_imagination_on_nodes_one_of_which_is_killed_equals_that_of_this_machine(
+    nodes, tmp_path, monkeypatch, algorithm, ahead
+):
+    take, taken = RayImaginer.take, []
+
+    def disturbed(self):
+        taken.append(self)
+        if len(taken) in (2, 5):
+            nodes.replace(len(taken) % 2)
+        return take(self)
+
+    weights, history = improved(tmp_path / "local", algorithm, **ahead)
+    monkeypatch.setattr(RayImaginer, "take", disturbed)
+    found, told = improved(tmp_path / "ray", algorithm, RayImaginers(RayCluster(nodes.cluster.address), 0.0), **ahead)
+    assert told == history
+    assert len(taken) >= 7
+    assert all(torch.equal(found[name], value) for name, value in weights.items())
+
+
+def test_an_error_on_a_node_is_one_line_of_the_setting(nodes, tmp_path):
+    imaginers = RayImaginers(RayCluster(nodes.cluster.address), 0.0)
+    imaginer = imaginers(SimpleNamespace(policy=torch.nn.Linear(1, 1)), tmp_path, "improvement.x", threads=1)
+    imaginer.ask(None, 0, torch.nn.Linear(1, 1).state_dict())
+    with pytest.raises(WorkerError, match=r"^improvement.x: a batch failed: AttributeError: .*imagine.*; the same"):
+        imaginer.take()
+    imaginer.close()
 
 
 def test_a_node_that_does_not_see_the_run_is_named_before_anything_starts(nodes, tmp_path, monkeypatch):

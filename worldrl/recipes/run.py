@@ -17,6 +17,7 @@ from worldrl.core.storage.run import INPUTS, TICK_EVERY_S, RunDirectory
 from worldrl.settings import MAY_CHANGE, WHERE, as_plain, non_negative, one_of, resume_command, setting
 
 if TYPE_CHECKING:
+    from worldrl.methods.rl.imagining import Imaginers
     from worldrl.recipes.side_by_side import Crew
     from worldrl.rollout.planning.config import Planner
     from worldrl.simulators.process import Engine
@@ -150,10 +151,10 @@ class RayOptions:
 
 
 def check_engine(settings: Any, *, plays: bool = True) -> None:
-    """Refuse an unknown engine, and Ray without processes or where nothing ``plays`` in a simulator; SettingError."""
+    """Refuse an unknown engine, and Ray without processes or where nothing ``plays`` or imagines elsewhere; SettingError."""
     one_of("engine", settings.engine, (LOCAL, RAY))
     if settings.engine == RAY and not plays:
-        raise SettingError(f"engine={RAY}: suite={settings.suite} plays in no simulator; leave engine out")
+        raise SettingError(f"engine={RAY}: suite={settings.suite} has nothing for other nodes to do; leave engine out")
     if settings.engine == RAY and not settings.workers:
         raise SettingError("workers: 0 works in this process, engine=ray on the cluster; give workers=1 or more")
 
@@ -177,3 +178,13 @@ def crew_of(settings: Any, place: Path) -> Crew | None:
     from worldrl.simulators.ray_cluster import RayCluster
 
     return RayCrew(RayCluster(settings.ray.address), settings.ray.gpus, place)
+
+
+def imaginers_of(settings: Any) -> Imaginers | None:
+    """Who imagines besides a command's own process; None for processes of this machine."""
+    if settings.engine == LOCAL:
+        return None
+    from worldrl.methods.rl.imagining_on_ray import RayImaginers
+    from worldrl.simulators.ray_cluster import RayCluster
+
+    return RayImaginers(RayCluster(settings.ray.address), settings.ray.gpus)

@@ -24,7 +24,7 @@ from worldrl.jobs.vla.training_suite import EmbeddedTrainingSuite, SimulatedSuit
 from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.rl.improve import Improvement
 from worldrl.policies.token.policy import TokenPolicyConfig
-from worldrl.recipes.run import choose_tasks, engine_of
+from worldrl.recipes.run import choose_tasks, engine_of, imaginers_of
 from worldrl.recipes.stages import held_out_count
 from worldrl.recipes.training_data import require_debounce
 from worldrl.recipes.world_model.start import (
@@ -46,6 +46,7 @@ from worldrl.world_models.video.config import VideoWorldModelConfig
 from worldrl.world_models.video.training_config import WorldModelTraining
 
 if TYPE_CHECKING:
+    from worldrl.methods.rl.imagining import Imaginers
     from worldrl.recipes.world_model.wan_settings import WanSettings
     from worldrl.rollout.suites.suite import Suite
     from worldrl.world_models.wan.training import WanTraining
@@ -63,6 +64,7 @@ class Plan:
     folders that replace recording and cloning. ``styles`` counts the other visual styles of each training episode.
     ``held_out`` is the share of collected episodes that calibration and gates have. ``stop_at_gate`` and
     ``from_supervised``: see ``gates`` and ``improve_from``. ``planner`` plans in the newest world model; None: nobody plans.
+    ``imaginers`` make the processes that imagine besides; None: on this machine.
     """
 
     suite: TrainingSuite
@@ -92,6 +94,7 @@ class Plan:
     from_supervised: bool
     evaluation: Evaluation
     planner: Planner | None
+    imaginers: Imaginers | None
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -172,6 +175,7 @@ def planned(settings: TrainVlaSettings, device: torch.device) -> Plan:
         from_supervised=settings.improve_from == "supervised",
         evaluation=settings.evaluation,
         planner=None if settings.planner == NONE else Planner(settings.planner, settings.planning),
+        imaginers=imaginers_of(settings),
     )
 
 

@@ -227,7 +227,7 @@ class TrainVlaSettings(Tracked):
     def __post_init__(self) -> None:
         """Check the ranges."""
         require_suite_name(self.suite, RECORDINGS)
-        check_engine(self, plays=self.suite != RECORDINGS)
+        check_engine(self, plays=self.suite != RECORDINGS or self.improvement.imagines_elsewhere)
         self._check_recordings()
         self._check_planner()
         self._share_inputs()

@@ -288,6 +288,7 @@ def improved_policy(
             series=f"improve-{number}",
             judge=judge,
             parts=improvement_parts(config),
+            imaginers=loop.plan.imaginers,
         )
         end = imagined_success(loop, learner, env, seed=loop.plan.seed_of("imagined-after", number))
         if isinstance(learner, TokenPolicy):  # what it practised on counts as seen, too

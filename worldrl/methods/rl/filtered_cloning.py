@@ -33,7 +33,7 @@ from worldrl.methods.rl.config import FilteredCloning, Parts
 from worldrl.methods.rl.filtering import RolloutFilter
 from worldrl.methods.rl.groups import group_sum
 from worldrl.methods.rl.imagination import PolicyImagination
-from worldrl.methods.rl.imagining import ImaginingProcess, in_order, policy_weights
+from worldrl.methods.rl.imagining import Imaginers, ImaginingProcess, in_order, policy_weights
 from worldrl.methods.rl.interfaces import Collected, Request, Trace
 from worldrl.methods.rl.selection import successes
 from worldrl.methods.rl.starts import balanced
@@ -130,6 +130,7 @@ def self_train(
     series: str,
     judge: RolloutFilter | None = None,
     parts: Parts | None = None,
+    imaginers: Imaginers | None = None,
 ) -> list[float]:
     """Improve ``policy`` in place by cloning its imagined successes; a killed training goes on bit for bit.
 
@@ -137,7 +138,8 @@ def self_train(
     Paper: ReST (2308.08998)
 
     ``env`` has ``config.rows`` rows; ``demonstrations``, and real successes that the loop ``collected``, are mixed into
-    every gradient step. Returns imagined success rates.
+    every gradient step. ``imaginers`` make the others
+    of several ``processes`` (None: on this machine). Returns imagined success rates.
     """
     source = PolicyImagination(env, policy, exploration, p_keyframe, seed, judge, imagining="grow", judging="grow")
     select_successes: list[SelectedSamples] = []
@@ -149,7 +151,9 @@ def self_train(
         missing = [k for k in numbers if not batches[k].exists()]
         with (
             Progress(f"{series}: imagining", config.batches, unit="batches") as progress,
-            _imagined_batches(source, policy, config, parts or Parts(), missing, folder) as imagined,
+            _imagined_batches(
+                source, policy, config, parts or Parts(), missing, folder, imaginers or ImaginingProcess
+            ) as imagined,
         ):
             for k in numbers:
                 if k in missing:
@@ -178,6 +182,7 @@ def _imagined_batches(
     parts: Parts,
     numbers: Sequence[int],
     folder: Path,
+    imaginers: Imaginers,
 ) -> Generator[Iterator[SelectedSamples]]:
     """Give the batches of these numbers in order: imagined in this process when asked for, or ahead by several others."""
     requests = (_request(source, config, parts, number) for number in numbers)
@@ -185,11 +190,9 @@ def _imagined_batches(
         judged = ((request, source.imagine(request)) for request in requests)
         yield (_selected(source, policy, parts, *one) for one in judged)
         return
+    threads = max(1, torch.get_num_threads() // config.processes)
     processes = [
-        ImaginingProcess(
-            source, folder / f"imagining-{k}", PROCESSES, threads=max(1, torch.get_num_threads() // config.processes)
-        )
-        for k in range(config.processes)
+        imaginers(source, folder / f"imagining-{k}", PROCESSES, threads=threads) for k in range(config.processes)
     ]
     try:
         asked = list(requests)

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -44,6 +45,9 @@ from worldrl.policies.token.policy import TokenPolicy
 from worldrl.policies.token.tokens import encode
 from worldrl.rewards.mixing import mean_of_terms
 from worldrl.rollout.imagined.env import WorldModelVecEnv
+
+if TYPE_CHECKING:
+    from worldrl.methods.rl.imagining import Imaginers
 
 
 def categorical_kl(logits: Tensor, reference: Tensor) -> Tensor:
@@ -209,6 +213,7 @@ def train_grpo(
     parts: Parts | None = None,
     paraphrases: Mapping[str, Sequence[str]] | None = None,
     demonstrations: Samples | None = None,
+    imaginers: "Imaginers | None" = None,
 ) -> Sequence[float]:
     """Improve ``policy`` in place: GRPO on imagined groups.
 
@@ -216,7 +221,7 @@ def train_grpo(
     Paper: GRPO (2402.03300), DAPO (2503.14476), WoVR; PS-GRPO's groups over paraphrases where ``paraphrased``
 
     ``env`` has ``groups × group_size`` rows; ``judge=None`` believes every rollout. With ``staleness`` another process
-    imagines ahead (``methods.rl.staleness``).
+    imagines ahead (``methods.rl.staleness``), which ``imaginers`` make (None: on this machine).
     """
     sentences = (paraphrases or {}) if config.paraphrased else {}
     source = PolicyImagination(
@@ -230,7 +235,7 @@ def train_grpo(
         return train(learner, method, folder=folder, log=log, series=series)
     from worldrl.methods.rl.staleness import imagined_ahead
 
-    with imagined_ahead(method, policy, config.staleness, config.iterations, folder) as ahead:
+    with imagined_ahead(method, policy, config.staleness, config.iterations, folder, imaginers) as ahead:
         return train(learner, ahead, folder=folder, log=log, series=series)
 
 

@@ -21,7 +21,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -41,6 +41,32 @@ from worldrl.simulators.process import describe_exit
 ROWS = ("starts", "group", "mate")
 SPEC = "spec"  # name of the tensor that holds the structure of a file, as JSON
 MEND = "the same command resumes"
+
+
+class Imaginer(Protocol):
+    """Imagines batches in the order in which they are asked for, elsewhere than in this process."""
+
+    def ask(self, request: Request, version: int, weights: Mapping[str, Any]) -> None:
+        """Ask for a batch with the policy's ``weights`` of this ``version``."""
+        ...
+
+    def take(self) -> FilterResult:
+        """Wait for the oldest batch that was asked for; WorkerError where it failed."""
+        ...
+
+    def close(self) -> None:
+        """End what is under way."""
+        ...
+
+
+class Imaginers(Protocol):
+    """Makes an imaginer: as :class:`ImaginingProcess` of this machine, or on the nodes of a cluster."""
+
+    def __call__(
+        self, source: PolicyImagination, folder: Path, setting: str, *, threads: int | None = None, mend: str = MEND
+    ) -> Imaginer:
+        """Prepare for ``source``; the first request starts the work."""
+        ...
 
 
 class ImaginingProcess:
@@ -120,10 +146,10 @@ class ImaginingProcess:
 
 
 def in_order(
-    processes: Sequence[ImaginingProcess], requests: Iterable[Request], version: int, weights: Mapping[str, Any]
+    processes: Sequence[Imaginer], requests: Iterable[Request], version: int, weights: Mapping[str, Any]
 ) -> Iterator[FilterResult]:
     """Share requests out in turn, two to each process at once; yield the batches in the order of the requests."""
-    asked = deque[ImaginingProcess]()
+    asked = deque[Imaginer]()
     for request, process in zip(requests, cycle(processes), strict=False):
         if len(asked) == 2 * len(processes):
             yield asked.popleft().take()

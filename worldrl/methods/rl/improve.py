@@ -20,6 +20,7 @@ from worldrl.rollout.imagined.env import WorldModelVecEnv
 
 if TYPE_CHECKING:
     from worldrl.methods.rl.filtering import RolloutFilter
+    from worldrl.methods.rl.imagining import Imaginers
 
 ALGORITHMS = {
     "self_training": "worldrl.methods.rl.filtered_cloning:self_train",
@@ -78,6 +79,11 @@ class Improvement:
         return self.exploration.drawn(imitates_waypoints=reads_waypoint(policy) and self.algorithm == "self_training")
 
     @property
+    def imagines_elsewhere(self) -> bool:
+        """Whether other processes imagine for the learner."""
+        return self.grpo.staleness > 0 if self.algorithm == "grpo" else self.self_training.processes > 1
+
+    @property
     def rows(self) -> int:
         """Rollouts imagined at once."""
         grpo = self.grpo
@@ -114,11 +120,13 @@ def improve(
     series: str = "improve",
     judge: "RolloutFilter | None" = None,
     parts: Parts | None = None,
+    imaginers: "Imaginers | None" = None,
 ) -> Sequence[float]:
     """Improve ``policy`` in place; a killed improvement goes on bit for bit. Returns imagined success rates by batch.
 
     ``env`` has ``config.rows`` rows; real successes that were ``collected`` serve self-training, demonstrations
-    also a loss of GRPO that needs them, ``parts`` replace the algorithm's own.
+    also a loss of GRPO that needs them, ``parts`` replace the algorithm's own. ``imaginers`` make the processes that
+    imagine besides (None: on this machine).
     """
     common = {
         "exploration": config.exploration_of(policy),
@@ -129,6 +137,7 @@ def improve(
         "series": series,
         "judge": judge,
         "parts": parts,
+        "imaginers": imaginers,
         "paraphrases": paraphrases,
     }
     train = named(ALGORITHMS[config.algorithm])

@@ -25,7 +25,7 @@ from worldrl.core.interfaces import Logs, TrainablePolicy
 from worldrl.core.storage.jsonfile import write_json
 from worldrl.methods.rl.config import PACE
 from worldrl.methods.rl.imagination import PolicyImagination
-from worldrl.methods.rl.imagining import ROWS, ImaginingProcess, policy_weights
+from worldrl.methods.rl.imagining import ROWS, Imaginers, ImaginingProcess, policy_weights
 from worldrl.methods.rl.interfaces import Collected, Evaluated, PolicyLoss, Request
 from worldrl.methods.rl.losses import ratio_logs
 from worldrl.methods.rl.method import Method
@@ -38,14 +38,19 @@ MEND = f"the same command resumes; a new run with {SETTING}=0 needs no other pro
 
 @contextmanager
 def imagined_ahead(
-    method: Method, policy: TrainablePolicy, staleness: int, iterations: int, folder: Path
+    method: Method,
+    policy: TrainablePolicy,
+    staleness: int,
+    iterations: int,
+    folder: Path,
+    imaginers: Imaginers | None = None,
 ) -> Generator[Method]:
     """Let another process imagine for ``method``, and write its lag and speed into ``folder`` at the end.
 
     Equation: iteration t learns from the rollouts of version max(0, t - s)
     Paper: AReaL (2505.24298), its bound on staleness; rollouts are not interrupted, and the lag is fixed (ours)
     """
-    ahead = Ahead(method, policy, staleness, iterations, folder / UNDERWAY)
+    ahead = Ahead(method, policy, staleness, iterations, folder / UNDERWAY, imaginers or ImaginingProcess)
     try:
         yield replace(
             method, arrival=ahead, loss=ahead.measured(method.loss), modules={**method.modules, "ahead": ahead}
@@ -116,9 +121,17 @@ def imagined_frames(experience: FilterResult) -> int:
 class Ahead:
     """When batches are asked for, and which are under way; ``folder`` is for what travels between the processes."""
 
-    def __init__(self, method: Method, policy: TrainablePolicy, staleness: int, iterations: int, folder: Path) -> None:
+    def __init__(
+        self,
+        method: Method,
+        policy: TrainablePolicy,
+        staleness: int,
+        iterations: int,
+        folder: Path,
+        imaginers: Imaginers = ImaginingProcess,
+    ) -> None:
         self.source: PolicyImagination = method.source  # pyright: ignore[reportAttributeAccessIssue]
-        self.process = ImaginingProcess(self.source, folder, SETTING, mend=MEND)
+        self.process = imaginers(self.source, folder, SETTING, mend=MEND)
         self.policy = policy
         self.staleness, self.iterations = staleness, iterations
         self.pace, self._clock = Pace(), 0.0
