@@ -6,7 +6,7 @@ import torch
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import row_streams
 from worldrl.core.types import CorrelatedNoise
-from worldrl.policies.exploration import Exploration, ExplorationSettings, uniform_draws
+from worldrl.policies.exploration import Exploration, ExplorationSettings, at_temperature, uniform_draws
 
 ROWS = 4000
 
@@ -77,3 +77,13 @@ def test_waypoints_are_displaced_where_their_successes_are_imitated():
     assert ExplorationSettings(waypoint_noise=0.1).drawn(imitates_waypoints=True) == Exploration(0.25, 0.0, 0.1)
     with pytest.raises(SettingError, match=r"waypoint_noise=0\.1: needs a policy with a waypoint"):
         ExplorationSettings(waypoint_noise=0.1).drawn(imitates_waypoints=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [((0.0,), "temperature"), ((None, 0.3), "noise_correlation: greedy"), ((1.0, 2.0), "noise_correlation")],
+)
+def test_actions_that_could_not_be_drawn_so_are_refused(given, name):
+    with pytest.raises(SettingError, match=name):
+        at_temperature(*given)
+    assert at_temperature(None) is None

@@ -17,6 +17,7 @@ import torch
 from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import MissingExtraError, RemoteError, SettingError
 from worldrl.core.types import PolicyObs
+from worldrl.policies.exploration import Exploration
 from worldrl.rollout.agents.policy_actor import PolicyActor
 from worldrl.rollout.agents.policy_folder import is_agent, load_policy, policy_facts, policy_place, require_policy_fits
 from worldrl.workers.link.boot import load_file
@@ -121,7 +122,7 @@ def test_what_is_shown_otherwise_prints_both_sides():
 
 def test_a_temperature_is_the_servers_business():
     with pytest.raises(SettingError, match="decides how it draws; leave temperature out"):
-        PolicyActor("ws://127.0.0.1:1", temperature=0.5)
+        PolicyActor("ws://127.0.0.1:1", exploration=Exploration(0.5))
 
 
 # -- addresses -------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from worldrl.policies.samples import Samples, make_samples
 from worldrl.policies.token.policy import TokenPolicy
 from worldrl.policies.token.waypoint import (
     Augmented,
+    WaypointHead,
     closing,
     way_features,
     waypoint_loss,
@@ -198,3 +199,16 @@ def test_without_a_waypoint_the_decoder_sees_what_older_policies_saw(config, sta
     assert torch.equal(logits, older.logits(make_obs(2)))
     seen = augmented(2, offset=torch.full((2, 2), 3))
     assert torch.equal(again.logits(make_obs(2), augmented=seen), logits)
+
+
+def test_an_untrained_head_is_affine_in_the_places_and_a_trained_one_may_correct_that():
+    head, context, values = WaypointHead((4, 6), 3, 8, 7), torch.randn(5, 3), torch.randn(5, 6)
+    first, second = torch.randn(5, 4), torch.randn(5, 4)
+
+    def bend():
+        read = [head(places, values, context) for places in (first, second, first + second, 0 * first)]
+        return read[0] + read[1] - read[2] - read[3]
+
+    torch.testing.assert_close(bend(), torch.zeros(5, 7), atol=1e-5, rtol=0)
+    torch.nn.init.ones_(head.correction[-1].weight)
+    assert bend().abs().max() > 1e-4

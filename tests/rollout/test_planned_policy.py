@@ -86,7 +86,7 @@ def test_below_the_threshold_the_policy_acts_alone(planning_folder, options):
 
 
 def test_a_sampled_policy_draws_the_same_beside_a_planner(planning_folder, options):
-    fields = {"folder": str(planning_folder / "policy"), "temperature": 1.0, "lasting": 0.5}
+    fields = {"folder": str(planning_folder / "policy"), "exploration": Exploration(1.0, 0.5)}
     without = play(PolicyActor(**fields), options)
     beside = play(PlannedPolicyActor(**fields, planner=planned(planning_folder, threshold=1.0).planner), options)
     for first, second in zip(without, beside, strict=True):

@@ -13,6 +13,7 @@ import torch
 
 from worldrl.core.errors import WorkerEnvironmentError, WorkerError
 from worldrl.methods.rl.imagining_on_ray import RayImaginer, RayImaginers
+from worldrl.policies.exploration import Exploration
 from worldrl.recipes.ray_tasks import RayCrew, order_of
 from worldrl.recipes.side_by_side import run_tasks
 from worldrl.reproductions.catalogue import Cell, Task
@@ -87,7 +88,7 @@ def play(engine, disturb=lambda number: None):
 
 
 def test_a_policys_episodes_equal_the_local_ones(engine, specs, options, policy_folder):
-    planned = [(spec, PolicyActor(str(policy_folder), temperature=1.0)) for spec in specs[:2]]
+    planned = [(spec, PolicyActor(str(policy_folder), exploration=Exploration())) for spec in specs[:2]]
     local, ray = (
         [o.to_json() for o in EmbeddedPlayer(options, workers=2, engine=each).play(planned, record=False)]
         for each in (LOCAL, engine)

@@ -7,6 +7,7 @@ import torch
 from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import ProtocolError, SettingError
 from worldrl.core.types import Chunk
+from worldrl.policies.exploration import Exploration
 from worldrl.rollout.agents.actors import ExpertActor, PolicyActor, WanderActor
 from worldrl.rollout.real.rollouts import EmbeddedPlayer
 from worldrl.rollout.real.rows import Row
@@ -44,9 +45,9 @@ def test_draws_differ_between_episodes(specs, options):
     assert not np.array_equal(first.frames[0], second.frames[0])
 
 
-@pytest.mark.parametrize("lasting", [0.0, 0.5])
-def test_sampled_policy_is_independent_of_batch_and_order(specs, options, policy_folder, lasting):
-    actor = PolicyActor(str(policy_folder), temperature=1.0, lasting=lasting)
+@pytest.mark.parametrize("correlation", [0.0, 0.5])
+def test_sampled_policy_is_independent_of_batch_and_order(specs, options, policy_folder, correlation):
+    actor = PolicyActor(str(policy_folder), exploration=Exploration(1.0, correlation))
     together = run(specs, options, actor, envs_per_worker=3)
     alone = run(specs[::-1], options, actor)[::-1]
     for first, second in zip(together, alone, strict=True):
@@ -64,7 +65,7 @@ def test_a_greedy_network_does_the_same_in_one_worker_and_in_two(specs, options,
 
 @pytest.mark.parametrize("change", [{"seed": 6}, {"index": 1}, {"init_id": 0}, {"task": "OpenDrawer"}])
 def test_a_policys_draws_are_named_after_the_episode(specs, policy_folder, change):
-    actor = PolicyActor(str(policy_folder), temperature=1.0).build()
+    actor = PolicyActor(str(policy_folder), exploration=Exploration()).build()
     rows = [Row(spec, None, {}, "") for spec in (specs[0], specs[0], dataclasses.replace(specs[0], **change))]
     for row in rows:
         actor.begin(row)
@@ -231,16 +232,3 @@ def test_refusals(specs, options):
         with pytest.raises(SettingError, match=next(iter(setting))):
             run(specs, options, **setting)
     assert run([], options, workers=2) == []
-
-
-@pytest.mark.parametrize(
-    ("over", "name"),
-    [
-        ({"temperature": 0.0}, "temperature"),
-        ({"lasting": 0.3}, "noise_correlation"),
-        ({"temperature": 1.0, "lasting": 2.0}, "noise_correlation"),
-    ],
-)
-def test_a_policy_that_could_not_be_sampled_so_is_refused(over, name):
-    with pytest.raises(SettingError, match=name):
-        PolicyActor("policy", **over)

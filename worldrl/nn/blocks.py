@@ -18,6 +18,14 @@ class Mlp(nn.Sequential):
         super().__init__(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width if out is None else out))
 
 
+class Perceptron(nn.Sequential):
+    """Three linear layers with GELUs between them: ``inputs`` to ``hidden``, twice, to ``outputs``."""
+
+    def __init__(self, inputs: int, hidden: int, outputs: int):
+        between = nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU()
+        super().__init__(*between, nn.Linear(hidden, outputs))
+
+
 class Block(nn.Module):
     """Pre-norm self-attention and MLP on ``[B, n, d]``."""
 

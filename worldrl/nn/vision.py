@@ -139,9 +139,14 @@ class ImageEncoder(nn.Module):
         found = read_points(cells, place, query, self.value)
         if offset is None:
             return found
-        points, values = found.tensor_split([2 * self.keypoints], dim=1)
+        points, values = self.parts(found)
         points = before_shift(points.unflatten(1, (-1, 2)), offset, (image.shape[1], image.shape[2]))
         return torch.cat([points.flatten(1), values], dim=1)
+
+    def parts(self, found: Tensor) -> tuple[Tensor, Tensor]:
+        """Divide what is returned for images into the points' places and their features."""
+        places, values = found.tensor_split([2 * self.keypoints], dim=1)
+        return places, values
 
     def features(self, image: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
         """Return the cells' features ``[B, N, C]`` and their places ``[N, 2]``."""

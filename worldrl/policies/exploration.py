@@ -34,7 +34,7 @@ def uniform_draws(
     return torch.special.ndtr(normal.double()).clamp(max=1 - 1e-12)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Exploration:
     """How a policy's actions are drawn."""
 
@@ -67,6 +67,15 @@ class Exploration:
 
 DISPLACED = Exploration(temperature=0.25, noise_correlation=0.0, waypoint_noise=0.5)
 """How the actions of a policy with a waypoint are drawn where its likelihood is not needed."""
+
+
+def at_temperature(temperature: float | None, noise_correlation: float = 0.0) -> Exploration | None:
+    """Return how actions are drawn at a temperature; None: greedily, and SettingError where noise is asked for then."""
+    if temperature is not None:
+        return Exploration(temperature, noise_correlation)
+    if noise_correlation:
+        raise SettingError("noise_correlation: greedy actions have no noise; give a temperature with it")
+    return None
 
 
 def fill_null(settings: object, default: Exploration) -> Exploration:

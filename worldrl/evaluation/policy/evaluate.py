@@ -16,6 +16,7 @@ from worldrl.core.storage.tensorfile import number_types
 from worldrl.core.types import Episode
 from worldrl.evaluation.policy.protocol import EvalProtocol
 from worldrl.evaluation.policy.result import EvalLog, EvalResult, Provenance, header_json, provenance
+from worldrl.policies.exploration import at_temperature
 from worldrl.policies.remote.address import is_remote
 from worldrl.rollout.agents.actors import AnyActor, PolicyActor
 from worldrl.rollout.agents.policy_folder import PolicyFacts, policy_facts, require_policy_fits
@@ -62,7 +63,7 @@ def policy_actor(
         planner,
         monitor=monitor,
         folder=str(folder),
-        temperature=protocol.temperature,
+        exploration=at_temperature(protocol.temperature),
         replan=protocol.replan,
         device=device,
         latency=protocol.latency,

@@ -17,6 +17,7 @@ from worldrl.core.storage.capacity import require_disk
 from worldrl.core.storage.run import RunDirectory
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.writer import least_bytes
+from worldrl.policies.exploration import at_temperature
 from worldrl.recipes.planning import planner_of
 from worldrl.recipes.run import DATASET, engine_of
 from worldrl.recipes.suites.opening import OpenSuite, fit_for, open_suite, suite_layout
@@ -129,8 +130,7 @@ def collecting_policy(settings: CollectSettings, device: str) -> PolicyActor:
         monitor=settings.monitor,
         intervene=settings.monitor is not None,
         folder=settings.policy,
-        temperature=settings.temperature,
-        lasting=settings.noise_correlation,
+        exploration=at_temperature(settings.temperature, settings.noise_correlation),
         device=device,
     )
 

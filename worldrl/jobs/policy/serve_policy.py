@@ -16,6 +16,7 @@ from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
 from worldrl.core.image_fit import WAYS, Fit, keeps_aspect
 from worldrl.core.storage.log import console
+from worldrl.policies.exploration import at_temperature
 from worldrl.policies.remote.address import is_remote
 from worldrl.recipes import listening
 from worldrl.recipes.listening import Listening, serve
@@ -78,7 +79,7 @@ def conversations(settings: ServePolicySettings, side: RobotSide) -> Converse:
     """Load the policy, and make what answers each client in the protocol."""
     actor = PolicyActor(
         folder=settings.policy,
-        temperature=settings.temperature,
+        exploration=at_temperature(settings.temperature),
         replan=settings.replan,
         device=str(resolve_device(settings.device)),
     ).build()

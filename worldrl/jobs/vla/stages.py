@@ -178,7 +178,7 @@ def practice(loop: Loop, number: int, policy: SavedPolicy, world: SavedWorld | N
         if shown is not None and not set(policy.network.more) <= set(shown.model.more):
             shown = None
         sources: list[tuple[str, AnyActor, int]] = [
-            ("policy", PolicyActor.exploring(str(policy.folder), exploration), counts.policy_episodes),
+            ("policy", PolicyActor(str(policy.folder), exploration=exploration), counts.policy_episodes),
             (*loop.plan.simulator.exploration_expert(counts), expert_episodes),
         ]
         if shown is not None and counts.planner_episodes:

@@ -39,13 +39,14 @@ from worldrl.core.storage.typed import from_plain
 from worldrl.core.storage.weights import fitting, load_weights
 from worldrl.core.training.optimizer import adamw
 from worldrl.core.types import Chunk, CorrelatedNoise, Likelihood, PolicyObs
+from worldrl.nn.blocks import Perceptron
 from worldrl.nn.text import InstructionEncoder
 from worldrl.nn.vision import ImageEncoder
 from worldrl.policies.exploration import refuse_displacement, uniform_draws
 from worldrl.policies.observation import check_obs
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.tokens import allowed_bins, decode, inverse_cdf
-from worldrl.policies.token.waypoint import Augmented, arm_alone, closing, way_features
+from worldrl.policies.token.waypoint import Augmented, WaypointHead, arm_alone, closing, way_features
 
 FORBIDDEN = -1e9  # logit of a forbidden bin: probability exactly 0, and unlike -inf no NaN in 0 × log 0
 
@@ -101,11 +102,6 @@ def stored_actions(config: Mapping[str, Any]) -> ActionSpec:
     return ActionSpec.from_json(config[ACTIONS]) if ACTIONS in config else TOOL_ACTIONS
 
 
-def _head(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    layers = nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, outputs)
-    return nn.Sequential(*layers)
-
-
 def reads_waypoint(policy: Policy) -> bool:
     """Say whether a policy steers to a waypoint."""
     return isinstance(policy, TokenPolicy) and policy.config.waypoint
@@ -141,17 +137,19 @@ class TokenPolicy(Shared, nn.Module):
             self.register_buffer(name, tensor)
         self.instruction_encoder = InstructionEncoder(config.text_width)
         sizes = {"width": config.width, "blocks": config.blocks, "keypoints": config.keypoints}
-        encoder = partial(ImageEncoder, config.text_width, **sizes, place=not config.waypoint)
-        self.image_encoder = encoder()
-        self.further_encoders = nn.ModuleList([encoder() for _ in config.cameras[1:]])
-        seen = len(config.cameras) * self.image_encoder.out_width + config.text_width
+        made = partial(ImageEncoder, config.text_width, **sizes, place=not config.waypoint)
+        self.image_encoder = encoder = made()
+        self.further_encoders = nn.ModuleList([made() for _ in config.cameras[1:]])
         size, state = self.actions.size, len(self.state_mean) if measured else 0
-        inputs, self.waypoint_head = seen + size + 1 + state, None
+        cameras = len(config.cameras)
+        inputs = cameras * encoder.out_width + config.text_width + size + 1 + state
+        self.waypoint_head = None
         if config.waypoint:
             phase = (2 if measured else 1) * len(self.actions.grippers)
-            self.waypoint_head = _head(seen + phase, config.hidden, size)
+            seen = cameras * 2 * encoder.keypoints, cameras * encoder.keypoints * encoder.value_width
+            self.waypoint_head = WaypointHead(seen, config.text_width + phase, config.hidden, size)
             inputs = config.text_width + phase + 2 * size + (size + state if self.actions.targets_pose else 0)
-        self.decoder = _head(inputs, config.hidden, config.chunk_length * size * config.bins)
+        self.decoder = Perceptron(inputs, config.hidden, config.chunk_length * size * config.bins)
 
     @property
     def device(self) -> torch.device:
@@ -274,7 +272,8 @@ class TokenPolicy(Shared, nn.Module):
         if self.waypoint_head is None:
             return torch.cat(self._all_seen(obs, text, images, augmented), dim=1), None
         phase = self._phase(obs)
-        waypoint = self.waypoint_head(torch.cat([*images, text, *phase], dim=1))
+        places, values = (torch.cat(part, dim=1) for part in zip(*map(self.image_encoder.parts, images), strict=True))
+        waypoint = self.waypoint_head(places, values, torch.cat([text, *phase], dim=1))
         way = waypoint - (obs.command.to(waypoint) - self.command_mean) / self.command_std
         way = way if augmented is None else way + augmented.noise.to(way)
         way = way if displaced is None else way + arm_alone(displaced.to(way), self.actions)

@@ -6,14 +6,14 @@ AWE, Shi et al. 2023, "Waypoint-Based Imitation Learning for Robotic Manipulatio
 A decoder of few demonstrations that sees images and commanded pose follows whatever tells its episodes apart, and
 misses the object. So a head reads the waypoint, and the decoder receives the way to it instead of the images::
 
-    images, instruction, phase ─► waypoint w (standard deviations of the commands)
+    points in the images, instruction, phase ─► waypoint w (standard deviations of the commands)
     way = w - command ─► [clamp(way, -5, 5), tanh(way / NEAR)], instruction, phase ─► decoder
 
 The phase is whether each gripper is told to close, and how far it is measured to be open. The decoder of a robot whose
 actions are targets also receives the commanded pose. The head learns from the demonstrations' own commands and from the
 decoder's gradient.
 
-Shapes legend: ``B`` rows, ``T`` steps, ``A`` numbers of an action and of a command, ``G`` grippers.
+Shapes legend: ``B`` rows, ``T`` steps, ``A`` numbers of an action and of a command, ``G`` grippers, ``K`` points.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,40 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
 from worldrl.core.actions import ActionSpec
+from worldrl.nn.blocks import Mlp, Perceptron
 
 NEAR = 0.2  # way (standard deviations of the commands) within which it is given on a finer scale
 CORNER = 1.0  # distance from a straight line (standard deviations of the commands) beyond which a path turns
 ROBUST = 0.1  # error (standard deviations) above which the loss is linear
+
+
+class WaypointHead(nn.Module):
+    """Waypoint ``[B, A]`` from what is seen: affine in the places of points, and a correction that starts at 0.
+
+        w = M(context) [places, 1] + correction(places, values, context)
+
+    An image of a table is nearly affine, so that few demonstrations tell ``M``. A perceptron of the places alone aims
+    too far inside near the table's edges. The context is instruction and phase, which tell what is to be reached.
+    """
+
+    def __init__(self, seen: tuple[int, int], context: int, hidden: int, size: int) -> None:
+        super().__init__()
+        places, values = seen
+        self.size = size
+        self.matrix = Mlp(context, hidden, size * (places + 1))
+        self.correction = Perceptron(places + values + context, hidden, size)
+        for parameter in self.correction[-1].parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, places: Tensor, values: Tensor, context: Tensor) -> Tensor:
+        """Map places ``[B, 2 K]``, features there, and the context to waypoints in standard deviations."""
+        matrix = self.matrix(context).unflatten(1, (self.size, -1))  # [B, A, 2 K + 1]
+        affine = (matrix[..., :-1] @ places[..., None]).squeeze(-1) + matrix[..., -1]
+        return affine + self.correction(torch.cat([places, values, context], dim=1))
 
 
 @dataclass(frozen=True)

@@ -260,7 +260,7 @@ def _act_freely(
 ) -> Rate:
     """Let the policy act in the simulator, drawing its actions alike, from the initial states it dreamt from."""
     # The server of a remote policy draws.
-    actor = PolicyActor(str(policy)) if is_remote(policy) else PolicyActor.exploring(str(policy), config.exploration)
+    actor = PolicyActor(str(policy), exploration=None if is_remote(policy) else config.exploration)
     plan = CollectPlan(actor, [reality.backend.placed(spec) for spec in policy_rollouts.specs("policy")])
     rows = collect_dataset(data, [plan], reality.player())
     return wilson(sum(bool(row["success"]) for row in rows), len(rows))

@@ -23,43 +23,28 @@ from worldrl.rollout.real.rows import Actor, Row, stack_obs
 class PolicyActor:
     """A trained policy from its folder, or behind the address ``folder``.
 
-    ``temperature=None`` acts greedily. ``lasting`` is the share of the noise's variance that is constant over an
-    episode, ``waypoint_noise`` as of :class:`Exploration`. ``replan`` is the number of actions executed of each chunk
-    (None: all), ``latency`` the control steps that a decision takes (``rollout.chunk_timing``).
+    ``exploration=None`` acts greedily. ``replan`` is the number of actions executed of each chunk (None: all),
+    ``latency`` the control steps that a decision takes (``rollout.chunk_timing``).
     """
 
     folder: str
     kind: ClassVar[str] = "policy"
-    temperature: float | None = None
-    lasting: float = 0.0
+    exploration: Exploration | None = None
     replan: int | None = None
     device: str = "cpu"
     latency: int = 0
-    waypoint_noise: float = 0.0
 
     def __post_init__(self) -> None:
         if self.latency < 0:
             raise SettingError(f"PolicyActor.latency: must be >= 0, got {self.latency}")
-        refuse_temperature(self.folder, self.temperature)
-        if self.temperature is not None:
-            Exploration(self.temperature, self.lasting, self.waypoint_noise)
-        elif self.lasting or self.waypoint_noise:
-            name = "noise_correlation" if self.lasting else "waypoint_noise"
-            raise SettingError(f"{name}: greedy actions have no noise; give a temperature with it")
+        if self.exploration is not None:
+            refuse_temperature(self.folder, self.exploration.temperature)
         if self.replan is not None and self.replan < 1:
             raise SettingError(f"PolicyActor.replan: must be >= 1, or None for the whole chunk, got {self.replan}")
 
-    @classmethod
-    def exploring(cls, folder: str, exploration: Exploration) -> PolicyActor:
-        """Make the actor whose actions are drawn as in imagination."""
-        drawn = (exploration.temperature, exploration.noise_correlation)
-        return cls(folder, *drawn, waypoint_noise=exploration.waypoint_noise)
-
     def constant_noise(self, generator: torch.Generator, size: int) -> CorrelatedNoise | None:
         """Draw what stays the same over an episode."""
-        if self.temperature is None:
-            return None
-        return Exploration(self.temperature, self.lasting, self.waypoint_noise).correlated_noise([generator], size)
+        return None if self.exploration is None else self.exploration.correlated_noise([generator], size)
 
     def build(self) -> Actor:
         """Load the policy, inside the worker."""
@@ -115,12 +100,12 @@ class ActingPolicy:
 
     def _draws(self, states: Sequence[ActorState]) -> dict[str, Any]:
         """Arguments of ``act``: greedy, or drawn from the episodes' streams."""
-        temperature = self._spec.temperature
-        if temperature is None and not self._policy.needs_noise:
+        exploration = self._spec.exploration
+        if exploration is None and not self._policy.needs_noise:
             return {"generators": None}
         noise = [state.constant_noise for state in states if state.constant_noise is not None]
         return {
             "generators": [state.generator for state in states],
-            "temperature": 0.0 if temperature is None else temperature,
+            "temperature": 0.0 if exploration is None else exploration.temperature,
             "correlated_noise": CorrelatedNoise.join(noise) if noise else None,
         }
