@@ -202,11 +202,12 @@ def test_without_a_waypoint_the_decoder_sees_what_older_policies_saw(config, sta
 
 
 def test_an_untrained_head_is_affine_in_the_places_and_a_trained_one_may_correct_that():
-    head, context, values = WaypointHead((4, 6), 3, 8, 7), torch.randn(5, 3), torch.randn(5, 6)
+    head = WaypointHead((4, 6), 3, 0, 8, 7)  # of a robot without grippers
+    text, phase, values = torch.randn(5, 3), torch.zeros(5, 0), torch.randn(5, 6)
     first, second = torch.randn(5, 4), torch.randn(5, 4)
 
     def bend():
-        read = [head(places, values, context) for places in (first, second, first + second, 0 * first)]
+        read = [head(places, values, text, phase) for places in (first, second, first + second, 0 * first)]
         return read[0] + read[1] - read[2] - read[3]
 
     torch.testing.assert_close(bend(), torch.zeros(5, 7), atol=1e-5, rtol=0)

@@ -147,7 +147,7 @@ class TokenPolicy(Shared, nn.Module):
         if config.waypoint:
             phase = (2 if measured else 1) * len(self.actions.grippers)
             seen = cameras * 2 * encoder.keypoints, cameras * encoder.keypoints * encoder.value_width
-            self.waypoint_head = WaypointHead(seen, config.text_width + phase, config.hidden, size)
+            self.waypoint_head = WaypointHead(seen, config.text_width, phase, config.hidden, size)
             inputs = config.text_width + phase + 2 * size + (size + state if self.actions.targets_pose else 0)
         self.decoder = Perceptron(inputs, config.hidden, config.chunk_length * size * config.bins)
 
@@ -273,7 +273,7 @@ class TokenPolicy(Shared, nn.Module):
             return torch.cat(self._all_seen(obs, text, images, augmented), dim=1), None
         phase = self._phase(obs)
         places, values = (torch.cat(part, dim=1) for part in zip(*map(self.image_encoder.parts, images), strict=True))
-        waypoint = self.waypoint_head(places, values, torch.cat([text, *phase], dim=1))
+        waypoint = self.waypoint_head(places, values, text, torch.cat(phase, dim=1))
         way = waypoint - (obs.command.to(waypoint) - self.command_mean) / self.command_std
         way = way if augmented is None else way + augmented.noise.to(way)
         way = way if displaced is None else way + arm_alone(displaced.to(way), self.actions)

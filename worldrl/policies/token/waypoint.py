@@ -36,26 +36,28 @@ ROBUST = 0.1  # error (standard deviations) above which the loss is linear
 class WaypointHead(nn.Module):
     """Waypoint ``[B, A]`` from what is seen: affine in the places of points, and a correction that starts at 0.
 
-        w = M(context) [places, 1] + correction(places, values, context)
+        w = M(phase) places + b(instruction, phase) + correction(places, values, instruction, phase)
 
-    An image of a table is nearly affine, so that few demonstrations tell ``M``. A perceptron of the places alone aims
-    too far inside near the table's edges. The context is instruction and phase, which tell what is to be reached.
+    An image of a table is nearly affine, and equally so for every instruction: all demonstrations tell ``M``. A
+    perceptron of the places alone aims too far inside near the table's edges.
     """
 
-    def __init__(self, seen: tuple[int, int], context: int, hidden: int, size: int) -> None:
+    def __init__(self, seen: tuple[int, int], text: int, phase: int, hidden: int, size: int) -> None:
         super().__init__()
-        places, values = seen
+        (places, values), context = seen, text + phase
         self.size = size
-        self.matrix = Mlp(context, hidden, size * (places + 1))
+        self.matrix = Mlp(phase + 1, hidden, size * places)
+        self.origin = Mlp(context, hidden, size)
         self.correction = Perceptron(places + values + context, hidden, size)
         for parameter in self.correction[-1].parameters():
             nn.init.zeros_(parameter)
 
-    def forward(self, places: Tensor, values: Tensor, context: Tensor) -> Tensor:
-        """Map places ``[B, 2 K]``, features there, and the context to waypoints in standard deviations."""
-        matrix = self.matrix(context).unflatten(1, (self.size, -1))  # [B, A, 2 K + 1]
-        affine = (matrix[..., :-1] @ places[..., None]).squeeze(-1) + matrix[..., -1]
-        return affine + self.correction(torch.cat([places, values, context], dim=1))
+    def forward(self, places: Tensor, values: Tensor, text: Tensor, phase: Tensor) -> Tensor:
+        """Map places ``[B, 2 K]``, features there, instruction and phase to waypoints in standard deviations."""
+        always = phase.new_ones(len(phase), 1)  # a robot without grippers has no phase
+        matrix = self.matrix(torch.cat([phase, always], dim=1)).unflatten(1, (self.size, -1))  # [B, A, 2 K]
+        affine = (matrix @ places[..., None]).squeeze(-1) + self.origin(torch.cat([text, phase], dim=1))
+        return affine + self.correction(torch.cat([places, values, text, phase], dim=1))
 
 
 @dataclass(frozen=True)
