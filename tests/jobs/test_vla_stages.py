@@ -400,7 +400,7 @@ def test_improvement_is_made_of_the_parts_that_settings_name(monkeypatch, tmp_pa
         monkeypatch.setattr(vla_stages, name, value)
     stage = SimpleNamespace(finished=False, folder=tmp_path)
     loop = SimpleNamespace(
-        plan=SimpleNamespace(horizons={}, seed_of=lambda *a: 0),
+        plan=SimpleNamespace(horizons={}, seed_of=lambda *a: 0, imaginers=None),
         run=SimpleNamespace(stage=lambda name: stage),
         log=None,
         policy=lambda folder: None,
