@@ -12,6 +12,7 @@ import torch
 
 from worldrl.core.errors import SettingError, WorkerError
 from worldrl.core.storage.log import read_metrics
+from worldrl.methods.rl import imagining_on_ray
 from worldrl.methods.rl.config import FilteredCloning, PartNames
 from worldrl.methods.rl.imagining import ImaginingProcess, in_order
 from worldrl.workers.link.boot import load_file
@@ -81,6 +82,33 @@ def test_batches_keep_the_order_of_requests_and_two_wait_at_each_process():
     found = list(in_order(actors, range(11), 4, {"w": 1}))
     assert found == [(number, 4, {"w": 1}) for number in range(11)]
     assert [one.most for one in actors] == [2, 2, 2]
+
+
+def test_a_process_of_a_node_loads_what_it_has_not_yet(monkeypatch):
+    monkeypatch.setattr(imagining_on_ray, "_loaded", {"source": "", "weights": ""})
+    stored = {"source": SimpleNamespace(policy=torch.nn.Linear(1, 1))}
+    stored |= {name: torch.nn.Linear(1, 1).state_dict() for name in ("old", "new")}
+    fetched, held = [], []
+
+    def fetch(name):
+        fetched.append(name)
+        return stored[name]
+
+    for weights in ("old", "old", "new", "new"):
+        names = [("source", "source"), (weights, weights)]
+        source = imagining_on_ray.loaded({"shared": False, "paths": []}, fetch, names, torch.get_num_threads())
+        held.append(source.policy.weight.item())
+
+    assert fetched == ["source", "old", "new"]
+    assert held == [stored[name]["weight"].item() for name in ("old", "old", "new", "new")]
+
+
+def test_an_object_enters_the_store_once():
+    put = []
+    store, first = imagining_on_ray.Stored(lambda value: put.append(value) or len(put)), {}
+    assert store(first) == store(first)
+    assert store({}) != store(first)
+    assert len(put) == 3  # the last one only is known
 
 
 @pytest.mark.parametrize("part", ["starts", "budget"])

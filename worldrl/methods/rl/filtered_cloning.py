@@ -138,8 +138,8 @@ def self_train(
     Paper: ReST (2308.08998)
 
     ``env`` has ``config.rows`` rows; ``demonstrations``, and real successes that the loop ``collected``, are mixed into
-    every gradient step. ``imaginers`` make the others
-    of several ``processes`` (None: on this machine). Returns imagined success rates.
+    every gradient step. ``imaginers`` make the other ``processes`` (None: on this machine). Returns imagined success
+    rates.
     """
     source = PolicyImagination(env, policy, exploration, p_keyframe, seed, judge, imagining="grow", judging="grow")
     select_successes: list[SelectedSamples] = []

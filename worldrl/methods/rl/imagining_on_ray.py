@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import secrets
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,42 +35,54 @@ LOST = 100
 """Times that a batch may lose its process or node."""
 
 
+class Stored:
+    """The object that entered the object store last: its token and its reference."""
+
+    def __init__(self, put: Callable[[Any], Any]) -> None:
+        self._put, self._last = put, (None, ("", None))
+
+    def __call__(self, value: Any) -> tuple[str, Any]:
+        """Put an object there, unless it was the last one."""
+        if self._last[0] is not value:
+            self._last = (value, (secrets.token_hex(8), self._put(value)))
+        return self._last[1]
+
+
 class RayImaginers:
     """Makes imaginers for the nodes of ``cluster``; each batch takes ``gpus`` GPUs and a core for each of its threads."""
 
     def __init__(self, cluster: RayCluster, gpus: float) -> None:
         self.cluster, self.gpus = cluster, gpus
-        self._kept: tuple[PolicyImagination, Any] | None = None
+        self.order: dict[str, Any] = {}  # what a node must have; empty before the first check.
+        self.source, self.weights = Stored(cluster.ray.put), Stored(cluster.ray.put)
 
     def __call__(
         self, source: PolicyImagination, folder: Path, setting: str, *, threads: int | None = None, mend: str = MEND
     ) -> RayImaginer:
         """Prepare for ``source``; ``folder`` stays empty. WorkerEnvironmentError names a node and what it lacks."""
         self.cluster.connect()
-        if self._kept is None or self._kept[0] is not source:
-            self.cluster.check(_order())
-            self._kept = (source, self.cluster.ray.put(source))
-        share = {"num_cpus": threads or torch.get_num_threads(), "num_gpus": self.gpus, "max_retries": LOST}
-        imagine = self.cluster.ray.remote(scheduling_strategy="SPREAD", **share)(imagined)
-        return RayImaginer(self.cluster.ray, imagine, self._kept[1], share["num_cpus"], f"{setting}: a batch", mend)
+        if not self.order:
+            order = {"shared": True, "versions": node.describe(), "paths": [], "mend": ""}
+            self.cluster.check(order)
+            self.order = order
+        return RayImaginer(self, source, threads or torch.get_num_threads(), f"{setting}: a batch", mend)
 
 
 class RayImaginer:
     """Imagines as :class:`~worldrl.methods.rl.imagining.Imaginer` says."""
 
-    def __init__(self, ray: Any, imagine: Any, source: Any, threads: int, name: str, mend: str) -> None:
-        self._ray, self._imagine, self._source = ray, imagine, source
-        self._threads, self._name, self._mend = threads, name, mend
-        self._token, self._weights = secrets.token_hex(8), dict[int, Any]()
+    def __init__(self, made_by: RayImaginers, source: PolicyImagination, threads: int, name: str, mend: str) -> None:
+        self._made_by, self._source, self._threads, self._name, self._mend = made_by, source, threads, name, mend
+        self._ray = ray = made_by.cluster.ray
+        share = {"num_cpus": threads, "num_gpus": made_by.gpus, "max_retries": LOST, "scheduling_strategy": "SPREAD"}
+        self._imagine = ray.remote(**share)(imagined)
         self._asked = deque[Any]()
 
     def ask(self, request: Request, version: int, weights: Mapping[str, Any]) -> None:
         """Ask for a batch."""
-        if version not in self._weights:
-            self._weights = {version: self._ray.put(dict(weights))}
-        names = (self._token, version)
-        held = [self._source, self._weights[version]]
-        self._asked.append(self._imagine.remote(_order(), self._ray.get, held, names, request, self._threads))
+        shared, ray = self._made_by, self._ray
+        held = [shared.source(self._source), shared.weights(weights)]
+        self._asked.append(self._imagine.remote(shared.order, ray.get, held, request, version, self._threads))
 
     def take(self) -> FilterResult:
         """Wait for the oldest batch that was asked for; WorkerError where it failed."""
@@ -90,31 +102,38 @@ class RayImaginer:
         self._asked.clear()
 
 
-def _order() -> dict[str, Any]:
-    return {"shared": True, "versions": node.describe(), "paths": [], "mend": ""}
-
-
 # --- on a node ---------------------------------------------------------------------------------------------------------
 
-_held: dict[str, Any] = {}
-"""What this process has loaded: a source by its imaginer's token, and the version of its policy's weights."""
+_loaded: dict[str, Any] = {"source": "", "weights": ""}
+"""What this process has loaded: the tokens of source and weights, and the source with these weights."""
 
 
 def imagined(
-    order: Mapping[str, Any], fetch: Any, held: list[Any], names: tuple[str, int], request: Request, threads: int
+    order: Mapping[str, Any],
+    fetch: Callable[[Any], Any],
+    held: Sequence[tuple[str, Any]],
+    request: Request,
+    version: int,
+    threads: int,
 ) -> FilterResult:
-    """Imagine a batch in a process of a node. ``fetch`` gives the objects of ``held``: the source and the weights."""
-    if _held.get("names") != names:
-        if found := node.lacks(order):  # a node that joined after the check
+    """Imagine a batch in a process of a node. ``held`` are tokens and references of source and weights."""
+    source = loaded(order, fetch, held, threads)
+    result = source.imagine(request)
+    return result._replace(rollouts=replace(result.rollouts, version=version))
+
+
+def loaded(
+    order: Mapping[str, Any], fetch: Callable[[Any], Any], held: Sequence[tuple[str, Any]], threads: int
+) -> PolicyImagination:
+    """Return the source with these weights; WorkerEnvironmentError where a node that joined later lacks something."""
+    (source, source_reference), (weights, weights_reference) = held
+    if _loaded["source"] != source:
+        if found := node.lacks(order):
             raise WorkerEnvironmentError(found[0])
         set_threads(threads)
-        _load(fetch, held, names)
-    result: FilterResult = _held["source"].imagine(request)
-    return result._replace(rollouts=replace(result.rollouts, version=names[1]))
-
-
-def _load(fetch: Any, held: list[Any], names: tuple[str, int]) -> None:
-    if _held.get("names", ("", 0))[0] != names[0]:
-        _held["source"] = copy.deepcopy(fetch(held[0]))  # Ray's arrays lie in shared memory and are read-only
-    _held["source"].policy.load_state_dict(fetch(held[1]))
-    _held["names"] = names
+        # Ray's arrays lie in shared memory and are read-only.
+        _loaded.update(source=source, weights="", imagination=copy.deepcopy(fetch(source_reference)))
+    if _loaded["weights"] != weights:
+        _loaded["imagination"].policy.load_state_dict(fetch(weights_reference))
+        _loaded["weights"] = weights
+    return _loaded["imagination"]
