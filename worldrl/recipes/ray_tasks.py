@@ -12,17 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from worldrl.core.errors import WorkerEnvironmentError, WorkerError, WorldrlError
+from worldrl.core.errors import WorkerEnvironmentError, WorkerError
 from worldrl.core.storage.log import WORKER_VARIABLE
 from worldrl.recipes.folder_lock import exclusive_folder
 from worldrl.recipes.side_by_side import Task, computed
-from worldrl.simulators.ray_cluster import RayCluster, one_line
+from worldrl.simulators.ray_cluster import LOST, RayCluster, cause_of, one_line
 from worldrl.workers.link import node
 
 logger = logging.getLogger(__name__)
-
-LOST = 100
-"""Times that a task may lose its process or node."""
 
 
 class RayCrew:
@@ -62,8 +59,7 @@ class RayCrew:
         try:
             return folder, self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
-            kind = "" if isinstance(error.cause, WorldrlError) else f"{type(error.cause).__name__}: "
-            raise WorkerError(f"{task.label}: {kind}{one_line(error.cause)}") from error
+            raise WorkerError(f"{task.label}: {cause_of(error)}") from error
         except self._ray.exceptions.RayError as error:
             raise WorkerError(f"{task.label}: {one_line(error)}; the same command resumes") from error
 

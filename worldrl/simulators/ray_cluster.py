@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from worldrl.core.errors import WorkerEnvironmentError
+from worldrl.core.errors import WorkerEnvironmentError, WorldrlError
 from worldrl.core.extras import require
 from worldrl.simulators.arrivals import require_listener
 from worldrl.workers.link import node
@@ -17,6 +17,9 @@ from worldrl.workers.link import node
 LOCAL_CLUSTER, AUTO = "local", "auto"
 CHECK_S = 120.0
 """Longest wait for the answer of a node's check (s)."""
+
+LOST = 100
+"""Times that a task may lose its process or node."""
 
 MEND = "start one with `ray start --head`, or give ray.address=local for a cluster of this machine"
 
@@ -79,6 +82,12 @@ class RayCluster:
 def one_line(error: BaseException) -> str:
     """An error of Ray's as one line."""
     return " ".join(str(error).split())[:400]
+
+
+def cause_of(error: Any) -> str:
+    """What a task of Ray's raised, as one line, with its kind where nobody raised it on purpose."""
+    kind = "" if isinstance(error.cause, WorldrlError) else f"{type(error.cause).__name__}: "
+    return f"{kind}{one_line(error.cause)}"
 
 
 def name_of(item: Mapping[str, Any]) -> str:

@@ -23,16 +23,13 @@ from typing import Any
 import torch
 
 from worldrl.core.device import set_threads
-from worldrl.core.errors import WorkerEnvironmentError, WorkerError, WorldrlError
+from worldrl.core.errors import WorkerEnvironmentError, WorkerError
 from worldrl.methods.rl.imagination import PolicyImagination
 from worldrl.methods.rl.imagining import MEND
 from worldrl.methods.rl.interfaces import Request
 from worldrl.methods.rl.trust import FilterResult
-from worldrl.simulators.ray_cluster import RayCluster, one_line
+from worldrl.simulators.ray_cluster import LOST, RayCluster, cause_of, one_line
 from worldrl.workers.link import node
-
-LOST = 100
-"""Times that a batch may lose its process or node."""
 
 
 class Stored:
@@ -90,8 +87,7 @@ class RayImaginer:
         try:
             return self._ray.get(self._asked.popleft())
         except exceptions.RayTaskError as error:
-            kind = "" if isinstance(error.cause, WorldrlError) else f"{type(error.cause).__name__}: "
-            raise WorkerError(f"{self._name} failed: {kind}{one_line(error.cause)}; {self._mend}") from error
+            raise WorkerError(f"{self._name} failed: {cause_of(error)}; {self._mend}") from error
         except exceptions.RayError as error:
             raise WorkerError(f"{self._name} failed: {one_line(error)}; {self._mend}") from error
 

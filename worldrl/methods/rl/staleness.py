@@ -128,7 +128,7 @@ class Ahead:
         staleness: int,
         iterations: int,
         folder: Path,
-        imaginers: Imaginers = ImaginingProcess,
+        imaginers: Imaginers,
     ) -> None:
         self.source: PolicyImagination = method.source  # pyright: ignore[reportAttributeAccessIssue]
         self.process = imaginers(self.source, folder, SETTING, mend=MEND)
