@@ -105,7 +105,14 @@ def test_one_batch_is_overfitted(make_policy, episodes, tmp_path: Path):
 def test_training_learns_what_the_image_shows_and_measures_it_on_held_out_episodes(make_policy, tmp_path: Path):
     many = [make_episode(seed, colour=("red", "green")[seed % 2]) for seed in range(80)]
     config = replace(
-        SMALL, steps=300, batch_size=32, learning_rate=3e-3, shift_pixels=0, checkpoint_every=300, jitter=0.05
+        SMALL,
+        steps=300,
+        batch_size=32,
+        learning_rate=3e-3,
+        way_noise=0.1,
+        shift_pixels=0,
+        checkpoint_every=300,
+        jitter=0.05,
     )
 
     report = run(make_policy(), many, tmp_path, config)

@@ -31,13 +31,15 @@ def test_rarely_closing_gripper_keeps_its_whole_range(make_episode):
 
 
 def test_action_range_in_closed_form():
-    action = np.zeros((401, 3), np.float32)
+    action = np.zeros((401, 5), np.float32)
     action[:, 0] = np.arange(401) / 400  # runs over 0..1
     action[:, 1] = 0.25  # never moves
     action[200, 2] = 1  # moves once
-    low, high = action_range(action)
-    np.testing.assert_allclose(low, [0.01, 0.25, 0], rtol=1e-6)
-    np.testing.assert_allclose(high, [0.99, 0.25, 1], rtol=1e-6)
+    action[:, 3] = np.arange(401) / 400 - 0.25  # a change, and faster upwards
+    action[200, 4] = 5e-4  # a change that is none
+    low, high = action_range(action, [True, True, True, False, False])
+    np.testing.assert_allclose(low, [0.01, 0.25, 0, -0.74, 0], rtol=1e-6)
+    np.testing.assert_allclose(high, [0.99, 0.25, 1, 0.74, 5e-4], rtol=1e-6)
 
 
 def test_unmoving_command_has_a_bounded_scale(make_episode):

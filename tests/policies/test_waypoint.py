@@ -166,7 +166,8 @@ def test_both_head_and_decoder_know_whether_the_gripper_is_told_to_close(policy,
 
 
 def test_a_setting_of_the_other_kind_of_policy_is_refused():
-    assert BehaviourCloning().augmentation(waypoint=True) == Augmentation(0.0, 0.1, 8)
+    assert BehaviourCloning().augmentation(waypoint=True) == Augmentation(0.0, 0.5, 8)
+    assert BehaviourCloning().augmentation(waypoint=True, targets=True) == Augmentation(0.0, 0.1, 8)
     assert BehaviourCloning(shift_pixels=2).augmentation(waypoint=False) == Augmentation(0.1, 0.0, 2)
     with pytest.raises(SettingError, match="command_dropout"):
         BehaviourCloning(command_dropout=0.0).augmentation(waypoint=True)

@@ -19,6 +19,7 @@ from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.types import Episode
 from worldrl.data.windows.frame_store import require_robot
+from worldrl.policies.token.tokens import STILL
 
 LEAST_STATE_DEVIATION = 1e-3
 """Lower bound of a measured number's deviation: a finger that holds differs by millimetres from one that does not."""
@@ -26,16 +27,20 @@ LEAST_DEVIATION = 1e-2
 """Lower bound of a command's deviation (m or rad): small motions are not scaled to unit deviation."""
 
 
-def action_range(action: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def action_range(
+    action: NDArray[np.float32], targets: Sequence[bool]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Ends of each dimension's range, ``[A]`` each: the 1 % and the 99 % quantile of actions ``[N, A]``.
 
     Equal quantiles (a gripper that closes in one step of two hundred) would lose its only information: then minimum
-    and maximum.
+    and maximum. Those of a change are as far from 0 on both sides: few demonstrations hold fast motions one way alone.
     """
     exact = action.astype(np.float64)
     low, high = np.quantile(exact, [0.01, 0.99], axis=0)
     rare = high <= low
-    return np.where(rare, exact.min(0), low), np.where(rare, exact.max(0), high)
+    low, high = np.where(rare, exact.min(0), low), np.where(rare, exact.max(0), high)
+    reach, moves = np.maximum(-low, high), (high - low >= STILL) & ~np.array(targets)
+    return np.where(moves, -reach, low), np.where(moves, reach, high)
 
 
 def command_deviation(episodes: Sequence[Episode]) -> NDArray[np.float32]:
@@ -71,7 +76,7 @@ class PolicyStatistics:
         if not any(len(episode) for episode in episodes):
             raise SettingError(f"episodes: need at least one action, got {len(episodes)} episodes without any")
         actions = one_robot(episodes)
-        low, high = action_range(np.concatenate([episode.action for episode in episodes]))
+        low, high = action_range(np.concatenate([episode.action for episode in episodes]), actions.targets)
         command = np.concatenate([episode.command for episode in episodes])
         std = command_deviation(episodes)
         state = np.concatenate([episode.state for episode in episodes])

@@ -8,7 +8,7 @@ Shapes legend: ``M`` samples, ``B`` rows, ``L`` chunk, ``A`` action, ``Y X`` pix
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -24,6 +24,7 @@ from worldrl.core.training.fit import OneProcess, fit_module
 from worldrl.core.training.spread import spread
 from worldrl.core.types import Episode, PolicyObs
 from worldrl.methods.imitation.config import Augmentation, BehaviourCloning
+from worldrl.methods.imitation.corrective_noise import CorrectiveNoise, command_unit
 from worldrl.methods.imitation.demonstrations import Demonstrations, ImitationReport
 from worldrl.nn.vision import colour_jitter, random_offsets, shift
 from worldrl.policies.samples import Samples
@@ -96,9 +97,9 @@ def clone(
 ) -> None:
     """Train a policy in place on samples, on its device, as :func:`train_policy`; it ends in evaluation mode."""
     divided = spread(config, batch_size=sum(source.rows for source in sources))
-    reads = policy.config.waypoint
-    augmentation = config.augmentation(waypoint=reads)
-    batches = _Batches(sources, config, augmentation, seed, _check_paraphrases(paraphrases), divided, reads)
+    augmentation = config.augmentation(waypoint=policy.config.waypoint, targets=policy.actions.targets_pose)
+    noise = _corrective_noise(policy, sources, augmentation)
+    batches = _Batches(sources, config, augmentation, seed, _check_paraphrases(paraphrases), divided, noise)
     weights = config.weights(policy.actions)
 
     def loss(step: int) -> tuple[Tensor, Logs]:
@@ -179,7 +180,7 @@ class _Batches:
     seed: int
     paraphrases: Mapping[str, Sequence[str]]
     processes: OneProcess
-    waypoint: bool
+    corrective_noise: CorrectiveNoise | None  # None for a policy without a waypoint
 
     def __call__(self, step: int) -> tuple[PolicyObs, Samples, Augmented]:
         """Return augmented observations, their samples, and what was done to them."""
@@ -198,13 +199,16 @@ class _Batches:
                 offsets.append(offset)
         words = zip(samples.task, samples.instruction, wording, strict=True)
         obs = PolicyObs(image, samples.command, [self._instruction_of(*word) for word in words], more)
-        return obs, samples, Augmented(seen, self._noise(samples.command.shape, generator), offsets)
+        noise, samples = self._displaced(samples, generator)
+        return obs, samples, Augmented(seen, noise, offsets)
 
-    def _noise(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
-        """Draw the noise of the way; a policy without a waypoint draws nothing."""
-        return (
-            self.augmentation.way_noise * draw(torch.randn, shape, generator) if self.waypoint else torch.zeros(shape)
-        )
+    def _displaced(self, samples: Samples, generator: torch.Generator) -> tuple[Tensor, Samples]:
+        """Draw the noise of the way, and correct the chunks for it; a policy without a waypoint draws nothing."""
+        if self.corrective_noise is None:
+            return torch.zeros_like(samples.command), samples
+        drawn = self.augmentation.way_noise * draw(torch.randn, samples.command.shape, generator)
+        noise, chunk = self.corrective_noise(samples, drawn)
+        return noise, replace(samples, chunk=chunk)
 
     def _augmented(self, image: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         offset = torch.zeros(len(image), 2, dtype=torch.int64)
@@ -219,6 +223,16 @@ class _Batches:
     def _instruction_of(self, task: str, recorded: str, uniform: float) -> str:
         choices = self.paraphrases.get(task)
         return choices[int(uniform * len(choices))] if choices else recorded
+
+
+def _corrective_noise(
+    policy: TokenPolicy, sources: Sequence[Source], augmentation: Augmentation
+) -> CorrectiveNoise | None:
+    if not policy.config.waypoint:
+        return None
+    whole = [source.samples for source in sources if source.samples.first is not None]
+    unit = command_unit(whole[0] if whole else sources[0].samples, policy.actions)
+    return CorrectiveNoise(policy.actions, unit, policy.command_std.cpu())
 
 
 def _check_paraphrases(paraphrases: Mapping[str, Sequence[str]] | None) -> Mapping[str, Sequence[str]]:

@@ -50,7 +50,8 @@ class BehaviourCloning(Imitation, DeviceSettings):
     dimension_weights: tuple[float, ...] = ()  # weight of each action dimension in the loss; empty weighs all alike.
     # probability that a sample's commanded pose is hidden; null: 0.1. Of a policy without a waypoint.
     command_dropout: float | None = None
-    # noise of the way to the waypoint, in standard deviations of the commands; null: 0.1. Of a policy with one.
+    # noise of the way to the waypoint, in standard deviations of the commands, for which the chunks are corrected
+    # (``corrective_noise.py``); null: 0.5, and 0.1 where actions are targets. Of a policy with a waypoint.
     way_noise: float | None = None
     # largest random shift of the image, in pixels; null: 8 for a policy with a waypoint, 3 for one without.
     shift_pixels: int | None = None
@@ -73,10 +74,11 @@ class BehaviourCloning(Imitation, DeviceSettings):
         if weights and (min(weights) < 0 or sum(weights) == 0):
             raise SettingError(f"dimension_weights: numbers >= 0, not all 0, got {weights}")
 
-    def augmentation(self, *, waypoint: bool) -> Augmentation:
+    def augmentation(self, *, waypoint: bool, targets: bool = False) -> Augmentation:
         """Return what training does to the observations of a policy with or without a waypoint; SettingError: neither's.
 
-        Without, the points of a shifted image are wrong by the shift, so a larger one blurs the aim.
+        Without, the points of a shifted image are wrong by the shift, so a larger one blurs the aim. ``targets``:
+        whether its actions are targets, so that no chunk is corrected for the noise.
         """
         other, own, default = ("command_dropout", "way_noise", 8) if waypoint else ("way_noise", "command_dropout", 3)
         if getattr(self, other) is not None:
@@ -85,7 +87,8 @@ class BehaviourCloning(Imitation, DeviceSettings):
             )
         shift = default if self.shift_pixels is None else self.shift_pixels
         given = getattr(self, own)
-        value = 0.1 if given is None else given
+        usual = 0.5 if waypoint and not targets else 0.1
+        value = usual if given is None else given
         return Augmentation(0.0 if waypoint else value, value if waypoint else 0.0, shift)
 
     def weights(self, actions: ActionSpec) -> Tensor:

@@ -102,8 +102,8 @@ def corners(path: NDArray[np.float32], first: int, last: int) -> list[int]:
 
 
 def closing(command: Tensor, actions: ActionSpec) -> Tensor:
-    """How far each gripper is told to close by ``command`` ``[B, A]``: -1 open, 1 closed; ``[B, G]``."""
-    share = (command[:, list(actions.grippers)] - actions.gripper_open) / (
+    """How far each gripper is told to close by ``command`` ``[..., A]``: -1 open, 1 closed; ``[..., G]``."""
+    share = (command[..., list(actions.grippers)] - actions.gripper_open) / (
         actions.gripper_closed - actions.gripper_open
     )
     return 2 * share - 1
