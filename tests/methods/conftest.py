@@ -15,7 +15,8 @@ def no_demonstrations(tiny_policy):
     """Samples that ask for nothing that succeeds."""
     length = tiny_policy().chunk_length
     image = torch.zeros(4, 16, 16, 3, dtype=torch.uint8)
-    return Samples(image, torch.zeros(4, 7), torch.zeros(4, length, 7), ("pick up",) * 4, ("PickRedCube",) * 4)
+    frames = image, torch.zeros(4, 7), torch.zeros(4, length, 7)
+    return Samples(*frames, ("pick up",) * 4, ("PickRedCube",) * 4, first=torch.arange(4))
 
 
 RECORD = "WORLDRL_RECORD_GOLDEN"

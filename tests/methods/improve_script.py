@@ -62,7 +62,8 @@ def demonstrations() -> Samples:
     draw = stream(0, "demonstrations")
     image = torch.randint(256, (5, 16, 16, 3), generator=draw, dtype=torch.uint8)
     words = ("pick up the red cube",) * 5
-    return Samples(image, torch.zeros(5, 7), 2 * torch.rand(5, 4, 7, generator=draw) - 1, words, ("PickRedCube",) * 5)
+    chunk = 2 * torch.rand(5, 4, 7, generator=draw) - 1
+    return Samples(image, torch.zeros(5, 7), chunk, words, ("PickRedCube",) * 5, first=torch.arange(5))
 
 
 def improved(

@@ -62,7 +62,16 @@ def train_policy(
     split = config.held_out_fraction, policy.chunk_length
     demonstrations = Demonstrations.split(episodes, *split, seed=seed, more=policy.more)
     source = Source(demonstrations.samples, config.batch_size)
-    clone(policy.to(device), [source], config=config, seed=seed, folder=folder, log=log, paraphrases=paraphrases)
+    clone(
+        policy.to(device),
+        [source],
+        demonstrations=demonstrations.samples,
+        config=config,
+        seed=seed,
+        folder=folder,
+        log=log,
+        paraphrases=paraphrases,
+    )
     return demonstrations.report(
         train=measure(policy, demonstrations.samples, config, limit=1024),
         held_out={} if demonstrations.held_out is None else measure(policy, demonstrations.held_out, config),
@@ -88,6 +97,7 @@ def clone(
     policy: TokenPolicy,
     sources: Sequence[Source],
     *,
+    demonstrations: Samples,
     config: BehaviourCloning,
     seed: int,
     folder: Path,
@@ -95,10 +105,13 @@ def clone(
     paraphrases: Mapping[str, Sequence[str]] | None = None,
     series: str = "behaviour-cloning",
 ) -> None:
-    """Train a policy in place on samples, on its device, as :func:`train_policy`; it ends in evaluation mode."""
+    """Train a policy in place on samples, on its device, as :func:`train_policy`; it ends in evaluation mode.
+
+    ``demonstrations`` are those of whole episodes; they tell how far an action moves the command.
+    """
     divided = spread(config, batch_size=sum(source.rows for source in sources))
     augmentation = config.augmentation(waypoint=policy.config.waypoint, targets=policy.actions.targets_pose)
-    noise = _corrective_noise(policy, sources, augmentation)
+    noise = _corrective_noise(policy, demonstrations)
     batches = _Batches(sources, config, augmentation, seed, _check_paraphrases(paraphrases), divided, noise)
     weights = config.weights(policy.actions)
 
@@ -225,13 +238,10 @@ class _Batches:
         return choices[int(uniform * len(choices))] if choices else recorded
 
 
-def _corrective_noise(
-    policy: TokenPolicy, sources: Sequence[Source], augmentation: Augmentation
-) -> CorrectiveNoise | None:
+def _corrective_noise(policy: TokenPolicy, demonstrations: Samples) -> CorrectiveNoise | None:
     if not policy.config.waypoint:
         return None
-    whole = [source.samples for source in sources if source.samples.first is not None]
-    unit = command_unit(whole[0] if whole else sources[0].samples, policy.actions)
+    unit = command_unit(demonstrations, policy.actions)
     return CorrectiveNoise(policy.actions, unit, policy.command_std.cpu())
 
 

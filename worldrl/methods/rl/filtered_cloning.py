@@ -164,6 +164,7 @@ def self_train(
         clone(
             policy,
             shared_out(demonstrations, collected, select_successes, config),
+            demonstrations=demonstrations,
             config=config.cloning,
             seed=stream_seed(seed, "improve", cycle),
             folder=folder / f"cycle-{cycle}",
