@@ -61,7 +61,7 @@ class TokenPolicyConfig:
     bins: int = 33  # values per action dimension.
     width: int = 48  # channels of the image encoder.
     blocks: int = 2  # residual blocks of the image encoder.
-    keypoints: int = 16  # keypoints of the image encoder.
+    keypoints: int = 8  # keypoints of the image encoder.
     text_width: int = 64  # size of the instruction vector.
     hidden: int = 256  # width of the decoder.
     # images that it observes, ``image`` (the main camera's) first, then for example ``wrist_image``.
