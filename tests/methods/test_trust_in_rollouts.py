@@ -468,6 +468,7 @@ def test_without_a_sign_self_training_is_bit_for_bit_what_it_was(
         clone(
             own,
             sources,
+            demonstrations=no_demonstrations,
             config=CLONING,
             seed=stream_seed(0, "improve", 0),
             folder=tmp_path / "own" / "fit",
