@@ -8,7 +8,7 @@ training displaces the command by noise ``n``, and the chunk makes up for it bef
 
 ``u`` is how far an action of 1 moves the command, and ``m`` how many of the chunk's ``L`` actions come before a gripper
 changes. After CCIL (Ke et al. 2023, "CCIL: Continuity-based Data Augmentation for Corrective Imitation Learning",
-2310.12972), which learns the dynamics; those of a command are known.
+2310.12972), which learns the dynamics. Those of a command are linear, and read from the demonstrations.
 
 Shapes legend: ``M`` samples, ``B`` rows, ``L`` chunk, ``A`` numbers of an action and of a command.
 """
