@@ -6,7 +6,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.nn.vision import (
     ImageEncoder,
-    before_shift,
+    Points,
     cell_coordinates,
     colour_jitter,
     image_to_float,
@@ -80,17 +80,22 @@ def test_points_of_a_shifted_image_are_those_before_the_shift():
     image = torch.zeros(4, 32, 64, 3, dtype=torch.uint8)
     image[:, 14:22, 34:42] = 255
     offset = torch.tensor([[0, 0], [4, 0], [0, -8], [-12, 20]])  # whole cells
+    plain, shown = encoder.find(image, torch.zeros(4, 2)), shift(image, offset)
 
-    found = encoder(shift(image, offset), torch.zeros(4, 2), offset=offset)
+    found = encoder.find(shown, torch.zeros(4, 2), offset=offset)
 
-    torch.testing.assert_close(found, encoder(image, torch.zeros(4, 2)))
-    assert (encoder(shift(image, offset), torch.zeros(4, 2)) - found)[3].tolist()[:2] == [-40 / 64, 24 / 32]
+    torch.testing.assert_close(found.flat, plain.flat)
+    torch.testing.assert_close(found.score.softmax(2) @ found.cells, plain.place)
+    assert (encoder(shown, torch.zeros(4, 2)) - found.flat)[3].tolist()[:2] == [-40 / 64, 24 / 32]
 
 
 def test_a_point_before_a_shift_differs_by_the_shift_in_half_widths():
-    before = before_shift(torch.zeros(1, 2, 2), torch.tensor([[3, -5]]), (32, 64))
+    points = Points(torch.zeros(1, 2, 2), torch.zeros(1, 2, 1), torch.zeros(1, 2, 3), torch.zeros(3, 2))
 
-    assert before.tolist() == [[[-5 / 32, 3 / 16]] * 2]
+    before = points.before_shift(torch.tensor([[3, -5]]), (32, 64))
+
+    assert before.place.tolist() == [[[-5 / 32, 3 / 16]] * 2]
+    assert before.cells.tolist() == [[[-5 / 32, 3 / 16]] * 3]
 
 
 @pytest.mark.parametrize("place", [True, False])

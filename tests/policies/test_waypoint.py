@@ -9,18 +9,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from worldrl.core.actions import joint_targets
+from worldrl.core.actions import TOOL_ACTIONS, ActionSpec, joint_targets
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import row_streams
 from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.types import CorrelatedNoise
 from worldrl.methods.imitation.config import Augmentation, BehaviourCloning
+from worldrl.nn.vision import Points
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.samples import Samples, make_samples
 from worldrl.policies.token.policy import TokenPolicy
 from worldrl.policies.token.waypoint import (
+    CELLS,
     Augmented,
+    Waypoint,
     WaypointHead,
+    cell_loss,
     closing,
     way_features,
     waypoint_loss,
@@ -90,17 +94,79 @@ def test_way_is_given_on_two_scales():
     torch.testing.assert_close(found, torch.tensor([[5.0, -0.2, math.tanh(35), math.tanh(-1)]]))
 
 
-def test_loss_is_the_mean_over_rows_with_a_waypoint():
-    waypoint = torch.zeros(3, 2, requires_grad=True)
+@pytest.fixture
+def robot() -> ActionSpec:
+    """Two numbers of one arm without a gripper."""
+    return ActionSpec(("x", "y"), (-1.0,) * 2, (1.0,) * 2, (False,) * 2, (), -1.0, 1.0, 0.02)
+
+
+def read(affine: torch.Tensor, correction: torch.Tensor) -> Waypoint:
+    """What a head read, with one cell far from every target: its likelihood is the same for each."""
+    rows = len(affine)
+    return Waypoint(affine, correction, torch.zeros(rows, 1, 1), torch.zeros(rows, 1, 2), torch.ones(2))
+
+
+def test_loss_is_the_mean_over_rows_with_a_waypoint(robot):
+    affine, correction = torch.zeros(3, 2, requires_grad=True), torch.zeros(3, 2, requires_grad=True)
     target = torch.tensor([[1.0, 0.0], [torch.nan, torch.nan], [0.05, 0.0]])
 
-    loss = waypoint_loss(waypoint, target)
+    loss = waypoint_loss(read(affine, correction), target, robot)
     loss.backward()
 
-    assert loss.item() == pytest.approx(((1 - 0.05) / 2 + 0.05**2 / 0.2 / 2) / 2)
-    assert waypoint.grad is not None
-    assert waypoint.grad[1].tolist() == [0, 0]
-    assert waypoint_loss(waypoint, torch.full((3, 2), torch.nan)).item() == 0
+    errors = (1 - 0.05) / 2 + 0.05**2 / 0.2 / 2  # twice the mean of one part
+    assert loss.item() == pytest.approx(errors + CELLS * (1 + 0.05) / 2 / 2)
+    for part in (affine, correction):
+        assert part.grad is not None
+        assert part.grad[1].tolist() == [0, 0]
+        assert (part.grad[[0, 2], 0] < 0).all()
+    assert waypoint_loss(read(affine, correction), torch.full((3, 2), torch.nan), robot).item() == 0
+
+
+def test_the_correction_takes_no_error_from_the_affine_part(robot):
+    affine, target = torch.zeros(1, 2, requires_grad=True), torch.tensor([[1.0, -1.0]])
+
+    waypoint_loss(read(affine, target), target, robot).backward()  # a correction that makes up for the whole error
+
+    assert affine.grad is not None
+    assert affine.grad.tolist() == [[-0.5, 0.5]]
+
+
+def test_likelihood_by_cells_is_the_density_of_a_mixture(robot):
+    heat, scale = torch.tensor([0.9, 0.1]), torch.tensor([0.5, 2.0])
+    of_cells = torch.tensor([[0.0, 0.0], [1.0, -1.0]])
+    target = torch.tensor([[0.7, -0.2]])
+    waypoint = Waypoint(target, target, heat.log()[None, :, None], of_cells[None], scale)
+
+    density = (heat * torch.distributions.Laplace(of_cells, scale).log_prob(target).sum(dim=1).exp()).sum()
+    constant = math.log(2) * 2  # of a Laplace distribution, which the loss leaves out
+
+    assert cell_loss(waypoint, target, robot).item() == pytest.approx((-density.log().item() - constant) / 2)
+
+
+def test_likelihood_by_cells_reaches_a_cell_of_hardly_any_heat(robot):
+    score = torch.tensor([[[30.0], [0.0]]], requires_grad=True)  # [B, N, arms]: the heat of the second is 1e-13
+    target = torch.tensor([[3.0, 3.0]])
+    of_cells = torch.stack([torch.full((2,), -30.0), target[0]])[None]
+
+    cell_loss(Waypoint(target, target, score.log_softmax(1), of_cells, torch.ones(2)), target, robot).sum().backward()
+
+    assert score.grad is not None
+    assert score.grad[0, 1].item() == pytest.approx(-0.5, abs=1e-3)  # of a mean over two numbers
+    plain = (score.detach().softmax(1)[0, 1]).item()
+    assert plain < 1e-12
+
+
+def test_in_cloning_the_decoders_gradient_reaches_the_correction_alone(policy, make_obs):
+    affine, correction = policy.waypoint_head.camera, policy.waypoint_head.correction[-1].bias
+
+    policy.logits(make_obs(2), augmented=augmented(2)).log_softmax(-1)[..., 0].sum().backward()
+    assert affine.grad is None
+    assert correction.grad is not None
+    assert correction.grad.any()
+
+    policy.logits(make_obs(2)).log_softmax(-1)[..., 0].sum().backward()
+    assert affine.grad is not None
+    assert affine.grad.any()
 
 
 def test_the_decoder_acts_by_the_way_and_not_by_the_place(policy, make_obs):
@@ -118,7 +184,7 @@ def test_the_decoder_acts_by_the_way_and_not_by_the_place(policy, make_obs):
 def test_images_reach_the_decoder_by_the_waypoint_alone(policy, make_obs):
     obs = make_obs(2)
     other = replace(obs, image=255 - obs.image)
-    waypoints = [policy.predict(seen)[1] for seen in (obs, other)]
+    waypoints = [policy.predict(seen)[1].pose for seen in (obs, other)]
     assert not torch.allclose(*waypoints, atol=1e-3)
 
     same = policy.logits(other, augmented=augmented(2, noise=waypoints[0] - waypoints[1]))
@@ -133,7 +199,7 @@ def test_a_displaced_waypoint_moves_the_way_but_not_the_gripper(policy, make_obs
     moved, waypoint = policy.predict(obs, displaced=displaced)
 
     assert torch.equal(moved, policy.logits(obs, augmented=augmented(3, noise=arm)))
-    assert torch.equal(waypoint, policy.predict(obs)[1])
+    assert torch.equal(waypoint.pose, policy.predict(obs)[1].pose)
     assert not torch.allclose(moved, policy.logits(obs), atol=1e-2)
 
 
@@ -161,7 +227,7 @@ def test_a_policy_without_a_waypoint_refuses_to_displace_it(config, statistics, 
 def test_both_head_and_decoder_know_whether_the_gripper_is_told_to_close(policy, make_obs):
     obs = make_obs(2)
     closed = replace(obs, command=torch.cat([obs.command[:, :6], -obs.command[:, 6:]], dim=1))
-    assert not torch.equal(policy.predict(closed)[1], policy.predict(obs)[1])
+    assert not torch.equal(policy.predict(closed)[1].pose, policy.predict(obs)[1].pose)
     assert closing(torch.tensor([[0.0] * 6 + [-1.0], [0.0] * 6 + [1.0]]), policy.actions).tolist() == [[-1], [1]]
 
 
@@ -179,7 +245,7 @@ def test_points_are_those_before_the_shift_of_training(policy, make_obs):
     obs = make_obs(2)
     offset = torch.tensor([[0, 0], [4, -2]])
 
-    plain, moved = (policy.predict(obs, augmented=augmented(2, offset=o))[1] for o in (offset * 0, offset))
+    plain, moved = (policy.predict(obs, augmented=augmented(2, offset=o))[1].pose for o in (offset * 0, offset))
 
     assert torch.equal(plain[0], moved[0])
     assert not torch.allclose(plain[1], moved[1])
@@ -202,14 +268,50 @@ def test_without_a_waypoint_the_decoder_sees_what_older_policies_saw(config, sta
     assert torch.equal(again.logits(make_obs(2), augmented=seen), logits)
 
 
-def test_an_untrained_head_is_affine_in_the_places_and_a_trained_one_may_correct_that():
-    head = WaypointHead((4, 6), 3, 0, 8, 7)  # of a robot without grippers
-    text, phase, values = torch.randn(5, 3), torch.zeros(5, 0), torch.randn(5, 6)
-    first, second = torch.randn(5, 4), torch.randn(5, 4)
+def found(place: torch.Tensor, score: torch.Tensor) -> Points:
+    """Points ``[B, K, 2]`` with the scores ``[B, K, N]`` of cells along a line."""
+    line = torch.linspace(-1, 1, score.shape[2])
+    return Points(place, torch.zeros(*place.shape[:2], 1), score, torch.stack([line, -line], dim=1))
+
+
+def test_each_arm_reads_its_own_place_by_the_cameras_map():
+    two = replace(TOOL_ACTIONS, **{n: 2 * getattr(TOOL_ACTIONS, n) for n in ("names", "low", "high", "targets")})
+    two = replace(two, grippers=(6, 13))
+    head = WaypointHead(two, (2, 6), 3, 2, 8)
+    camera, phase = torch.randn(14, 2), torch.randn(14, 3)
+    head.start(camera, phase)
+    torch.nn.init.zeros_(head.pick.weight)
+    with torch.no_grad():
+        head.pick.bias.copy_(torch.tensor([50.0, 0, 0, 50.0]))  # the first arm's is the first point, as it were
+    place, closed = torch.randn(5, 2, 2), torch.randn(5, 2)
+
+    waypoint = head([found(place, torch.randn(5, 2, 4))], torch.randn(5, 3), closed)
+
+    expected = torch.cat([place[:, 0] @ camera[:7].T, place[:, 1] @ camera[7:].T], dim=1)
+    expected = expected + closed @ phase[:, :2].T + phase[:, 2]
+    torch.testing.assert_close(waypoint.pose, expected)
+    torch.testing.assert_close(waypoint.log_heat.exp().sum(dim=1), torch.ones(5, 2))
+
+
+def test_what_a_cell_stands_for_is_what_the_affine_part_is_there():
+    head = WaypointHead(TOOL_ACTIONS, (2, 6), 3, 1, 8)
+    head.start(torch.randn(7, 2), torch.randn(7, 2))
+    cell = found(torch.zeros(1, 2, 2), torch.zeros(1, 2, 4)).cells[2]
+    text, phase = torch.randn(1, 3), torch.ones(1, 1)
+
+    waypoint = head([found(cell.expand(1, 2, 2), torch.zeros(1, 2, 4))], text, phase)
+
+    torch.testing.assert_close(waypoint.of_cells[:, 2], waypoint.affine)
+
+
+def test_the_correction_starts_at_0_and_bends():
+    head = WaypointHead(TOOL_ACTIONS, (2, 6), 3, 1, 8)
+    text, phase, score = torch.randn(5, 3), torch.ones(5, 1), torch.randn(5, 2, 4)
+    first, second = torch.randn(5, 2, 2), torch.randn(5, 2, 2)
 
     def bend():
-        read = [head(places, values, text, phase) for places in (first, second, first + second, 0 * first)]
-        return read[0] + read[1] - read[2] - read[3]
+        of = [head([found(place, score)], text, phase).pose for place in (first, second, first + second, 0 * first)]
+        return of[0] + of[1] - of[2] - of[3]
 
     torch.testing.assert_close(bend(), torch.zeros(5, 7), atol=1e-5, rtol=0)
     torch.nn.init.ones_(head.correction[-1].weight)

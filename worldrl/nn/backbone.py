@@ -19,7 +19,7 @@ from torch.nn import functional
 from worldrl.core.device import autocast
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.extras import require
-from worldrl.nn.vision import cell_coordinates, read_points
+from worldrl.nn.vision import cell_coordinates, find_points
 
 EXTRA = "timm"
 
@@ -54,7 +54,7 @@ class BackboneEncoder(nn.Module):
         """Encode uint8 ``[B, Y, X, 3]`` with conditions ``[B, text_width]`` as ``[B, out_width]``."""
         cells, place = self.features(image)
         query = self.query(text).unflatten(1, (self.keypoints, -1))
-        return read_points(cells, place, query, self.value)
+        return find_points(cells, place, query, self.value).flat
 
     def features(self, image: Tensor) -> tuple[Tensor, Tensor]:
         """Return the cells' features ``[B, N, C]`` and their places ``[N, 2]``."""

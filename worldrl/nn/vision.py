@@ -8,6 +8,7 @@ channels-last memory, which is twice as fast on a CPU.
 Shapes legend: ``B`` rows, ``Y X`` pixels, ``C`` channels, ``K`` keypoints, ``N`` cells.
 """
 
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -62,23 +63,37 @@ def cell_coordinates(height: int, width: int, *, device: torch.device, dtype: to
     return torch.stack([x.repeat(height), y.repeat_interleave(width)], dim=1)
 
 
-def read_points(cells: Tensor, place: Tensor, query: Tensor, value: nn.Module) -> Tensor:
-    """Return expected places of ``K`` keypoints and the features there, ``[B, K (2 + value_width)]`` (spatial softmax).
+@dataclass(frozen=True)
+class Points:
+    """What queries find in images."""
+
+    place: Tensor  # float ``[B, K, 2]``, expected (x, y) in [-1, 1].
+    value: Tensor  # float ``[B, K, value_width]``, expected features.
+    score: Tensor  # float ``[B, K, N]``; its softmax is the probability of each cell.
+    cells: Tensor  # float ``[N, 2]`` or ``[B, N, 2]``, the cells' places.
+
+    @property
+    def flat(self) -> Tensor:
+        """All places, then all values, ``[B, K (2 + value_width)]``."""
+        return torch.cat([self.place.flatten(1), self.value.flatten(1)], dim=1)
+
+    def before_shift(self, offset: Tensor, size: tuple[int, int]) -> "Points":
+        """Return where they lay in images of ``size`` pixels before :func:`shift` by ``offset``."""
+        half = self.place.new_tensor([size[1] / 2, size[0] / 2])
+        moved = (offset.to(self.place).flip(1) / half)[:, None]
+        return replace(self, place=self.place + moved, cells=self.cells + moved)
+
+
+def find_points(cells: Tensor, place: Tensor, query: Tensor, value: nn.Module) -> Points:
+    """Find expected places of ``K`` queries and the features there (spatial softmax).
 
     ``cells`` are features ``[B, N, C]`` at ``place`` ``[N, 2]``; ``query`` is ``[B, K, C]``; ``value`` maps a cell's
-    features. All places come first, then all values.
+    features.
     """
     # Not divided by sqrt(C): a sharp initial softmax learns the points several times faster than a diffuse one.
-    heat = (query @ cells.transpose(1, 2)).softmax(dim=2)  # [B, K, N]
-    points = heat @ place  # [B, K, 2]
-    values = heat @ value(cells)  # [B, K, value_width]
-    return torch.cat([points.flatten(1), values.flatten(1)], dim=1)
-
-
-def before_shift(points: Tensor, offset: Tensor, size: tuple[int, int]) -> Tensor:
-    """Where points ``[B, K, 2]`` in [-1, 1] of images (``size`` pixels) lay before :func:`shift` by ``offset``."""
-    half = points.new_tensor([size[1] / 2, size[0] / 2])
-    return points + (offset.to(points).flip(1) / half)[:, None]
+    score = query @ cells.transpose(1, 2)
+    heat = score.softmax(dim=2)  # [B, K, N]
+    return Points(heat @ place, heat @ value(cells), score, place)
 
 
 class FilmBlock(nn.Module):
@@ -127,26 +142,18 @@ class ImageEncoder(nn.Module):
         self.query = nn.Linear(text_width, keypoints * width)
         self.value = nn.Linear(width, value_width)
 
-    def forward(self, image: Tensor, text: Tensor, *, offset: Tensor | None = None) -> Tensor:
-        """Encode uint8 ``[B, Y, X, 3]``, sides multiples of 8: the points' (x, y) in [-1, 1], then their features.
+    def forward(self, image: Tensor, text: Tensor) -> Tensor:
+        """Encode uint8 ``[B, Y, X, 3]``, sides multiples of 8: the points' (x, y) in [-1, 1], then their features."""
+        return self.find(image, text).flat
 
-        With ``offset`` ``[B, 2]`` the images were shifted by so much, and the points are those before.
-        """
+    def find(self, image: Tensor, text: Tensor, *, offset: Tensor | None = None) -> Points:
+        """Find the points of :meth:`forward`; of images shifted by ``offset`` ``[B, 2]`` those before."""
         if image.shape[1] % SIDES or image.shape[2] % SIDES:
             raise SettingError(f"image: sides must be multiples of {SIDES}, got {tuple(image.shape[1:3])}; resize it")
         cells, place = self.features(image, text)
         query = self.query(text).unflatten(1, (self.keypoints, -1))  # [B, K, C]
-        found = read_points(cells, place, query, self.value)
-        if offset is None:
-            return found
-        points, values = self.parts(found)
-        points = before_shift(points.unflatten(1, (-1, 2)), offset, (image.shape[1], image.shape[2]))
-        return torch.cat([points.flatten(1), values], dim=1)
-
-    def parts(self, found: Tensor) -> tuple[Tensor, Tensor]:
-        """Divide what is returned for images into the points' places and their features."""
-        places, values = found.tensor_split([2 * self.keypoints], dim=1)
-        return places, values
+        found = find_points(cells, place, query, self.value)
+        return found if offset is None else found.before_shift(offset, (image.shape[1], image.shape[2]))
 
     def features(self, image: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
         """Return the cells' features ``[B, N, C]`` and their places ``[N, 2]``."""

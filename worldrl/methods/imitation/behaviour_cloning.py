@@ -28,6 +28,7 @@ from worldrl.methods.imitation.corrective_noise import CorrectiveNoise, command_
 from worldrl.methods.imitation.demonstrations import Demonstrations, ImitationReport
 from worldrl.nn.vision import colour_jitter, random_offsets, shift
 from worldrl.policies.samples import Samples
+from worldrl.policies.token.camera import camera_map
 from worldrl.policies.token.policy import TokenPolicy
 from worldrl.policies.token.tokens import encode, soft_target, still_dimensions
 from worldrl.policies.token.waypoint import Augmented, waypoint_loss
@@ -62,6 +63,7 @@ def train_policy(
     split = config.held_out_fraction, policy.chunk_length
     demonstrations = Demonstrations.split(episodes, *split, seed=seed, more=policy.more)
     source = Source(demonstrations.samples, config.batch_size)
+    start_waypoints(policy, demonstrations.samples)
     clone(
         policy.to(device),
         [source],
@@ -122,8 +124,8 @@ def clone(
         value = token_loss(policy, logits.log_softmax(-1), chunk, label_width=config.label_width, weights=weights)
         if waypoint is None:
             return value, {"policy/loss": value.detach()}
-        target = (samples.waypoints.to(waypoint) - policy.command_mean) / policy.command_std
-        error = waypoint_loss(waypoint, target)
+        target = (samples.waypoints.to(logits) - policy.command_mean) / policy.command_std
+        error = waypoint_loss(waypoint, target, policy.actions)
         return value + error, {"policy/loss": value.detach(), "policy/waypoint": error.detach()}
 
     set_encoders_dtype(policy, resolve_dtype(config.dtype, policy.device))
@@ -150,6 +152,13 @@ def set_encoders_dtype(policy: TokenPolicy, dtype: torch.dtype) -> None:
     """Set the number type of the image encoders' convolutions."""
     for encoder in policy.encoders:
         encoder.compute_dtype = dtype
+
+
+def start_waypoints(policy: TokenPolicy, samples: Samples) -> None:
+    """Start the head of a new policy with what the camera tells; none where it moves, or shows no motion."""
+    mean, deviation = policy.command_mean.cpu(), policy.command_std.cpu()
+    if policy.waypoint_head is not None and (found := camera_map(samples, policy.actions, mean, deviation)):
+        policy.waypoint_head.start(*found)
 
 
 @torch.no_grad()

@@ -41,12 +41,12 @@ from worldrl.core.training.optimizer import adamw
 from worldrl.core.types import Chunk, CorrelatedNoise, Likelihood, PolicyObs
 from worldrl.nn.blocks import Perceptron
 from worldrl.nn.text import InstructionEncoder
-from worldrl.nn.vision import ImageEncoder
+from worldrl.nn.vision import ImageEncoder, Points
 from worldrl.policies.exploration import refuse_displacement, uniform_draws
 from worldrl.policies.observation import check_obs
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.tokens import allowed_bins, decode, inverse_cdf
-from worldrl.policies.token.waypoint import Augmented, WaypointHead, arm_alone, closing, way_features
+from worldrl.policies.token.waypoint import Augmented, Waypoint, WaypointHead, arm_alone, closing, way_features
 
 FORBIDDEN = -1e9  # logit of a forbidden bin: probability exactly 0, and unlike -inf no NaN in 0 × log 0
 
@@ -146,8 +146,8 @@ class TokenPolicy(Shared, nn.Module):
         self.waypoint_head = None
         if config.waypoint:
             phase = (2 if measured else 1) * len(self.actions.grippers)
-            seen = cameras * 2 * encoder.keypoints, cameras * encoder.keypoints * encoder.value_width
-            self.waypoint_head = WaypointHead(seen, config.text_width, phase, config.hidden, size)
+            seen = config.keypoints, cameras * encoder.out_width
+            self.waypoint_head = WaypointHead(self.actions, seen, config.text_width, phase, config.hidden)
             inputs = config.text_width + phase + 2 * size + (size + state if self.actions.targets_pose else 0)
         self.decoder = Perceptron(inputs, config.hidden, config.chunk_length * size * config.bins)
 
@@ -173,8 +173,8 @@ class TokenPolicy(Shared, nn.Module):
 
     def predict(
         self, obs: PolicyObs, *, augmented: Augmented | None = None, displaced: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """:meth:`logits`, and the waypoint ``[B, A]`` in standard deviations of the commands; None for one without.
+    ) -> tuple[Tensor, Waypoint | None]:
+        """:meth:`logits`, and the waypoint; None for a policy without one.
 
         ``displaced`` ``[B, A]`` is added to the way, except to what it says of grippers.
         """
@@ -264,29 +264,31 @@ class TokenPolicy(Shared, nn.Module):
 
     def _embed(
         self, obs: PolicyObs, augmented: Augmented | None, displaced: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Waypoint | None]:
         size = len(self.state_mean) if STATE in self.more else 0
         check_obs(obs, self.config.image_size, self.actions.size, more=self.more, state_size=size)
         text = self.instruction_encoder(obs.instruction)
-        images = self._image_features(obs, text, augmented)
+        images = self._points(obs, text, augmented)
         if self.waypoint_head is None:
             return torch.cat(self._all_seen(obs, text, images, augmented), dim=1), None
         phase = self._phase(obs)
-        places, values = (torch.cat(part, dim=1) for part in zip(*map(self.image_encoder.parts, images), strict=True))
-        waypoint = self.waypoint_head(places, values, text, torch.cat(phase, dim=1))
-        way = waypoint - (obs.command.to(waypoint) - self.command_mean) / self.command_std
+        waypoint = self.waypoint_head(images, text, torch.cat(phase, dim=1))
+        # Cloning gives the affine part a loss of its own, and the decoder's gradient only disturbs it.
+        pose = waypoint.pose if augmented is None else waypoint.corrected
+        way = pose - (obs.command.to(pose) - self.command_mean) / self.command_std
         way = way if augmented is None else way + augmented.noise.to(way)
         way = way if displaced is None else way + arm_alone(displaced.to(way), self.actions)
         parts = [text, *phase, way_features(way), *(self._pose(obs) if self.actions.targets_pose else [])]
         return torch.cat(parts, dim=1), waypoint
 
     def _all_seen(
-        self, obs: PolicyObs, text: Tensor, images: Sequence[Tensor], augmented: Augmented | None
+        self, obs: PolicyObs, text: Tensor, images: Sequence[Points], augmented: Augmented | None
     ) -> list[Tensor]:
         """What the decoder of a policy without a waypoint receives."""
         command, *state = self._pose(obs)
         seen = command.new_ones(len(command), 1) if augmented is None else augmented.command_seen.to(command)[:, None]
-        return [images[0], text, command * seen, seen, *images[1:], *(value * seen for value in state)]
+        first, *others = (points.flat for points in images)
+        return [first, text, command * seen, seen, *others, *(value * seen for value in state)]
 
     def _pose(self, obs: PolicyObs) -> list[Tensor]:
         """Return the commanded pose, and the measured state where it is observed, in standard deviations."""
@@ -303,14 +305,14 @@ class TokenPolicy(Shared, nn.Module):
             phase.append(torch.from_numpy(opening).to(self.command_mean))
         return phase
 
-    def _image_features(self, obs: PolicyObs, text: Tensor, augmented: Augmented | None) -> list[Tensor]:
-        """Features of each camera's image; with a waypoint its points are those before the shift."""
+    def _points(self, obs: PolicyObs, text: Tensor, augmented: Augmented | None) -> list[Points]:
+        """Points in each camera's image; with a waypoint those before the shift."""
         offsets: Sequence[Tensor | None] = [None] * len(self.encoders)
         if augmented is not None and self.waypoint_head is not None:
             offsets = augmented.offset
         images = [obs.image, *(obs.more[name] for name in self.config.cameras[1:])]
         return [
-            encoder(image.to(self.device), text, offset=offset)
+            encoder.find(image.to(self.device), text, offset=offset)
             for encoder, image, offset in zip(self.encoders, images, offsets, strict=True)
         ]
 

@@ -10,8 +10,7 @@ misses the object. So a head reads the waypoint, and the decoder receives the wa
     way = w - command ─► [clamp(way, -5, 5), tanh(way / NEAR)], instruction, phase ─► decoder
 
 The phase is whether each gripper is told to close, and how far it is measured to be open. The decoder of a robot whose
-actions are targets also receives the commanded pose. The head learns from the demonstrations' own commands and from the
-decoder's gradient.
+actions are targets also receives the commanded pose. The head learns from the demonstrations' own commands.
 
 Shapes legend: ``B`` rows, ``T`` steps, ``A`` numbers of an action and of a command, ``G`` grippers, ``K`` points.
 """
@@ -27,37 +26,82 @@ from torch.nn.functional import smooth_l1_loss
 
 from worldrl.core.actions import ActionSpec
 from worldrl.nn.blocks import Mlp, Perceptron
+from worldrl.nn.vision import Points
 
 NEAR = 0.2  # way (standard deviations of the commands) within which it is given on a finer scale
 CORNER = 1.0  # distance from a straight line (standard deviations of the commands) beyond which a path turns
+CELLS = 0.03  # weight of the likelihood by cells; at 0.1 and above it disturbs the aim within a cell
+LEAST_SCALE = 0.1  # of that likelihood, in standard deviations of the commands
 ROBUST = 0.1  # error (standard deviations) above which the loss is linear
 
 
+@dataclass(frozen=True)
+class Waypoint:
+    """Waypoints that a head read, in standard deviations of the commands."""
+
+    affine: Tensor  # ``[B, A]``, by the camera's map alone.
+    correction: Tensor  # ``[B, A]``
+    log_heat: Tensor  # ``[B, N, arms]``, log-probability that an arm's place is a cell.
+    of_cells: Tensor  # ``[B, N, A]``, what the affine part would be at each cell.
+    scale: Tensor  # ``[A]``, that of the Laplace distribution around it.
+
+    @property
+    def pose(self) -> Tensor:
+        """What the decoder steers to, ``[B, A]``."""
+        return self.affine + self.correction
+
+    @property
+    def corrected(self) -> Tensor:
+        """:attr:`pose`, whose gradient reaches the correction alone."""
+        return self.affine.detach() + self.correction
+
+
 class WaypointHead(nn.Module):
-    """Waypoint ``[B, A]`` from what is seen: affine in the places of points, and a correction that starts at 0.
+    """Waypoint from the place of one thing for each arm, by one map of the camera, and a correction that starts at 0.
 
-        w = M(phase) places + b(instruction, phase) + correction(places, values, instruction, phase)
+        p = Σ_k π_k p_k        π = softmax(pick(instruction, phase)), p_k the points of the first camera
+        w = C p + D phase + d + b(instruction, phase) + correction(all points, instruction, phase)
 
-    An image of a table is nearly affine, and equally so for every instruction: all demonstrations tell ``M``. A
-    perceptron of the places alone aims too far inside near the table's edges.
+    An image of a table is nearly affine, and equally so for every instruction: all demonstrations tell ``C``, which is
+    two numbers for each of a command. A matrix of all points learns the demonstrations by heart.
     """
 
-    def __init__(self, seen: tuple[int, int], text: int, phase: int, hidden: int, size: int) -> None:
+    def __init__(self, actions: ActionSpec, seen: tuple[int, int], text: int, phase: int, hidden: int) -> None:
         super().__init__()
-        (places, values), context = seen, text + phase
-        self.size = size
-        self.matrix = Mlp(phase + 1, hidden, size * places)
+        (points, features), context, size = seen, text + phase, actions.size
+        self.arm_of = [arm for arm, part in enumerate(actions.arms) for _ in range(part.start, part.stop)]
+        self.camera = nn.Parameter(torch.zeros(size, 2))  # C
+        self.phase = nn.Parameter(torch.zeros(size, phase + 1))  # [D d]
+        self.log_scale = nn.Parameter(torch.full((size,), -1.0))
+        self.pick = nn.Linear(context, len(actions.arms) * points)
         self.origin = Mlp(context, hidden, size)
-        self.correction = Perceptron(places + values + context, hidden, size)
-        for parameter in self.correction[-1].parameters():
-            nn.init.zeros_(parameter)
+        self.correction = Perceptron(features + context, hidden, size)
+        for last in (self.origin[-1], self.correction[-1]):
+            for parameter in last.parameters():
+                nn.init.zeros_(parameter)
 
-    def forward(self, places: Tensor, values: Tensor, text: Tensor, phase: Tensor) -> Tensor:
-        """Map places ``[B, 2 K]``, features there, instruction and phase to waypoints in standard deviations."""
+    @torch.no_grad()
+    def start(self, camera: Tensor, phase: Tensor) -> None:
+        """Take ``C`` ``[A, 2]`` and ``[D d]`` ``[A, G + 1]`` (:func:`worldrl.policies.token.camera.camera_map`)."""
+        self.camera.copy_(camera)
+        self.phase.copy_(phase)
+
+    def forward(self, images: Sequence[Points], text: Tensor, phase: Tensor) -> Waypoint:
+        """Read the points of each camera, instruction ``[B, text]`` and phase ``[B, phase]``."""
+        context, points = torch.cat([text, phase], dim=1), images[0]
+        chosen = self.pick(context).unflatten(1, (-1, points.place.shape[1])).log_softmax(dim=2)  # [B, arms, K]
+        place = (chosen.exp() @ points.place)[:, self.arm_of]  # [B, A, 2]
         always = phase.new_ones(len(phase), 1)  # a robot without grippers has no phase
-        matrix = self.matrix(torch.cat([phase, always], dim=1)).unflatten(1, (self.size, -1))  # [B, A, 2 K]
-        affine = (matrix @ places[..., None]).squeeze(-1) + self.origin(torch.cat([text, phase], dim=1))
-        return affine + self.correction(torch.cat([places, values, text, phase], dim=1))
+        origin = torch.cat([phase, always], dim=1) @ self.phase.T + self.origin(context)
+        features = torch.cat([*(image.flat for image in images), context], dim=1)
+        heat = (chosen[..., None] + points.score.log_softmax(dim=2)[:, None]).logsumexp(dim=2)  # [B, arms, N]
+        return Waypoint(
+            affine=(place * self.camera).sum(dim=2) + origin,
+            correction=self.correction(features),
+            log_heat=heat.mT,
+            of_cells=points.cells @ self.camera.T + origin[:, None],
+            scale=self.log_scale.exp().clamp_min(LEAST_SCALE),
+        )
 
 
 @dataclass(frozen=True)
@@ -119,8 +163,26 @@ def way_features(way: Tensor) -> Tensor:
     return torch.cat([way.clamp(-5, 5), torch.tanh(way / NEAR)], dim=1)
 
 
-def waypoint_loss(waypoint: Tensor, target: Tensor) -> Tensor:
-    """Robust error of waypoints ``[B, A]`` in standard deviations; rows of NaN in ``target`` have none."""
-    known = torch.isfinite(target).all(dim=1, keepdim=True)
-    error = smooth_l1_loss(waypoint, torch.where(known, target, waypoint.detach()), beta=ROBUST, reduction="none")
-    return error.mean(dim=1).sum() / known.sum().clamp_min(1)
+def waypoint_loss(waypoint: Waypoint, target: Tensor, actions: ActionSpec) -> Tensor:
+    """Loss of waypoints ``[B, A]``; rows of NaN in ``target`` have none.
+
+    The robust error of the affine part, that of the correction which is added to it, and :func:`cell_loss`. In one
+    error the correction would learn the few demonstrations by heart before ``C`` fits them.
+    """
+    known = torch.isfinite(target).all(dim=1)
+    target, count = torch.where(known[:, None], target, waypoint.affine.detach()), known.sum().clamp_min(1)
+    error = CELLS * cell_loss(waypoint, target, actions)
+    for read in (waypoint.affine, waypoint.corrected):
+        error = error + smooth_l1_loss(read, target, beta=ROBUST, reduction="none").mean(dim=1)
+    return (error * known).sum() / count
+
+
+def cell_loss(waypoint: Waypoint, target: Tensor, actions: ActionSpec) -> Tensor:
+    """Negative log-likelihood of ``target`` ``[B, A]`` where each arm's place is one of the cells, a mean over ``A``.
+
+    A Laplace distribution around what the camera's map makes of the cell. Unlike the error of an expected place it has
+    a gradient at a cell of hardly any heat, so that points which lie on another object find the one that is meant.
+    """
+    beside = (target[:, None] - waypoint.of_cells).abs() / waypoint.scale + waypoint.scale.log()  # [B, N, A]
+    arms = [waypoint.log_heat[..., arm] - beside[..., part].sum(dim=2) for arm, part in enumerate(actions.arms)]
+    return -torch.stack(arms).logsumexp(dim=2).sum(dim=0) / actions.size

@@ -1,7 +1,7 @@
 """Observations that begin with an image's latents, reduced to K keypoints: places and values.
 
 A small network over all cells of a latent frame memorises the recorded frames. Two convolutions and K fixed queries
-(spatial softmax, :func:`worldrl.nn.vision.read_points`) can learn little besides places.
+(spatial softmax, :func:`worldrl.nn.vision.find_points`) can learn little besides places.
 
 Shapes legend: ``B`` rows, ``S = c h w + rest`` observation, ``C`` channels, ``K`` keypoints, ``N = h w`` cells.
 """
@@ -16,7 +16,7 @@ from torch.nn import functional
 from worldrl.core.errors import SettingError
 from worldrl.nn.convolution import convolution
 from worldrl.nn.stored import StoredModule
-from worldrl.nn.vision import cell_coordinates, read_points
+from worldrl.nn.vision import cell_coordinates, find_points
 
 STD_FLOOR = 1e-3  # least standard deviation, so that a constant channel stays finite
 
@@ -78,7 +78,7 @@ class KeypointEncoder(StoredModule):
         place = self.place.T.unflatten(1, self.latent_shape[1:]).expand(len(obs), -1, -1, -1)
         x = functional.gelu(self.first(torch.cat([x, place], dim=1)))
         cells = functional.gelu(self.second(x)).flatten(2).transpose(1, 2)  # [B, N, C]
-        points = read_points(cells, self.place, self.query.expand(len(obs), -1, -1), self.value)
+        points = find_points(cells, self.place, self.query.expand(len(obs), -1, -1), self.value).flat
         return torch.cat([(points - self.point_mean) / self.point_std, rest], dim=1)
 
     def frozen(self) -> Self:
