@@ -103,7 +103,7 @@ def robot() -> ActionSpec:
 def read(affine: torch.Tensor, correction: torch.Tensor) -> Waypoint:
     """What a head read, with one cell far from every target: its likelihood is the same for each."""
     rows = len(affine)
-    return Waypoint(affine, correction, torch.zeros(rows, 1, 1), torch.zeros(rows, 1, 2), torch.ones(2))
+    return Waypoint(affine, correction, affine, torch.zeros(rows, 1, 1), torch.zeros(rows, 1, 2), torch.ones(2))
 
 
 def test_loss_is_the_mean_over_rows_with_a_waypoint(robot):
@@ -135,7 +135,7 @@ def test_likelihood_by_cells_is_the_density_of_a_mixture(robot):
     heat, scale = torch.tensor([0.9, 0.1]), torch.tensor([0.5, 2.0])
     of_cells = torch.tensor([[0.0, 0.0], [1.0, -1.0]])
     target = torch.tensor([[0.7, -0.2]])
-    waypoint = Waypoint(target, target, heat.log()[None, :, None], of_cells[None], scale)
+    waypoint = Waypoint(target, target, target, heat.log()[None, :, None], of_cells[None], scale)
 
     density = (heat * torch.distributions.Laplace(of_cells, scale).log_prob(target).sum(dim=1).exp()).sum()
     constant = math.log(2) * 2  # of a Laplace distribution, which the loss leaves out
@@ -148,7 +148,9 @@ def test_likelihood_by_cells_reaches_a_cell_of_hardly_any_heat(robot):
     target = torch.tensor([[3.0, 3.0]])
     of_cells = torch.stack([torch.full((2,), -30.0), target[0]])[None]
 
-    cell_loss(Waypoint(target, target, score.log_softmax(1), of_cells, torch.ones(2)), target, robot).sum().backward()
+    cell_loss(
+        Waypoint(target, target, target, score.log_softmax(1), of_cells, torch.ones(2)), target, robot
+    ).sum().backward()
 
     assert score.grad is not None
     assert score.grad[0, 1].item() == pytest.approx(-0.5, abs=1e-3)  # of a mean over two numbers
@@ -156,17 +158,17 @@ def test_likelihood_by_cells_reaches_a_cell_of_hardly_any_heat(robot):
     assert plain < 1e-12
 
 
-def test_in_cloning_the_decoders_gradient_reaches_the_correction_alone(policy, make_obs):
-    affine, correction = policy.waypoint_head.camera, policy.waypoint_head.correction[-1].bias
+def test_in_cloning_the_decoders_gradient_reaches_the_corrections_weights_alone(policy, make_obs):
+    head = policy.waypoint_head
+    apart, correction = [head.camera, policy.image_encoder.query.weight], head.correction[-1].bias
 
     policy.logits(make_obs(2), augmented=augmented(2)).log_softmax(-1)[..., 0].sum().backward()
-    assert affine.grad is None
+    assert all(weight.grad is None for weight in apart)
     assert correction.grad is not None
     assert correction.grad.any()
 
     policy.logits(make_obs(2)).log_softmax(-1)[..., 0].sum().backward()
-    assert affine.grad is not None
-    assert affine.grad.any()
+    assert all(weight.grad is not None and weight.grad.any() for weight in apart)
 
 
 def test_the_decoder_acts_by_the_way_and_not_by_the_place(policy, make_obs):

@@ -272,10 +272,8 @@ class TokenPolicy(Shared, nn.Module):
         if self.waypoint_head is None:
             return torch.cat(self._all_seen(obs, text, images, augmented), dim=1), None
         phase = self._phase(obs)
-        waypoint = self.waypoint_head(images, text, torch.cat(phase, dim=1))
-        # Cloning gives the affine part a loss of its own, and the decoder's gradient only disturbs it.
-        pose = waypoint.pose if augmented is None else waypoint.corrected
-        way = pose - (obs.command.to(pose) - self.command_mean) / self.command_std
+        waypoint = self.waypoint_head(images, text, torch.cat(phase, dim=1), cloning=augmented is not None)
+        way = waypoint.pose - (obs.command.to(text) - self.command_mean) / self.command_std
         way = way if augmented is None else way + augmented.noise.to(way)
         way = way if displaced is None else way + arm_alone(displaced.to(way), self.actions)
         parts = [text, *phase, way_features(way), *(self._pose(obs) if self.actions.targets_pose else [])]

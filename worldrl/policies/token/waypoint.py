@@ -41,19 +41,10 @@ class Waypoint:
 
     affine: Tensor  # ``[B, A]``, by the camera's map alone.
     correction: Tensor  # ``[B, A]``
+    pose: Tensor  # ``[B, A]``, their sum, which the decoder steers to; in cloning with another gradient.
     log_heat: Tensor  # ``[B, N, arms]``, log-probability that an arm's place is a cell.
     of_cells: Tensor  # ``[B, N, A]``, what the affine part would be at each cell.
     scale: Tensor  # ``[A]``, that of the Laplace distribution around it.
-
-    @property
-    def pose(self) -> Tensor:
-        """What the decoder steers to, ``[B, A]``."""
-        return self.affine + self.correction
-
-    @property
-    def corrected(self) -> Tensor:
-        """:attr:`pose`, whose gradient reaches the correction alone."""
-        return self.affine.detach() + self.correction
 
 
 class WaypointHead(nn.Module):
@@ -86,8 +77,12 @@ class WaypointHead(nn.Module):
         self.camera.copy_(camera)
         self.phase.copy_(phase)
 
-    def forward(self, images: Sequence[Points], text: Tensor, phase: Tensor) -> Waypoint:
-        """Read the points of each camera, instruction ``[B, text]`` and phase ``[B, phase]``."""
+    def forward(self, images: Sequence[Points], text: Tensor, phase: Tensor, *, cloning: bool = False) -> Waypoint:
+        """Read the points of each camera, instruction ``[B, text]`` and phase ``[B, phase]``.
+
+        In ``cloning`` the affine part has a loss of its own. There the decoder's gradient reaches the correction's weights
+        and neither ``C`` nor the points: it would teach them whatever tells few demonstrations apart.
+        """
         context, points = torch.cat([text, phase], dim=1), images[0]
         chosen = self.pick(context).unflatten(1, (-1, points.place.shape[1])).log_softmax(dim=2)  # [B, arms, K]
         place = (chosen.exp() @ points.place)[:, self.arm_of]  # [B, A, 2]
@@ -95,9 +90,11 @@ class WaypointHead(nn.Module):
         origin = torch.cat([phase, always], dim=1) @ self.phase.T + self.origin(context)
         features = torch.cat([*(image.flat for image in images), context], dim=1)
         heat = (chosen[..., None] + points.score.log_softmax(dim=2)[:, None]).logsumexp(dim=2)  # [B, arms, N]
+        affine, correction = (place * self.camera).sum(dim=2) + origin, self.correction(features)
         return Waypoint(
-            affine=(place * self.camera).sum(dim=2) + origin,
-            correction=self.correction(features),
+            affine,
+            correction,
+            pose=affine.detach() + self.correction(features.detach()) if cloning else affine + correction,
             log_heat=heat.mT,
             of_cells=points.cells @ self.camera.T + origin[:, None],
             scale=self.log_scale.exp().clamp_min(LEAST_SCALE),
@@ -172,7 +169,7 @@ def waypoint_loss(waypoint: Waypoint, target: Tensor, actions: ActionSpec) -> Te
     known = torch.isfinite(target).all(dim=1)
     target, count = torch.where(known[:, None], target, waypoint.affine.detach()), known.sum().clamp_min(1)
     error = CELLS * cell_loss(waypoint, target, actions)
-    for read in (waypoint.affine, waypoint.corrected):
+    for read in (waypoint.affine, waypoint.affine.detach() + waypoint.correction):
         error = error + smooth_l1_loss(read, target, beta=ROBUST, reduction="none").mean(dim=1)
     return (error * known).sum() / count
 
