@@ -62,6 +62,8 @@ def test_a_camera_that_moves_or_shows_no_motion_tells_nothing():
     still = walk(20)
     assert camera_map(replace(still, image=torch.zeros_like(still.image)), TOOL_ACTIONS, MEAN, DEVIATION) is None
     assert camera_map(replace(still, waypoint=None), TOOL_ACTIONS, MEAN, DEVIATION) is None
+    assert camera_map(walk(20, length=2), TOOL_ACTIONS, MEAN, DEVIATION) is not None
+    assert camera_map(replace(walk(1), first=torch.arange(12)), TOOL_ACTIONS, MEAN, DEVIATION) is None
 
 
 def test_motion_from_an_episodes_end_to_the_next_ones_beginning_is_none():

@@ -21,7 +21,7 @@ from worldrl.policies.token.waypoint import closing
 
 MOVED = 30  # change of a pixel's three channels in sum beyond which it moves
 LEAST_PIXELS = 16  # of a frame that shows motion
-MOST_FRAMES = 4096  # that are looked at, evenly spaced
+MOST_FRAMES = 4096  # that are compared, evenly spaced
 STILL_CAMERA = 0.5  # least share of the places' variance that commands explain, in each direction of the image
 RIDGE = 1e-3  # of the least squares, in variances
 
@@ -34,7 +34,7 @@ def moving_places(samples: Samples) -> tuple[Tensor, Tensor]:
     height, width = samples.image.shape[1:3]
     pixels = cell_coordinates(height, width, device=samples.image.device, dtype=torch.float32)
     places, seen = list[Tensor](), list[Tensor]()
-    for index in start.split(256):
+    for index in start.split(64):
         change = (samples.image[index + 1].int() - samples.image[index].int()).abs().sum(dim=3).flatten(1)
         change = change * (change > MOVED)
         moves = (change > 0).sum(dim=1) >= LEAST_PIXELS
