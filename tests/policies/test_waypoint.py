@@ -306,6 +306,15 @@ def test_what_a_cell_stands_for_is_what_the_affine_part_is_there():
     torch.testing.assert_close(waypoint.of_cells[:, 2], waypoint.affine)
 
 
+def test_what_is_measured_of_a_gripper_begins_with_0():
+    head = WaypointHead(TOOL_ACTIONS, (2, 6), 3, 2, 8)  # told to close, and measured to be open
+    torch.nn.init.ones_(head.phase)
+
+    head.start(torch.randn(7, 2), torch.tensor([[2.0, 5.0]] * 7))
+
+    assert head.phase.tolist() == [[2, 0, 5]] * 7
+
+
 def test_the_correction_starts_at_0_and_bends():
     head = WaypointHead(TOOL_ACTIONS, (2, 6), 3, 1, 8)
     text, phase, score = torch.randn(5, 3), torch.ones(5, 1), torch.randn(5, 2, 4)

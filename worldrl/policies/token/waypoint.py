@@ -73,9 +73,14 @@ class WaypointHead(nn.Module):
 
     @torch.no_grad()
     def start(self, camera: Tensor, phase: Tensor) -> None:
-        """Take ``C`` ``[A, 2]`` and ``[D d]`` ``[A, G + 1]`` (:func:`worldrl.policies.token.camera.camera_map`)."""
+        """Take ``C`` ``[A, 2]`` and ``[D d]`` ``[A, G + 1]`` (:func:`worldrl.policies.token.camera.camera_map`).
+
+        What is measured of the grippers begins with 0.
+        """
+        grippers = phase.shape[1] - 1
         self.camera.copy_(camera)
-        self.phase.copy_(phase)
+        self.phase.zero_()
+        self.phase[:, :grippers], self.phase[:, -1] = phase[:, :-1], phase[:, -1]
 
     def forward(self, images: Sequence[Points], text: Tensor, phase: Tensor, *, cloning: bool = False) -> Waypoint:
         """Read the points of each camera, instruction ``[B, text]`` and phase ``[B, phase]``.
