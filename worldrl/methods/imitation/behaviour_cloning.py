@@ -155,7 +155,7 @@ def set_encoders_dtype(policy: TokenPolicy, dtype: torch.dtype) -> None:
 
 
 def start_waypoints(policy: TokenPolicy, samples: Samples) -> None:
-    """Start the head of a new policy with what the camera tells; none where it moves, or shows no motion."""
+    """Start the head of a new policy with the camera's map; it stays at 0 where the camera moves or shows no motion."""
     mean, deviation = policy.command_mean.cpu(), policy.command_std.cpu()
     if policy.waypoint_head is not None and (found := camera_map(samples, policy.actions, mean, deviation)):
         policy.waypoint_head.start(*found)
