@@ -219,6 +219,15 @@ def test_loss_of_one_hot_labels_is_cross_entropy_of_the_moving_dimensions(make_p
     expected = -(2 * logp[:, :, 0, x].mean() + logp[:, :, 1, y].mean() + 3 * logp[:, :, 6, 16].mean()) / 6
     torch.testing.assert_close(loss, expected)
 
+    more = torch.cat([chunk, torch.full((2, 3, 7), torch.nan)])
+    wild = torch.cat([logp, torch.full((2, 3, 7, 17), -9.0)]).requires_grad_()
+    beside = token_loss(policy, wild, more, label_width=0, weights=weights)
+    torch.testing.assert_close(beside, expected)  # actions that are not to be imitated count nothing
+    beside.backward()
+    assert wild.grad is not None
+    assert wild.grad[4:].abs().max() == 0
+    assert token_loss(policy, logp, torch.full_like(chunk, torch.nan), label_width=0, weights=weights) == 0
+
 
 def test_hidden_commands_in_training_change_what_is_learned(make_policy, episodes, tmp_path: Path):
     shown, hidden = make_policy(waypoint=False), make_policy(waypoint=False)

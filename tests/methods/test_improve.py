@@ -39,7 +39,9 @@ GRPO = GrpoConfig(
 CLONING = BehaviourCloning(
     steps=80, batch_size=32, warmup_steps=5, learning_rate=1e-2, shift_pixels=0, jitter=0.0, label_width=0.0
 )
-SELF_TRAINING = FilteredCloning(cycles=4, rollouts=96, rows=32, imagined_share=1.0, cloning=CLONING)
+SELF_TRAINING = FilteredCloning(
+    cycles=4, rollouts=96, rows=32, imagined_share=1.0, imagined_actions=True, cloning=CLONING
+)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -244,6 +246,23 @@ def test_each_batch_is_shared_out_among_demonstrations_collected_and_imagined(no
         name: sorted(rows) for name, rows in shares.items()
     }
     assert all(sources[0].samples is no_demonstrations and sources[0].weight is None for sources in found.values())
+
+
+def test_imagined_successes_teach_waypoints_alone_where_a_policy_has_one(no_demonstrations):
+    """The actions of demonstrations stay, those of imagined rollouts are not imitated; their waypoints are."""
+    config = FilteredCloning(cloning=CLONING)
+    known = replace(no_demonstrations, waypoint=torch.ones(4, 7))
+    demonstrations, imagined = shared_out(
+        known, None, [SelectedSamples(known, torch.ones(4), 1.0)], config, actions=False
+    )
+    assert demonstrations.samples is known
+    assert imagined.samples.chunk.isnan().all()
+    torch.testing.assert_close(imagined.samples.waypoints, known.waypoints)
+    assert config.teaches_actions(waypoint=False)
+    assert not config.teaches_actions(waypoint=True)
+    assert FilteredCloning(imagined_actions=True).teaches_actions(waypoint=True)
+    with pytest.raises(SettingError, match="imagined_actions=false: this policy has no waypoint"):
+        FilteredCloning(imagined_actions=False).teaches_actions(waypoint=False)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ class Samples:
 
     image: Tensor  # uint8 ``[M, Y, X, 3]``.
     command: Tensor  # float32 ``[M, A]``.
-    chunk: Tensor  # float32 ``[M, L, A]``.
+    chunk: Tensor  # float32 ``[M, L, A]``; NaN where the actions are not to be imitated.
     instruction: tuple[str, ...]  # ``M`` texts, as recorded.
     task: tuple[str, ...]
     # int64 ``[M]``, index of the first sample of the same episode; None where episodes are not contiguous.

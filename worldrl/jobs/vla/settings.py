@@ -239,6 +239,7 @@ class TrainVlaSettings(Tracked):
         improvement_parts(self.improvement)
         if not self.policy.waypoint:
             self.improvement.exploration.drawn(imitates_waypoints=False)
+            self.improvement.self_training.teaches_actions(waypoint=False)
         fraction("held_out", self.held_out)
         fraction("confirmed", self.confirmed)
         fraction("target_precision", self.target_precision)

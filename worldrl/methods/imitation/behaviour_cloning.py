@@ -35,10 +35,15 @@ from worldrl.policies.token.waypoint import Augmented, waypoint_loss
 
 
 def token_loss(policy: TokenPolicy, logp: Tensor, chunk: Tensor, *, label_width: float, weights: Tensor) -> Tensor:
-    """Weighted cross-entropy of the soft labels of ``chunk [B, L, A]`` under ``logp [B, L, A, bins]``, in nats."""
+    """Weighted cross-entropy of the soft labels of ``chunk [B, L, A]`` under ``logp [B, L, A, bins]``, in nats.
+
+    Rows of NaN in ``chunk`` have none.
+    """
     low, high = policy.action_low, policy.action_high
+    known = torch.isfinite(chunk).flatten(1).all(dim=1)
+    logp, chunk = logp[known], chunk[known]
     target = soft_target(chunk, low, high, bins=policy.config.bins, width=label_width)
-    entropy = -(target * logp).sum(dim=-1).mean(dim=(0, 1))  # [A]
+    entropy = -(target * logp).sum(dim=(0, 1, 3)) / max(1, chunk.shape[0] * chunk.shape[1])  # [A]
     moving = weights.to(entropy) * ~still_dimensions(low, high)
     return (entropy * moving).sum() / moving.sum().clamp_min(1e-9)
 

@@ -97,6 +97,8 @@ class FilteredCloning:
     # rollouts. The rest are demonstrations.
     collected_share: float = 0.0
     collected_expert: bool = False  # whether the collecting expert's successes are among those: more demonstrations.
+    # whether imagined successes teach actions besides their waypoints; null: where a policy has no waypoint.
+    imagined_actions: bool | None = None
     parts: PartNames = field(default_factory=PartNames)  # other parts than its own, by name; no loss and no control.
     processes: int = 1  # processes that imagine side by side, each with its share of the threads; 1 takes none besides.
     # the improve step.
@@ -123,6 +125,19 @@ class FilteredCloning:
                 f"self_training.imagined_share and collected_share must not exceed 1 together, got {self.imagined_share} "
                 f"and {self.collected_share}"
             )
+
+    def teaches_actions(self, *, waypoint: bool) -> bool:
+        """Whether imagined successes teach actions, to a policy with or without a ``waypoint``.
+
+        Raises SettingError (they would teach nothing).
+        """
+        if self.imagined_actions is None:
+            return not waypoint
+        if not self.imagined_actions and not waypoint:
+            raise SettingError(
+                "improvement.self_training.imagined_actions=false: this policy has no waypoint to learn; leave it out"
+            )
+        return self.imagined_actions
 
     @property
     def batches(self) -> int:

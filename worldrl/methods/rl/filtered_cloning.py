@@ -142,6 +142,7 @@ def self_train(
     rates.
     """
     source = PolicyImagination(env, policy, exploration, p_keyframe, seed, judge, imagining="grow", judging="grow")
+    actions = config.teaches_actions(waypoint=policy.config.waypoint)
     select_successes: list[SelectedSamples] = []
     batches = [folder / f"batch-{k:05d}" for k in range(config.cycles * config.batches)]
     log.truncate(series, sum(batch.exists() for batch in batches))  # a saved batch has its line, see _log_and_save
@@ -163,7 +164,7 @@ def self_train(
                 progress.advance(note=f"imagined success {select_successes[-1].rate:.2f}")
         clone(
             policy,
-            shared_out(demonstrations, collected, select_successes, config),
+            shared_out(demonstrations, collected, select_successes, config, actions=actions),
             demonstrations=demonstrations,
             config=config.cloning,
             seed=stream_seed(seed, "improve", cycle),
@@ -243,12 +244,19 @@ def shared_out(
     collected: Samples | None,
     select_successes: Sequence[SelectedSamples],
     config: FilteredCloning,
+    *,
+    actions: bool = True,
 ) -> list[Source]:
-    """Share each batch out; where nothing imagined or collected counts, demonstrations take its rows."""
+    """Share each batch out; where nothing imagined or collected counts, demonstrations take its rows.
+
+    Without ``actions`` what was imagined teaches its waypoints alone.
+    """
     size, sources = config.cloning.batch_size, list[Source]()
     weight = torch.cat([torch.zeros(0), *(batch.weight for batch in select_successes)])
     if (weight > 0).any():
         imagined = Samples.join([batch.samples for batch in select_successes])
+        if not actions:
+            imagined = replace(imagined, chunk=torch.full_like(imagined.chunk, torch.nan))
         sources.append(Source(imagined, round(config.imagined_share * size), weight))
     if collected is not None:
         sources.append(Source(collected, round(config.collected_share * size)))
