@@ -89,28 +89,6 @@ def rate(found: dict[str, Any] | None) -> str:
     return "–" if found is None else f"{100 * found['rate']:.0f} [{100 * found['lo']:.0f}, {100 * found['hi']:.0f}]"
 
 
-def earlier(file: Path, options: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """Read a table's earlier rows; SystemExit where they were measured under other or unknown settings."""
-    table = {row["row"]: row for row in (current_results(json.loads(file.read_text())) if file.exists() else [])}
-    if untold := [name for name, row in table.items() if "options" not in row]:
-        raise SystemExit(
-            f"{file}: {', '.join(untold)} do not tell under which settings they were measured. If it was these, write "
-            f'"options": {json.dumps(options)} into each of them, and the table goes on; otherwise give another out='
-        )
-    for name, row in table.items():
-        if changed := differing(options, row["options"]):
-            raise SystemExit(
-                f"{file}: {name} was measured under other settings ({', '.join(changed)}); give another out="
-            )
-    return table
-
-
-def differing(a: dict[str, str], b: dict[str, str]) -> list[str]:
-    """Name the settings in which two calls differ; rows of the loop have no ``unseen``."""
-    names = (a.keys() | b.keys()) - ((a.keys() ^ b.keys()) & {"unseen"})
-    return sorted(name for name in names if a.get(name) != b.get(name))
-
-
 def given(arguments: Sequence[str]) -> dict[str, str]:
     """Read ``name=value`` arguments."""
     return dict(argument.split("=", 1) for argument in arguments if "=" in argument)

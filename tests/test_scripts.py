@@ -1,9 +1,7 @@
 """Units under test: the scripts that measure row by row: which commands they give, and what they make of the numbers."""
 
 import json
-import re
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,20 +9,11 @@ import numpy as np
 import pytest
 
 from worldrl.cli import compose_command, find_command
-from worldrl.core.statistics.intervals import paired
-from worldrl.evaluation.policy.protocol import EvalProtocol
-from worldrl.evaluation.policy.result import EvalResult
-from worldrl.rollout.real.specs import EpisodeOutcome
 from worldrl_envs.style import beyond_sampling, get_style
 
 NUMBER = {"n": 4, "value": 1.0, "lo": 0.5, "hi": 1.5, "method": "bootstrap"}
 RATE = {"k": 3, "n": 4, "rate": 0.75, "lo": 0.3, "hi": 0.95, "method": "wilson"}
 METRICS = {
-    "train-vla": {
-        "comparison": {"paired": {"diff": 0.2, "lo": 0.1, "hi": 0.3}},
-        "verify": {"precision": RATE},
-        "world_model": "stages/world_model",
-    },
     "evaluate-world-model": {
         **{f"closed_loop.psnr@{h}": NUMBER for h in (8, 32, 64, 128, 256)},
         "action_swap_ratio": NUMBER,
@@ -34,21 +23,6 @@ METRICS = {
         "drift": {"psnr": {"step": [2, 32, 64, 128, 256]}},
     },
 }
-
-
-PROTOCOL = EvalProtocol(
-    suite="worldrl_envs",
-    suite_version="2",
-    tasks=("PickRedCube",), episodes_per_task=20, seed=3, horizon={"PickRedCube": 40}, chunk_length=8, replan=8, control_hz=20.0,
-    packages={},
-)  # fmt: skip
-
-
-def aligned_plans(row):
-    """How a row's last policy did: of twenty states the first ten are solved, without masks the first four."""
-    solved = 4 if row.endswith("no_masks") else 10
-    outcomes = [EpisodeOutcome(spec, n < solved, False, 40, None) for n, spec in enumerate(PROTOCOL.specs())]
-    return EvalResult(PROTOCOL, row, row, tuple(outcomes))
 
 
 @pytest.fixture
@@ -63,8 +37,6 @@ def commands(monkeypatch):
         folder = Path(settings.run_dir)
         folder.mkdir(parents=True)
         metrics = dict(METRICS.get(command, {}))
-        if command == "train-vla":
-            aligned_plans(folder.name).save(folder / "stages" / "05-after" / "evaluation")
         if command == "evaluate-world-model":
             metrics["sampler"] = {
                 "steps": settings.sampler.steps,
@@ -76,185 +48,6 @@ def commands(monkeypatch):
     return asked
 
 
-@pytest.fixture
-def errors(script, monkeypatch):
-    """Each episode's squared errors: without the anchor a tenth more than in every other row."""
-    draws = np.random.default_rng(0).uniform(0.01, 0.02, (20, 5))
-
-    def measures(folder, *names):
-        return SimpleNamespace(error=draws * (1.1 if folder.name == "no_anchor-drift" else 1.0))
-
-    monkeypatch.setattr(script("measured_rows"), "measures", measures)
-
-
-def ablate(script, tmp_path, *arguments):
-    return script("ablations").main(["supervised=p", "unseen=u/dataset", f"out={tmp_path}", *arguments])
-
-
-def test_quick_rows_share_recordings_and_codec_and_the_loop_begins_with_the_bundle(
-    script, commands, errors, tmp_path, capsys
-):
-    asked = "rows=full,no_anchor,no_near_success,no_bootstrapping,styles,loop_full,loop_no_masks"
-    assert ablate(script, tmp_path, "scale=quick", asked) == 0
-    named = [command for command, _ in commands]
-    assert named.count("collect") == 3
-    assert named.count("restyle") == 3  # two recordings, and the unseen episodes
-    worlds = {Path(s.run_dir).name: s for command, s in commands if command == "train-world-model"}
-    assert sorted(worlds) == [f"{name}-world" for name in ("full", "no_anchor", "no_bootstrapping", "no_near_success", "styles")]  # fmt: skip
-    assert {world.codec for world in worlds.values()} == {"bundled"}
-    assert not worlds["no_anchor-world"].model.dynamics.reference
-    assert worlds["full-world"].model.dynamics.reference
-    assert (worlds["no_bootstrapping-world"].training.bootstrap, worlds["full-world"].training.bootstrap) == (0, 0.3)
-    assert len(worlds["full-world"].data) == len(worlds["no_near_success-world"].data) == 2
-    assert sum("styled" in folder for folder in worlds["styles-world"].data) == 2
-    loops = {Path(s.run_dir).name: s for command, s in commands if command == "train-vla"}
-    assert sorted(loops) == ["loop_full", "loop_no_masks"]
-    assert {loop.start for loop in loops.values()} == {"bundled"}
-    assert (loops["loop_no_masks"].improvement.stop_at_success, loops["loop_full"].improvement.stop_at_success) == (False, True)  # fmt: skip
-    printed = capsys.readouterr().out.splitlines()
-    no_drift = "| – | – | – | – | – |"
-    assert sum("| +20.0 [+10.0, +30.0] |" in line and no_drift in line for line in printed) == 2
-    assert sum("| – | – | 1.0 [0.5, 1.5] |" in line for line in printed) == 5  # the world models' no gain
-
-    assert sum("| +0.00 [+0.00, +0.00] |" in line for line in printed) == 3  # the full row has nothing to lose against
-    assert sum("| +0.41 [+0.41, +0.41] |" in line for line in printed) == 1  # 10 log10(1.1), paired
-
-    done = len(commands)
-    assert ablate(script, tmp_path, "scale=quick", asked) == 0
-    assert len(commands) == done  # nothing runs twice
-    with pytest.raises(SystemExit, match=r"table-quick.json: full was measured under other settings \(rounds\)"):
-        ablate(script, tmp_path, "scale=quick", asked, "rounds=3")
-
-
-@pytest.mark.parametrize("scale", ["quick", "practised", "full"])
-def test_every_row_is_a_valid_run_and_differs_from_the_full_one(script, commands, errors, tmp_path, scale):
-    assert ablate(script, tmp_path, f"scale={scale}") == 0
-    table = json.loads((tmp_path / f"table-{scale}.json").read_text())
-    assert [row["row"] for row in table] == [row.name for row in script("ablations").rows_of(scale)]
-    listed = {"no_anchor", "no_memory_noise", "no_near_success", "no_success_loss", "no_bootstrapping"}
-    listed |= {"latent_buffer", "loop_no_coevolution", "loop_no_masks", "loop_keyframes", "loop_hallucination"}
-    assert {row["row"] for row in table} >= listed
-    changed: dict[str, str] = {}
-    for command, settings in commands:
-        if command in ("train-vla", "train-world-model"):
-            own = {"run_dir": None} | ({} if scale != "practised" or command != "train-vla" else {"start": None})
-            row = Path(settings.run_dir).name.removesuffix("-world")
-            changed[row] = changed.get(row, "") + repr({**vars(settings), **own})
-    assert sorted(changed) == sorted(row["row"] for row in table)
-    assert len(set(changed.values())) == len(table)
-
-
-def test_practised_rows_practise_in_the_world_they_learned_and_refine_it_without_what_they_leave_out(
-    script, commands, errors, tmp_path
-):
-    assert ablate(script, tmp_path, "scale=practised", "rows=full,no_bootstrapping,no_near_success", "threads=1") == 0
-    worlds = {Path(s.run_dir).name: s for command, s in commands if command == "train-world-model"}
-    loops = {Path(s.run_dir).name: s for command, s in commands if command == "train-vla"}
-    assert {name: loop.start for name, loop in loops.items()} == {
-        name: f"{worlds[f'{name}-world'].run_dir}/world_model"
-        for name in ("full", "no_bootstrapping", "no_near_success")
-    }
-    assert {loop.rounds for loop in loops.values()} == {1}
-    assert {loop.threads for loop in loops.values()} == {1}
-    assert worlds["full-world"].training.steps == 3000
-    assert worlds["full-world"].training.bootstrap > 0
-    assert loops["full"].training.bootstrap > 0
-    assert worlds["no_bootstrapping-world"].training.bootstrap == loops["no_bootstrapping"].training.bootstrap == 0
-    assert loops["full"].collection.expert_episodes > loops["no_near_success"].collection.expert_episodes == 0
-    table = json.loads((tmp_path / "table-practised.json").read_text())
-    assert all(row["gain"] and row["psnr"] for row in table)
-    assert [row.get("difference", {}).get("to") for row in table] == [None, "full", "full"]
-
-
-@pytest.mark.parametrize("scale", ["quick", "full"])
-def test_the_buffer_of_latent_rollouts_is_what_bootstrapped_steps_continue(script, commands, errors, tmp_path, scale):
-    """As likely as in the full row, and from rollouts of any depth."""
-    assert ablate(script, tmp_path, f"scale={scale}", "rows=full,latent_buffer") == 0
-    full, buffer = (
-        settings.training if command == "train-world-model" else settings.scratch.training
-        for command, settings in commands
-        if command in ("train-world-model", "train-vla")
-    )
-    assert (full.bootstrap_rows, full.bootstrap) == (0, 0.3)
-    assert buffer == replace(full, bootstrap_rows=64)
-    assert buffer.bootstrap_rows >= buffer.batch
-
-
-def test_keyframes_are_drawn_as_often_as_they_were_found_trustworthy(script, commands, errors, tmp_path):
-    assert ablate(script, tmp_path, "scale=quick", "rows=loop_full,loop_hallucination") == 0
-    full, row = (settings.improvement for command, settings in commands if command == "train-vla")
-    assert full.p_keyframe == 0
-    assert row == replace(full, p_keyframe=1.0, keyframe_schedule="hallucination")
-
-
-def test_rows_of_several_calls_make_one_table_and_are_paired_with_their_full_row(script, commands, tmp_path, capsys):
-    """The loop's rows one at a time, without unseen episodes, the one that the others differ from not first."""
-    ablate = script("ablations").main
-    given = ["supervised=p", f"out={tmp_path}", "seed=7"]
-    for rows in ("loop_no_masks", "loop_full", "loop_grpo_no_masks,loop_grpo"):
-        capsys.readouterr()
-        assert ablate([*given, f"rows={rows}"]) == 0
-    table = json.loads((tmp_path / "table-full.json").read_text())
-    assert [row["row"] for row in table] == ["loop_full", "loop_no_masks", "loop_grpo", "loop_grpo_no_masks"]
-    expected = paired([n < 10 for n in range(20)], [n < 4 for n in range(20)])
-    found = {row["row"]: row.get("difference") for row in table}
-    assert found["loop_full"] is None
-    assert found["loop_no_masks"] == {"to": "loop_full", **expected}
-    assert found["loop_grpo_no_masks"] == {"to": "loop_grpo", **expected}
-    assert found["loop_grpo"]["diff"] == 0
-    interval = f"-30.0 [{100 * expected['lo']:+.1f}, {100 * expected['hi']:+.1f}]"
-    printed = capsys.readouterr().out.splitlines()
-    assert f"| loop_no_masks | +20.0 [+10.0, +30.0] | {interval} to loop_full, 20 states |" in "\n".join(printed)
-    assert len(printed) == 2 + len(table)
-    runs = {Path(settings.run_dir).name: settings for _, settings in commands}
-    assert {run.start for run in runs.values()} == {"bundled"}
-    assert {run.seed for run in runs.values()} == {7}
-    assert {runs[name].improvement.algorithm for name in ("loop_grpo", "loop_grpo_no_masks")} == {"grpo"}
-    with pytest.raises(SystemExit, match=r"table-full.json: loop_full was measured under other settings \(seed\)"):
-        ablate(["supervised=p", f"out={tmp_path}", "seed=8", "rows=loop_keyframes"])
-    assert len(commands) == 4  # refused before anything runs
-    assert len(json.loads((tmp_path / "table-full.json").read_text())) == 4
-    assert ablate([*given, "rows=loop_full,no_anchor"]) == 2
-    assert "rows ['no_anchor'] measure a world model; give unseen=FOLDER" in capsys.readouterr().err
-
-
-def test_a_table_keeps_rows_that_this_version_calls_otherwise_or_not_at_all(script, commands, tmp_path, capsys):
-    ablate, file = script("ablations").main, tmp_path / "table-full.json"
-    given = ["supervised=p", f"out={tmp_path}", "seed=7"]
-    assert ablate([*given, "rows=loop_full"]) == 0
-    (row,) = json.loads(file.read_text())
-    renamed = {
-        **row,
-        "row": "loop_of_old",
-        "difference": {"to": "loop_full", "diff": -0.1, "lo": -0.2, "hi": 0.0, "n": 9},
-    }
-    file.write_text(json.dumps([renamed, row]))
-    capsys.readouterr()
-    assert ablate([*given, "rows=loop_no_masks"]) == 0
-    table = json.loads(file.read_text())
-    assert [row["row"] for row in table] == ["loop_full", "loop_no_masks", "loop_of_old"]
-    assert table[-1] == renamed
-    said = capsys.readouterr()
-    assert "no rows of this version are ['loop_of_old']" in said.err
-    assert "| loop_of_old | +20.0 [+10.0, +30.0] | -10.0 [-20.0, +0.0] to loop_full, 9 states |" in said.out
-
-
-def test_a_table_from_before_settings_were_kept_says_how_it_goes_on(script, commands, tmp_path):
-    ablate, file = script("ablations").main, tmp_path / "table-full.json"
-    given = ["supervised=p", f"out={tmp_path}", "seed=7"]
-    assert ablate([*given, "rows=loop_full"]) == 0
-    (row,) = json.loads(file.read_text())
-    options = row.pop("options")
-    file.write_text(json.dumps([row]))
-    with pytest.raises(SystemExit, match="loop_full do not tell under which settings") as refused:
-        ablate([*given, "rows=loop_no_masks"])
-    advised = re.search(r'write "options": (\{.*?\}) into each', str(refused.value))
-    assert json.loads(advised[1]) == options
-    file.write_text(json.dumps([{**row, "options": json.loads(advised[1])}]))
-    assert ablate([*given, "rows=loop_no_masks"]) == 0
-    assert [row["row"] for row in json.loads(file.read_text())] == ["loop_full", "loop_no_masks"]
-
-
 def test_numbers_of_an_earlier_version_can_be_paired(script, tmp_path):
     """They hold less than a present evaluation's; only what is asked for is read."""
     folder = tmp_path / "stages" / "02-replays"
@@ -262,12 +55,6 @@ def test_numbers_of_an_earlier_version_can_be_paired(script, tmp_path):
     for part in range(2):
         np.savez(folder / f"{part:05d}.npz", error=np.full((3, 4), part))
     assert script("measured_rows").measures(tmp_path, "error").error.tolist() == [[0] * 4] * 3 + [[1] * 4] * 3
-
-
-def test_unknown_rows_and_missing_words_are_refused(script, tmp_path, capsys):
-    assert script("ablations").main(["unseen=u"]) == 2
-    assert ablate(script, tmp_path, "scale=quick", "rows=no_masks") == 2
-    assert "unknown rows ['no_masks']" in capsys.readouterr().err
 
 
 def test_decibels_lost_are_paired_and_against_the_most_steps(script, commands, tmp_path, monkeypatch, capsys):

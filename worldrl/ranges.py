@@ -166,8 +166,8 @@ RANGES |= {name: range_ for range_, names in _NARROWER for name in names.split("
 
 _CHANGES: tuple[tuple[Range, str], ...] = (
     (COUNT, "asked|batch_groups|behaviour_steps|buffer|chunk|critics|demonstrations|denoising|episodes|epochs|evaluations|idm_steps|judged|"
-            "keypoint_steps|look_every|memory|model_steps|prompts|refresh|rows|sampler_steps|seeds|starts|steps|stride|tests|"
-            "trajectories|updates"),
+            "keypoint_steps|look_every|memory|model_steps|outcome_steps|prompts|recorded|refresh|rounds|rows|sampler_steps|seeds|starts|"
+            "steps|stride|tests|trajectories|unseen|updates|world_batch|world_steps"),
     (FROM_ZERO, "behaviour_start|critic_steps|horizon|limit_plans|novelties"),
     (SIZE, "behaviour_hidden|codec_width|idm_width|model_width|width"),
     (SHARE, "centre|epsilon_end|epsilon_share|noisy_share|standardise|trajectory_share"),

@@ -112,6 +112,24 @@ CATALOGUE = {
             "quick about an hour of a shared core for each of three seeds; full 40 min of one core per seed; paper not timed",
         ),
         Entry(
+            "wovr",
+            "mechanisms.wovr",
+            "keyframe starts, masks and co-evolution raise real success; an anchor and noise on the memory lessen drift",
+            "quick extrapolated: half an hour of one core for each of 3 seeds and 6 arms; full, paper not timed",
+        ),
+        Entry(
+            "sword",
+            "mechanisms.sword",
+            "training on own frames and a buffer of latents lessen drift; augmented styles carry over to unseen ones",
+            "quick extrapolated: an hour of one core for each of 3 seeds; full, paper not timed",
+        ),
+        Entry(
+            "world-vla-loop",
+            "mechanisms.world_vla_loop",
+            "near-success data and the closed loop raise real success; a joint loss predicts outcomes better",
+            "quick extrapolated: half an hour of one core for each of 3 seeds and 6 arms; full, paper not timed",
+        ),
+        Entry(
             "methods",
             "yardstick.reproduction",
             "parts of GRPO on the same imagined groups: variance of the gradient, and cosine to a large-batch gradient",
@@ -131,6 +149,9 @@ HELD: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "offline-video": (BUFFER, LAYERS, ("trajectories", "window"), ("features", "features"), ("batch", "hidden")),
     "eva": (("image_size", "image_size", "prompts", "explored"), ("batch", "image_size", "image_size"),
             ("codec_width", "codec_width"), ("width", "width", "depth")),
+    "wovr": (("world_batch", "horizon"),),
+    "sword": (("world_batch", "horizon"),),
+    "world-vla-loop": (("world_batch", "horizon"),),
     "methods": (("groups", "group_size"), ("batch_groups", "group_size")),
 }  # fmt: skip
 """Effect to the numbers whose product it holds in memory at once."""

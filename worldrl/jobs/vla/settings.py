@@ -169,7 +169,7 @@ class TrainVlaSettings(Tracked):
         "latest",
         "policy that each round's improvement starts from: latest, or supervised (inherits no exploits)",
     )
-    demonstrations: int = setting(4, "expert demonstrations per task")
+    demonstrations: int = setting(3, "expert demonstrations per task")
     data: str | None = setting(
         None,
         f"dataset folder of demonstrations of these tasks, instead of the expert's; with suite={RECORDINGS} of everything "
