@@ -13,7 +13,6 @@ from worldrl.evaluation.policy.result import EvalResult
 from worldrl.reproductions.mechanisms.arms import LOOKS, OUTCOMES, PSNR, LoopArm, WorldArm
 from worldrl.reproductions.mechanisms.settings import MechanismSettings
 from worldrl.reproductions.stage_sharing import shared
-from worldrl_envs.style import TEST_STYLES
 
 RESULT, LOG = "result.json", "run.log"
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -92,6 +91,8 @@ def world_run(settings: MechanismSettings, seed: int, arm: WorldArm, stage: Path
     found = _measured(settings, stage, "measured", unseen)
     if not settings.measures_looks:
         return found
+    from worldrl_envs.style import TEST_STYLES
+
     styled = _restyled(settings, seed + UNSEEN, stage, "unseen", f"styles=[{','.join(TEST_STYLES)}]")
     return {**found, LOOKS: _measured(settings, stage, "measured-looks", styled)[OUTCOMES]}
 
