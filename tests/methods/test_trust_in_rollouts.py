@@ -463,6 +463,7 @@ def test_without_a_sign_self_training_is_bit_for_bit_what_it_was(
     assert [batch.rate for batch in grew] == pytest.approx(history)
     samples, weight = Samples.join([b.samples for b in grew]), torch.cat([b.weight for b in grew])
     assert (weight == 1).all()
+    samples = replace(samples, chunk=torch.full_like(samples.chunk, torch.nan))  # they teach waypoints alone
     sources = [Source(no_demonstrations, 8 - round(0.7 * 8)), Source(samples, round(0.7 * 8), weight)]
     with MetricLog(tmp_path / "own", tracker=TrackerName.none) as log:
         clone(

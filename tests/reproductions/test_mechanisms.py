@@ -124,12 +124,12 @@ def test_claims_are_signed_as_the_paper_expects_and_pairs_are_over_all_episodes(
     assert len(commands) == ran  # nothing runs twice
 
 
-def test_one_world_has_as_many_cycles_as_two_rounds(commands, tmp_path):
-    results("wovr", tmp_path, seeds=(0,), arms="no-coevolution")
+def test_one_world_has_as_many_cycles_as_all_rounds(commands, tmp_path):
+    results("wovr", tmp_path, seeds=(0,), arms="no-coevolution", rounds=3)
     default, one = (settings for ran, _, settings in commands if ran == "train-vla")
     cycles = [run.rounds * run.improvement.self_training.cycles for run in (default, one)]
     assert cycles[0] == cycles[1]
-    assert (default.rounds, one.rounds) == (2, 1)
+    assert (default.rounds, one.rounds) == (3, 1)
 
 
 def test_unknown_arms_are_refused_with_the_nearest():

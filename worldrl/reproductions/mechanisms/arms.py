@@ -19,7 +19,9 @@ class LoopArm:
 
     name: str
     statement: str  # of the paper
-    settings: tuple[str, ...]  # of train-vla, beside those of all
+    settings: tuple[str, ...] = ()  # of train-vla, beside those of all
+    # whether all rounds' cycles of imagining and learning are in the world model of the first.
+    one_world: bool = False
     without: bool = False  # whether the arm leaves the mechanism out, rather than adds it
 
 
@@ -36,13 +38,11 @@ class WorldArm:
 
 
 Arm = LoopArm | WorldArm
-# As many cycles of imagining and learning as two rounds have, all in the world model of the first.
-ONE_WORLD = ("rounds=1", "improvement.self_training.cycles=6")
 
 WOVR: tuple[Arm, ...] = (
     LoopArm("keyframes", "starts at keyframes raise real success", ("improvement.p_keyframe=0.3",)),
     LoopArm("no-masks", "masks after the first success raise it", ("improvement.stop_at_success=false",), without=True),
-    LoopArm("no-coevolution", "a world model refined between the rounds raises it", ONE_WORLD, without=True),
+    LoopArm("no-coevolution", "a world model refined between the rounds raises it", one_world=True, without=True),
     WorldArm("no-anchor", "the first frame as an anchor lessens drift", ("model.dynamics.reference=false",), without=True),
     WorldArm("no-memory-noise", "noise on the memory lessens it", ("model.dynamics.memory_noise=0",), without=True),
 )  # fmt: skip
@@ -57,7 +57,7 @@ WORLD_VLA_LOOP: tuple[Arm, ...] = (
         ("collection.expert_episodes=0", "collection.policy_episodes=100"), without=True,
     ),
     LoopArm("near-goal", "failures nearest to the goal raise it further", ("collection.near_goal_share=0.33",)),
-    LoopArm("no-closed-loop", "a world model refined by the policy's rollouts raises it", ONE_WORLD, without=True),
+    LoopArm("no-closed-loop", "a world model refined by the policy's rollouts raises it", one_world=True, without=True),
     LoopArm("from-supervised", "rounds that begin with the supervised policy raise it", ("improve_from=supervised",)),
     WorldArm(
         "no-joint-reward", "success in the loss of the dynamics predicts outcomes better",

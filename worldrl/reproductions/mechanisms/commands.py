@@ -10,6 +10,7 @@ from worldrl.core.errors import WorkerError
 from worldrl.core.renames import current_results
 from worldrl.core.storage.jsonfile import read_json
 from worldrl.evaluation.policy.result import EvalResult
+from worldrl.methods.rl.config import FilteredCloning
 from worldrl.reproductions.mechanisms.arms import LOOKS, OUTCOMES, PSNR, LoopArm, WorldArm
 from worldrl.reproductions.mechanisms.settings import MechanismSettings
 from worldrl.reproductions.stage_sharing import shared
@@ -51,7 +52,9 @@ def loop_run(settings: MechanismSettings, seed: int, arm: LoopArm, stage: Path) 
     """Run train-vla otherwise, with the demonstrations and the supervised policy of the default run."""
     first = default_run(settings, seed, stage) / "stages"
     given = f"data={first / '01-demonstrations' / 'dataset'}", f"supervised={first / '02-policy' / 'policy'}"
-    _loop(settings, seed, stage / "run", *given, *arm.settings)
+    cycles = FilteredCloning().cycles * settings.rounds
+    rounds = ("rounds=1", f"improvement.self_training.cycles={cycles}") if arm.one_world else ()
+    _loop(settings, seed, stage / "run", *given, *rounds, *arm.settings)
     return stage / "run"
 
 

@@ -1,9 +1,8 @@
-"""``sword``: Sword: training on own frames, a buffer of latents, augmented visual styles."""
+"""Sword by its mechanisms: training on own frames, a buffer of latents, augmented visual styles."""
 
-from worldrl.reproductions.mechanisms.reproduction import conclude, run
+from worldrl.reproductions.mechanisms import reproduction
 from worldrl.reproductions.mechanisms.settings import SwordSettings, scales
 
-__all__ = ["METHODS", "SETTINGS", "conclude", "run"]
-
+run, conclude = reproduction.run, reproduction.conclude
 METHODS = SwordSettings().methods
 SETTINGS = scales(SwordSettings(), tiny="no-own-frames")

@@ -1,9 +1,8 @@
-"""``world-vla-loop``: World-VLA-Loop: near-success data, the closed loop, and success predicted together with images."""
+"""World-VLA-Loop by its mechanisms: near-success data, the closed loop, success in the loss of the dynamics."""
 
-from worldrl.reproductions.mechanisms.reproduction import conclude, run
+from worldrl.reproductions.mechanisms import reproduction
 from worldrl.reproductions.mechanisms.settings import WorldVlaLoopSettings, scales
 
-__all__ = ["METHODS", "SETTINGS", "conclude", "run"]
-
+run, conclude = reproduction.run, reproduction.conclude
 METHODS = WorldVlaLoopSettings().methods
 SETTINGS = scales(WorldVlaLoopSettings(), tiny="near-goal")
