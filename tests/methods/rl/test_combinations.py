@@ -144,7 +144,14 @@ def test_cloning_of_other_parts_wins_and_a_killed_one_knows_its_starts(
     config = Improvement(
         p_keyframe=0,
         self_training=FilteredCloning(
-            cycles=4, rollouts=96, rows=32, group_size=4, imagined_share=1.0, cloning=clone, parts=named
+            cycles=4,
+            rollouts=96,
+            rows=32,
+            group_size=4,
+            imagined_share=1.0,
+            imagined_actions=True,
+            cloning=clone,
+            parts=named,
         ),
     )
 
