@@ -19,8 +19,8 @@ from worldrl.reproductions.offline_video.settings import CHUNK
 from worldrl.reproductions.reproduce import ReproduceSettings
 from worldrl.world_models.video.model import VideoWorldModel
 
-# Open the bundled world model, nine times or twice, record, train and plan for two arms, or repeat what wovr runs.
-SLOW = ("offline-video", "methods", "eva", "sword", "world-vla-loop")
+# Open the bundled world model, nine times or twice, record, train and plan for two arms, or run train-vla five times.
+SLOW = ("offline-video", "methods", "eva", "wovr", "sword", "world-vla-loop")
 TINY = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CATALOGUE]
 
 
