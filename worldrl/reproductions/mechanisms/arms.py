@@ -41,14 +41,14 @@ Arm = LoopArm | WorldArm
 
 WOVR: tuple[Arm, ...] = (
     LoopArm("keyframes", "starts at keyframes raise real success", ("improvement.p_keyframe=0.3",)),
-    LoopArm("no-masks", "masks after the first success raise it", ("improvement.stop_at_success=false",), without=True),
-    LoopArm("no-coevolution", "a world model refined between the rounds raises it", one_world=True, without=True),
+    LoopArm("no-masks", "masks raise real success", ("improvement.stop_at_success=false",), without=True),
+    LoopArm("no-coevolution", "a refined world model raises real success", one_world=True, without=True),
     WorldArm("no-anchor", "the first frame as an anchor lessens drift", ("model.dynamics.reference=false",), without=True),
-    WorldArm("no-memory-noise", "noise on the memory lessens it", ("model.dynamics.memory_noise=0",), without=True),
+    WorldArm("no-memory-noise", "noise on the memory lessens drift", ("model.dynamics.memory_noise=0",), without=True),
 )  # fmt: skip
 SWORD: tuple[Arm, ...] = (
     WorldArm("no-own-frames", "training on the model's own frames lessens drift", ("training.bootstrap=0",), without=True),
-    WorldArm("latent-buffer", "a buffer of its latents lessens it further", ("training.bootstrap_rows=64",)),
+    WorldArm("latent-buffer", "a buffer of its latents lessens drift", ("training.bootstrap_rows=64",)),
     WorldArm("styles", "augmented styles carry over to unseen ones", measure=LOOKS, styled=True),
 )  # fmt: skip
 WORLD_VLA_LOOP: tuple[Arm, ...] = (
@@ -56,9 +56,9 @@ WORLD_VLA_LOOP: tuple[Arm, ...] = (
         "no-near-success", "near misses in the collection raise real success",
         ("collection.expert_episodes=0", "collection.policy_episodes=100"), without=True,
     ),
-    LoopArm("near-goal", "failures nearest to the goal raise it further", ("collection.near_goal_share=0.33",)),
-    LoopArm("no-closed-loop", "a world model refined by the policy's rollouts raises it", one_world=True, without=True),
-    LoopArm("from-supervised", "rounds that begin with the supervised policy raise it", ("improve_from=supervised",)),
+    LoopArm("near-goal", "failures nearest to the goal raise real success", ("collection.near_goal_share=0.33",)),
+    LoopArm("no-closed-loop", "the closed loop raises real success", one_world=True, without=True),
+    LoopArm("from-supervised", "rounds from the supervised policy raise success", ("improve_from=supervised",)),
     WorldArm(
         "no-joint-reward", "success in the loss of the dynamics predicts outcomes better",
         ("model.success.loss_weight=0",), without=True, measure=OUTCOMES,
