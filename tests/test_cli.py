@@ -209,11 +209,11 @@ def test_a_missing_module_of_our_own_or_of_a_package_that_is_there_keeps_its_tra
         ({"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}, "worldrl train-idm seed=1"),
         (
             {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
-            "torchrun --nproc-per-node 2 --module worldrl.cli train-idm seed=1",
+            "torchrun --nproc-per-node 2 --module worldrl train-idm seed=1",
         ),
         (
             {"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"},
-            "torchrun --nnodes 2 --nproc-per-node 8 --module worldrl.cli train-idm seed=1",
+            "torchrun --nnodes 2 --nproc-per-node 8 --module worldrl train-idm seed=1",
         ),
     ],
 )

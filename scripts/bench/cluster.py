@@ -6,12 +6,14 @@
   of time by the clock, whole and after the first result, with 95 % intervals over pairs.
 * ``kills``: a node is killed without warning at random moments and another is added, until ``--kills`` are reached;
   the results of the no-op suite must equal the local ones, each episode once. ``embedded-kills``: of the embedded one.
-* ``noop``: a suite without physics through two workers: milliseconds per episode, and the growth of this process.
+* ``noop``: a suite without physics, ``--simulators`` at once in two workers: milliseconds per episode, and the memory of
+  this process and all below it at each tenth of the run.
 """
 
+import contextlib
 import dataclasses
+import hashlib
 import os
-import resource
 import sys
 import threading
 import time
@@ -66,18 +68,18 @@ class Killer(threading.Thread):
     def __init__(self, nodes: TwoNodes, least: float, most: float, seed: int) -> None:
         super().__init__(daemon=True)
         self._nodes, self._least, self._most = nodes, least, most
-        self._draw, self._stop = np.random.default_rng(seed), threading.Event()
+        self._draw, self._ended = np.random.default_rng(seed), threading.Event()
         self.kills = 0
 
     def run(self) -> None:
         """Kill."""
-        while not self._stop.wait(self._draw.uniform(self._least, self._most)):
+        while not self._ended.wait(self._draw.uniform(self._least, self._most)):
             self._nodes.kill_and_replace(int(self._draw.integers(2)))
             self.kills += 1
 
     def finish(self) -> int:
         """Stop, and return how many nodes were killed."""
-        self._stop.set()
+        self._ended.set()
         self.join()
         return self.kills
 
@@ -94,18 +96,37 @@ def embedded(engine: Engine, episodes: int, on_first: Callable[[], None] = lambd
     return found
 
 
-def suite_rows(engine: Engine, episodes: int) -> list[bytes]:
-    """Run no-op episodes through two workers of two slots; all states, by episode."""
+def suite_digest(
+    engine: Engine, episodes: int, simulators: int = 2, each: Callable[[int], None] = lambda _: None
+) -> str:
+    """Run no-op episodes, ``simulators`` at once in two workers; the digest of all states in order.
+
+    ``each`` is called with the number of finished episodes.
+    """
     launch = Launch("noop", sys.executable, f"{Path(__file__).with_name('noop_suite.py')}:Noop")
-    rows: list[bytes] = []
-    with SimulatorPool(launch, workers=2, slots=2, recycle_after=None, engine=engine) as pool:
-        for first in range(0, episodes, 2):
-            begun = pool.reset({slot: Start("nothing", first + slot, 0) for slot in range(2)}, render=False)
-            ended = pool.step({slot: np.full(1, first + slot, np.float32) for slot in range(2)}, render=())
-            for slot in range(2):
+    digest = hashlib.sha256()
+    with SimulatorPool(launch, workers=2, slots=simulators, recycle_after=None, engine=engine) as pool:
+        for first in range(0, episodes, simulators):
+            slots = range(min(simulators, episodes - first))
+            begun = pool.reset({slot: Start("nothing", first + slot, 0) for slot in slots}, render=False)
+            ended = pool.step({slot: np.full(1, first + slot, np.float32) for slot in slots}, render=())
+            for slot in slots:
                 pool.finish(slot)
-                rows.append(begun[slot]["state"].tobytes() + ended[slot]["state"].tobytes())
-    return rows
+                digest.update(begun[slot]["state"].tobytes() + ended[slot]["state"].tobytes())
+            each(first + len(slots))
+    return digest.hexdigest()
+
+
+def memory_mb() -> float:
+    """Resident memory of this process and of all below it (MB); pages they share count for each."""
+    import psutil
+
+    own = psutil.Process()
+    found = 0
+    for process in (own, *own.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += process.memory_info().rss
+    return round(found / 2**20, 1)
 
 
 def clocked(engine: Engine, episodes: int) -> tuple[float, float, list[dict[str, Any]]]:
@@ -155,17 +176,23 @@ def kills(
     return {"kills": total, "runs": runs, "episodes": episodes, "equal": found}
 
 
-def noop(engine: Engine, episodes: int) -> dict[str, Any]:
-    """Milliseconds per no-op episode of both engines, and the largest growth of this process."""
-    found: dict[str, Any] = {"episodes": episodes}
-    rows = {}
-    for name, each in (("local", LOCAL), ("ray", engine)):
-        suite_rows(each, 100)
-        before, began_s = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
-        rows[name] = suite_rows(each, episodes)
+def noop(engine: Engine, episodes: int, simulators: int) -> dict[str, Any]:
+    """Milliseconds per no-op episode of both engines, and the memory at each tenth of the run."""
+    found: dict[str, Any] = {"episodes": episodes, "simulators": simulators}
+    digests = set[str]()
+    for name, one in (("local", LOCAL), ("ray", engine)):
+        suite_digest(one, simulators, simulators)
+        memory: list[float] = []
+
+        def look(finished: int, memory: list[float] = memory) -> None:
+            if finished >= episodes * (len(memory) + 1) / 10:
+                memory.append(memory_mb())
+
+        began_s = time.monotonic()
+        digests.add(suite_digest(one, episodes, simulators, look))
         found[f"{name}_ms"] = round(1000 * (time.monotonic() - began_s) / episodes, 3)
-        found[f"{name}_growth_mb"] = round((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, 1)
-    return {**found, "equal": rows["local"] == rows["ray"]}
+        found[f"{name}_memory_mb"] = memory
+    return {**found, "equal": len(digests) == 1}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -176,6 +203,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--kills", type=int, default=20, help="nodes to kill in all")
     parser.add_argument("--episodes", type=int, default=24, help="of each run of the embedded suite")
     parser.add_argument("--noop-episodes", type=int, default=20_000)
+    parser.add_argument("--simulators", type=int, default=2, help="no-op simulators at once")
     given = parser.parse_args(argv)
     # A busy machine starts a node slowly.
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "240"}
@@ -185,9 +213,9 @@ def main(argv: Sequence[str]) -> int:
         if "pairs" in given.parts:
             found["pairs"] = pairs(nodes.engine, given.pairs, given.episodes)
         if "noop" in given.parts:
-            found["noop"] = noop(nodes.engine, given.noop_episodes)
+            found["noop"] = noop(nodes.engine, given.noop_episodes, given.simulators)
         if "kills" in given.parts:
-            found["kills"] = kills(nodes, suite_rows, given.noop_episodes, given.kills, (1.0, 8.0))
+            found["kills"] = kills(nodes, suite_digest, given.noop_episodes, given.kills, (1.0, 8.0))
         if "embedded-kills" in given.parts:
             # A worker must have time to load between two kills, or no episode ever begins.
             found["embedded_kills"] = kills(nodes, embedded, given.episodes, given.kills, (20.0, 60.0))

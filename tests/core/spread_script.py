@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from worldrl.core.embodiment import Embodiment
 from worldrl.core.errors import WorldrlError
@@ -69,7 +70,9 @@ def episode(number: int) -> Episode:
 EPISODES = [episode(number) for number in range(4)]
 
 
-def toy(folder: Path, settings: DeviceSettings, steps: int, dies: int = -1, interrupted: int = -1) -> nn.Module:
+def toy(
+    folder: Path, settings: DeviceSettings, steps: int, dies: int = -1, interrupted: int = -1, breaks: int = -1
+) -> nn.Module:
     """A small network of blocks with a masked loss, which may end or interrupt its process."""
 
     class Net(nn.Module):
@@ -77,11 +80,12 @@ def toy(folder: Path, settings: DeviceSettings, steps: int, dies: int = -1, inte
             super().__init__()
             self.blocks = nn.ModuleList([nn.Linear(5, 5) for _ in range(2)])
             self.out, self.unused = nn.Linear(5, 1), nn.Linear(2, 2)
+            self.memory = nn.GRU(5, 5)  # keeps references to its weights besides
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             for block in self.blocks:
                 x = x + block(x).tanh()
-            return self.out(x)
+            return self.out(x + self.memory(x[None])[0][0])
 
     net = Net()
     for number, parameter in enumerate(net.parameters()):
@@ -99,15 +103,31 @@ def toy(folder: Path, settings: DeviceSettings, steps: int, dies: int = -1, inte
         x = draw(torch.randn, (8 // divided.part.count, 5), generator)
         error = (net(x) - x.sum(dim=1, keepdim=True)).square()[:, 0] * own_rows(valid, generator)
         value = error.sum() / (valid.sum().clamp_min(1) / divided.part.count)
+        if step == breaks:
+            value = value + (0 * net.out.bias).sum().sqrt()  # a gradient of infinity times 0
         return value, {"toy/error": value.detach()}
 
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, fused=True)
     ema = Ema(net, 0.9)
+
+    def measure(_: int) -> None:
+        """End where a process holds more of the weights and moments than its share, but for padding."""
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        moments = [[of[name] for of in optimizer.state.values()] for name in ("exp_avg", "exp_avg_sq")]
+        for tensors in (weights, *moments):
+            if sum(held_here(tensor) for tensor in tensors) > 0.6 * sum(tensor.numel() for tensor in tensors):
+                sys.exit("a process holds more than its part")
+
     fit(
         "toy", modules={"net": net}, optimizer=optimizer, loss=loss, steps=steps, folder=folder, every_checkpoint=2,
         schedule=warmup_cosine(100, 2), clip_norm=0.5, ema=ema, processes=divided,
+        on_step=measure if settings.sharded else None,
     )  # fmt: skip
     return nn.ModuleDict({"net": net, "ema": ema.module})
+
+
+def held_here(tensor: torch.Tensor) -> int:
+    return tensor.to_local().numel() if isinstance(tensor, DTensor) else tensor.numel()
 
 
 def policy(folder: Path, settings: DeviceSettings, steps: int) -> nn.Module:
@@ -166,9 +186,9 @@ def idm(folder: Path, settings: DeviceSettings, steps: int) -> nn.Module:
 
 def run(folder: Path, what: str, given: dict[str, str]) -> None:
     """Train one model and keep its weights, by process."""
-    settings = DeviceSettings(int(given.get("accumulate", 1)), "checkpointing" in given)
+    settings = DeviceSettings(int(given.get("accumulate", 1)), "checkpointing" in given, "sharded" in given)
     steps = int(given.get("steps", 4))
-    more = {name: int(given[name]) for name in ("dies", "interrupted") if name in given}
+    more = {name: int(given[name]) for name in ("dies", "interrupted", "breaks") if name in given}
     model = globals()[what](folder / what, settings, steps, **more)
     state = {
         name: value.detach().cpu() for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)

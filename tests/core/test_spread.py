@@ -15,7 +15,7 @@ from torch import nn
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import Part, draw, stream
-from worldrl.core.training.ranks import DeviceSettings
+from worldrl.core.training.ranks import DeviceSettings, launcher
 from worldrl.core.training.spread import refuse_batch_norm, spread
 from worldrl.world_models.video.training_config import WorldModelTraining
 
@@ -81,15 +81,21 @@ def trained(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("spread")
     train(1, folder, *(f"{what},into=one" for what in MODELS),
           *(f"{what},into=passes,accumulate=2" for what in IN_PASSES),
-          "toy,into=grown,steps=2", "toy,into=again,checkpointing=true")  # fmt: skip
-    train(2, folder, *(f"{what},into=two" for what in MODELS), "toy,into=both,accumulate=2", "toy,into=grown")
+          "toy,into=grown,steps=2", "toy,into=grown-parts,steps=2", "toy,into=again,checkpointing=true")  # fmt: skip
+    train(2, folder, *(f"{what},into=two" for what in MODELS), "toy,into=both,accumulate=2", "toy,into=grown",
+          *(f"{what},into=parts,sharded=true" for what in MODELS), "toy,into=grown-parts,sharded=true",
+          "toy,into=all-parts,sharded=true,accumulate=2,checkpointing=true",
+          "toy,into=fewer,sharded=true,steps=2")  # fmt: skip
+    train(1, folder, "toy,into=fewer")
     return folder
 
 
 @pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("how", ["two", "parts"])
 @pytest.mark.parametrize("what", MODELS)
-def test_two_processes_learn_what_one_learns(trained, what, rank):
-    assert_near(weights(trained / "two", what, rank), weights(trained / "one", what))
+def test_two_processes_learn_what_one_learns(trained, what, how, rank):
+    """Each with whole weights, or each with parts (FSDP2), which are whole again afterwards."""
+    assert_near(weights(trained / how, what, rank), weights(trained / "one", what))
 
 
 @pytest.mark.parametrize("what", IN_PASSES)
@@ -97,7 +103,7 @@ def test_two_passes_learn_what_one_learns(trained, what):
     assert_near(weights(trained / "passes", what), weights(trained / "one", what))
 
 
-@pytest.mark.parametrize("how", ["both", "again", "grown"])
+@pytest.mark.parametrize("how", ["both", "again", "grown", "grown-parts", "all-parts", "fewer"])
 def test_recomputed_and_resumed_trainings_equal_it_too(trained, how):
     assert_near(weights(trained / how, "toy"), weights(trained / "one", "toy"))
 
@@ -112,9 +118,20 @@ def test_a_killed_process_ends_the_other_with_one_line_and_one_process_resumes(t
     assert_near(weights(tmp_path, "toy"), weights(trained / "one", "toy"))
 
 
-def test_ctrl_c_in_one_process_ends_both_after_the_step(tmp_path):
-    assert [code for code, _ in launch(2, tmp_path, "toy,interrupted=2")] == [130, 130]
+@pytest.mark.parametrize("more", ["", ",sharded=true"])
+def test_ctrl_c_in_one_process_ends_both_after_the_step(tmp_path, more):
+    assert [code for code, _ in launch(2, tmp_path, f"toy,interrupted=2{more}")] == [130, 130]
     assert (tmp_path / "toy" / "step-00000003").is_dir()
+
+
+def test_the_launcher_of_the_resume_command_starts_worldrl_in_each_process(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", *launcher()[1:], "--help"]
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name)
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
+    assert ended.stdout.count("train-policy") >= 2
 
 
 def test_each_part_draws_the_rows_of_the_whole_batch():
@@ -128,6 +145,17 @@ def test_a_batch_that_does_not_divide_is_refused_with_the_nearest_that_do():
         SettingError, match=r"training\.batch=10 does not divide into 4 .* give training\.batch=8 or 12$"
     ):
         spread(DeviceSettings(accumulate=4), batch=10)
+
+
+def test_one_process_has_no_parts():
+    with pytest.raises(SettingError, match=r"training\.sharded=true divides .* and this is one; .*torchrun"):
+        spread(DeviceSettings(sharded=True), batch=8)
+
+
+def test_a_gradient_that_is_not_finite_is_named_in_parts_too(tmp_path):
+    (code, said), _ = launch(2, tmp_path, "toy,sharded=true,breaks=2")
+    assert code == 2, said
+    assert "toy: gradient norm is nan at step 2 (first in net.out.bias)" in said
 
 
 def test_batch_normalisation_is_refused():

@@ -50,9 +50,18 @@ def test_a_row_is_named_by_all_that_it_measures():
     assert row_name(Row("Wan2.1-T2V-1.3B", "train lora", 8)) == "train-lora-wan2.1-t2v-1.3b-bfloat16-8"
 
 
-def test_sharded_resume_is_named_as_not_run():
+def test_a_sharded_training_resumes_to_equal_weights():
     (check,) = checks("tiny", only=["fsdp-resume"])
-    assert attempt(check, CPU).reason == "not run: only Wan trains sharded, by accelerate launch"
+    found = attempt(check, CPU)
+    assert found.status == "measured", found.reason
+    assert found.numbers["processes"].value == 2
+    assert found.numbers["time of a step"].value > 0
+
+
+def test_one_gpu_is_not_enough_to_shard(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    (check,) = checks("tiny", only=["fsdp-resume"])
+    assert attempt(check, torch.device("cuda")).reason == "sharding needs two GPUs of one machine"
 
 
 # -- world models ----------------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ class DeviceSettings:
     accumulate: int = 1  # passes per optimiser step, each on an equal part of the batch; fewer rows at once.
     # compute each block again in the backward pass: less memory, about a third more time.
     activation_checkpointing: bool = False
+    # divide weights, gradients and the optimizer's state over the processes (FSDP2): less memory of each, more traffic.
+    sharded: bool = False
 
 
 def rank() -> int:
@@ -38,7 +40,7 @@ def launcher() -> list[str]:
         return []
     here = int(os.environ.get("LOCAL_WORLD_SIZE", world_size()))
     nodes = [] if here == world_size() else ["--nnodes", str(world_size() // here)]
-    return ["torchrun", *nodes, "--nproc-per-node", str(here), "--module", "worldrl.cli"]
+    return ["torchrun", *nodes, "--nproc-per-node", str(here), "--module", "worldrl"]
 
 
 def rank_device(device: torch.device) -> torch.device:

@@ -5,9 +5,9 @@ from the step's stream and keeps the rows of its part (``core.rng.Part``), so th
 on the number of parts. Sums over masked elements are divided by the count of the whole batch, which every process knows.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from worldrl.core.training.fit import Loss, OneProcess
 from worldrl.core.training.loop import Training
 from worldrl.core.training.processes import in_group, total, wait
 from worldrl.core.training.ranks import DeviceSettings, rank, world_size
+from worldrl.core.training.sharded import WholeModule, clip_parts, sharded, whole_optimizer, whole_tensor
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -45,6 +46,11 @@ def spread(settings: DeviceSettings, *, unused: bool = False, **batches: int) ->
                 f"training.{name}={batch} does not divide into {parts} equal parts ({processes} processes x "
                 f"training.accumulate={settings.accumulate}); give training.{name}={near}"
             )
+    if settings.sharded and processes == 1:
+        raise SettingError(
+            "training.sharded=true divides the weights over several processes, and this is one; start the command by torchrun, or "
+            "leave it out"
+        )
     if parts == 1 and not settings.activation_checkpointing:
         return OneProcess()
     return Spread(settings, processes, unused)
@@ -71,6 +77,7 @@ class Spread(OneProcess):
         self.first = self.number == 0
         self.parts = processes * settings.accumulate
         self.module: Any = None
+        self.divide: Callable[[], None] = lambda: None
 
     @contextmanager
     def prepared(
@@ -82,7 +89,11 @@ class Spread(OneProcess):
         with ExitStack() as stack:
             if self.settings.activation_checkpointing:
                 stack.enter_context(checkpointed_blocks(self.module))
-            if self.processes > 1:
+            if self.settings.sharded:
+                # Once resumed: a checkpoint is whole.
+                roots = [self.module] if ema is None else [self.module, _LossModule({"average": ema.module})]
+                self.divide = lambda: stack.enter_context(sharded(roots, optimizer, device_of(optimizer).type))
+            elif self.processes > 1:
                 self.module = nn.parallel.DistributedDataParallel(self.module, find_unused_parameters=self.unused)
             yield
         self.module = None
@@ -118,8 +129,20 @@ class Spread(OneProcess):
         means = (total(sums) if self.processes > 1 else sums) / self.parts
         return means[0], dict(zip(names, means[1:], strict=True))
 
+    def norm(self, parameters: list[Tensor], limit: float | None) -> Tensor:
+        """Return the norm over all processes."""
+        found = super().norm(parameters, limit)
+        return whole_tensor(found) if self.settings.sharded else found
+
+    def clip(self, parameters: list[Tensor], limit: float, norm: Tensor) -> None:
+        """Clip the gradients, of which each process may hold parts."""
+        (clip_parts if self.settings.sharded else super().clip)(parameters, limit, norm)
+
     def _gradients_stay(self, stay: bool) -> Any:
         """Leave the gradients in this process until the last pass."""
+        if self.settings.sharded:
+            self.module.set_requires_gradient_sync(not stay)
+            return nullcontext()
         return self.module.no_sync() if stay and self.processes > 1 else nullcontext()
 
 
@@ -160,13 +183,26 @@ class _Together(Training):
                     f"{self.folder}: the processes find different checkpoints there, {found[0]} steps in process "
                     f"{self.spread.number}; give a run_dir that all of them share"
                 )
+        self.spread.divide()
         return found
 
     def save(self, position: int) -> None:
         """Write a checkpoint, and wait for it."""
+        whole = self._gathered() if self.spread.settings.sharded else self
         if self.spread.first:
-            super().save(position)
+            Training.save(whole, position)
         self.spread.wait()
 
+    def _gathered(self) -> Training:
+        """Gather what the processes hold in parts."""
+        modules = {name: WholeModule(module) for name, module in self.modules.items()}
+        optimizers = {name: whole_optimizer(optimizer) for name, optimizer in self.optimizers.items()}
+        return replace(self, modules=modules, optimizers=optimizers)
+
     def _device(self) -> torch.device:
-        return self.optimizers["optimizer"].param_groups[0]["params"][0].device
+        return device_of(self.optimizers["optimizer"])
+
+
+def device_of(optimizer: Optimizer) -> torch.device:
+    """Where an optimizer's first weight is."""
+    return optimizer.param_groups[0]["params"][0].device

@@ -14,6 +14,7 @@ from worldrl.methods.offline.updates import COMPILED, GRAPHED
 from worldrl.recipes.gpu.learning import measure_grpo, measure_updates
 from worldrl.recipes.gpu.outcome import Number
 from worldrl.recipes.gpu.rows import FULL, IMAGINE, LORA, TRAIN, Row, measure
+from worldrl.recipes.gpu.sharded_resume import measure_resume
 from worldrl.recipes.gpu.warp import measure_warp
 from worldrl.world_models.video.config import DynamicsKind
 
@@ -95,9 +96,12 @@ def check_updates(kind: str, size: str, device: torch.device) -> dict[str, Numbe
         raise SkippedError(str(error)) from error
 
 
-def check_fsdp_resume(device: torch.device) -> dict[str, Number]:
-    """A training that is sharded, stopped and resumed."""
-    raise SkippedError("not run: only Wan trains sharded, by accelerate launch")
+def check_fsdp_resume(size: str, device: torch.device) -> dict[str, Number]:
+    """A training that is sharded (FSDP2), stopped and resumed."""
+    processes = torch.cuda.device_count() if device.type == "cuda" else 2
+    if processes < 2:
+        raise SkippedError("sharding needs two GPUs of one machine")
+    return measure_resume(size, device, processes)
 
 
 def checks(size: str, batches: Sequence[int] = (), only: Sequence[str] = ()) -> list[Check]:
@@ -112,7 +116,7 @@ def checks(size: str, batches: Sequence[int] = (), only: Sequence[str] = ()) -> 
         Check("updates-compiled", 180, partial(check_updates, COMPILED, size)),
         Check("updates-graphed", 60, partial(check_updates, GRAPHED, size)),
         Check("mujoco-warp", 240, partial(measure_warp, size)),
-        Check("fsdp-resume", 120, check_fsdp_resume),
+        Check("fsdp-resume", 240, partial(check_fsdp_resume, size)),
     ]
     for name in only:
         if not any(check.name.startswith(name) for check in found):

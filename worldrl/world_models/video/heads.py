@@ -210,7 +210,8 @@ class OutcomeHead(nn.Module):
 
     def blank(self, rows: int) -> Tensor:
         """Return the belief before the first frame ``[B, b]``."""
-        return self.out.weight.new_zeros(rows, self.hidden)
+        weight = self.out.weight
+        return torch.zeros(rows, self.hidden, dtype=weight.dtype, device=weight.device)
 
     def forward(self, findings: Tensor, belief: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits ``[B, F]`` of findings ``[B, F, width]`` and belief ``[B, b]``, and the belief after them."""

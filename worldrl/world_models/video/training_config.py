@@ -57,6 +57,8 @@ class WorldModelTraining(DeviceSettings):
                 f"training.accumulate={self.accumulate}: the dynamics' loss is relative to the motion of the whole batch; "
                 "give training.accumulate=1"
             )
+        if self.sharded and self.compile:
+            raise SettingError("training.sharded=true with training.compile=true was never run; leave one of them out")
         for name in ("bootstrap", "negative_share", "action_dropout"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingError(f"training.{name} must be in [0, 1], got {getattr(self, name)}")
