@@ -75,7 +75,7 @@ def _check(key: str, name: str, kind: str, lacks: Mapping[str, str]) -> None:
 
 
 def improvement_parts(config: Improvement) -> Parts:
-    """Import the parts that ``train-vla``'s settings name for their algorithm; SettingError where they do not fit it."""
+    """Import the parts that ``train-vla``'s settings name for a round's algorithm; SettingError where they do not fit it."""
     if config.algorithm == "grpo":
         return open_parts(config.grpo.parts, IMPROVEMENT, _lacks_of_grpo(config.grpo))
     return open_parts(config.self_training.parts, CLONING, _lacks_of_cloning(config.self_training), CLONING_OWN)

@@ -62,9 +62,11 @@ def gates(
     measured, metrics = measure_gates(model, held_out, rule, loop.plan.thresholds, seed=seed)
     count, name = loop.plan.evaluation.verify, f"gates-{number}"
     outcome = imagined_outcome(
-        fresh_rollouts(loop, learner, model, count, name=name), rule, loop.plan.simulator.simulator_backend
+        fresh_rollouts(loop, learner, model, count, number=number, name=name),
+        rule,
+        loop.plan.simulator.simulator_backend,
     )
-    midway = keyframe_rollouts(loop, learner, model, trained_on, count, name=name)
+    midway = keyframe_rollouts(loop, learner, model, trained_on, count, number=number, name=name)
     measured.append(confirmed_gate(outcome["precision"], loop.plan.confirmed))
     show_gates(measured, f"gates of round {number}, {len(held_out)} held-out episodes")
     if loop.plan.stop_at_gate:
@@ -93,7 +95,9 @@ def verify(loop: Loop, policy: SavedPolicy, world: SavedWorld) -> dict[str, Any]
     """Replay imagined rollouts of the final policy in the simulator, action by action: does imagined success hold?"""
     stage = loop.run.stage("04-verify")
     if not stage.finished:
-        rollouts = fresh_rollouts(loop, policy.network, world.model, loop.plan.evaluation.verify, name="verify")
+        rollouts = fresh_rollouts(
+            loop, policy.network, world.model, loop.plan.evaluation.verify, number=loop.plan.rounds, name="verify"
+        )
         outcome = imagined_outcome(rollouts, world.rule, loop.plan.simulator.simulator_backend)
         loop.finish(
             stage, {**outcome, "policy": policy_facts(policy.folder).hash, "world_model": artefact_hash(world.folder)}

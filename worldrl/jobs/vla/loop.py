@@ -69,8 +69,13 @@ def success_by_source(rows: Sequence[tuple[str, bool]]) -> dict[str, Rate]:
     return {source: wilson(sum(part), len(part)) for source, part in parts.items()}
 
 
-def fresh_rollouts(loop: Loop, policy: Policy, model: AnyVideoModel, count: int, *, name: str) -> PolicyRollouts:
-    """Dream ``count`` rollouts of each task from initial states of their own; ``name`` fixes every draw."""
+def fresh_rollouts(
+    loop: Loop, policy: Policy, model: AnyVideoModel, count: int, *, number: int, name: str
+) -> PolicyRollouts:
+    """Dream ``count`` rollouts of each task from initial states of their own, as round ``number`` explores.
+
+    ``name`` fixes every draw.
+    """
     return imagine_policy(
         model,
         policy,
@@ -79,16 +84,16 @@ def fresh_rollouts(loop: Loop, policy: Policy, model: AnyVideoModel, count: int,
         seed=loop.plan.seed_of(name, "dreams"),
         horizon=loop.plan.horizons,
         image_size=loop.plan.policy.image_size,
-        exploration=loop.plan.improvement.exploration_of(policy),
+        exploration=loop.plan.improvement.of_round(number).exploration_of(policy),
         simulator_backend=loop.plan.simulator.simulator_backend,
     )
 
 
 def keyframe_rollouts(
-    loop: Loop, policy: Policy, model: AnyVideoModel, episodes: Sequence[Episode], count: int, *, name: str
+    loop: Loop, policy: Policy, model: AnyVideoModel, episodes: Sequence[Episode], count: int, *, number: int, name: str
 ) -> PolicyRollouts | None:
     """Dream recorded episodes on from up to ``count`` keyframes of each task; None where rollouts start at none."""
-    config = loop.plan.improvement
+    config = loop.plan.improvement.of_round(number)
     if not config.p_keyframe:
         return None
     starts = [(episodes[number], step) for number, step, _ in keyframe_starts(episodes, margin=config.keyframe_margin)]

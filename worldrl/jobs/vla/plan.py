@@ -320,6 +320,6 @@ def require_algorithm(algorithm: str, folder: Path) -> None:
 
     if algorithm != GRPO and is_lerobot_folder(folder):
         raise SettingError(
-            f"improvement.algorithm: {algorithm} imitates tokens, which the policy in {folder} has none of; "
+            f"improvement.algorithm={algorithm}: self-training imitates tokens, which the policy in {folder} has none of; "
             f"give improvement.algorithm={GRPO}"
         )

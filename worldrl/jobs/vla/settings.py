@@ -10,7 +10,7 @@ from worldrl.core.observation import IMAGE, NOT_OBSERVED, check_inputs
 from worldrl.evaluation.policy.protocol import CLEAN, DOMAINS
 from worldrl.evaluation.world_model.gates import GateThresholds
 from worldrl.methods.imitation.config import BehaviourCloning
-from worldrl.methods.rl.improve import Improvement
+from worldrl.methods.rl.improve import BOTH, Improvement
 from worldrl.policies.token.policy import TokenPolicyConfig
 from worldrl.recipes.rl_parts import improvement_parts
 from worldrl.recipes.run import ENGINE, WITH_RAY, RayOptions, check_engine
@@ -216,7 +216,7 @@ class TrainVlaSettings(Tracked):
         "gate: share of imagined successes that the simulator confirms with the same actions; fails when its whole "
         "95 % interval lies below",
     )
-    improvement: Improvement = field(default_factory=Improvement)
+    improvement: Improvement = field(default_factory=lambda: Improvement(algorithm=BOTH))
     evaluation: Evaluation = field(default_factory=Evaluation)
     planner: str = setting(
         NONE,
@@ -236,7 +236,8 @@ class TrainVlaSettings(Tracked):
         one_of("gates", self.gates, ("stop", "warn"))
         one_of("improve_from", self.improve_from, ("latest", "supervised"))
         one_of("backbone", self.backbone, BACKBONES)
-        improvement_parts(self.improvement)
+        for number in (1, 2):  # later rounds have the second one's algorithm
+            improvement_parts(self.improvement.of_round(number))
         if not self.policy.waypoint:
             self.improvement.exploration.drawn(imitates_waypoints=False)
             self.improvement.self_training.teaches_actions(waypoint=False)

@@ -171,7 +171,8 @@ def practice(loop: Loop, number: int, policy: SavedPolicy, world: SavedWorld | N
 
     stage = loop.run.stage(f"round-{number}-1-practice")
     if not stage.finished:
-        counts, exploration = loop.plan.collection, loop.plan.improvement.exploration_of(policy.network)
+        counts = loop.plan.collection
+        exploration = loop.plan.improvement.of_round(number).exploration_of(policy.network)
         expert_episodes = counts.expert_episodes if world is not None else loop.plan.first_expert_episodes
         shown = world if counts.imagined_episodes + counts.planner_episodes else None
         # Weights to begin with may have fewer cameras; the world model of this round will have all.
@@ -227,8 +228,8 @@ def world_model(
         model, numbers = trained_world_model(loop, number, episodes, demos.dataset.embodiment, before)
         learner, name = policy.network, f"calibrate-{number}"
         policy_rollouts = [
-            fresh_rollouts(loop, learner, model, plan.evaluation.verify, name=name),
-            keyframe_rollouts(loop, learner, model, training, plan.evaluation.verify, name=name),
+            fresh_rollouts(loop, learner, model, plan.evaluation.verify, number=number, name=name),
+            keyframe_rollouts(loop, learner, model, training, plan.evaluation.verify, number=number, name=name),
         ]
         joined_rollouts = join_rollouts([part for part in policy_rollouts if part is not None])
         calibrate(
@@ -272,7 +273,7 @@ def improved_policy(
             n_obs_steps=learner.n_obs_steps,
         )
         start, shown = (
-            imagined_success(loop, learner, env, seed=loop.plan.seed_of("imagined-before", number)),
+            imagined_success(loop, learner, env, number, name="imagined-before"),
             demos.episodes,
         )
         history = improve(
@@ -290,7 +291,7 @@ def improved_policy(
             parts=improvement_parts(config),
             imaginers=loop.plan.imaginers,
         )
-        end = imagined_success(loop, learner, env, seed=loop.plan.seed_of("imagined-after", number))
+        end = imagined_success(loop, learner, env, number, name="imagined-after")
         if isinstance(learner, TokenPolicy):  # what it practised on counts as seen, too
             learner.trained_on = merged(
                 learner.trained_on, trained_on([recording.dataset for recording in (demos, *practices)])
@@ -313,7 +314,7 @@ def collected_successes(config: Improvement, policy: Policy, practices: Sequence
 
 def scheduled(loop: Loop, number: int) -> Improvement:
     """Return the round's settings, with keyframes as often as the gates found them trustworthy."""
-    config, measured = loop.plan.improvement, loop.run.stage(f"round-{number}-3-gates").summary
+    config, measured = loop.plan.improvement.of_round(number), loop.run.stage(f"round-{number}-3-gates").summary
     keyframe = measured["keyframes"] and measured["keyframes"]["precision"]
     return replace(config, p_keyframe=keyframe_probability(config, measured["policy"]["precision"], keyframe))
 
@@ -340,8 +341,8 @@ def reset_store(loop: Loop, model: AnyVideoModel, practices: Sequence[Recording]
     return ResetStore(initial, keyframes)
 
 
-def imagined_success(loop: Loop, policy: Policy, env: WorldModelVecEnv, *, seed: int) -> Rate:
-    """Rate of imagined success from initial states alone, sampled as in training."""
-    exploration = loop.plan.improvement.exploration_of(policy)
+def imagined_success(loop: Loop, policy: Policy, env: WorldModelVecEnv, number: int, *, name: str) -> Rate:
+    """Rate of imagined success from initial states alone, sampled as round ``number`` trains."""
+    exploration, seed = loop.plan.improvement.of_round(number).exploration_of(policy), loop.plan.seed_of(name, number)
     success = imagine_batch(env, policy, exploration, group_size=1, p_keyframe=0.0, seed=seed).success
     return wilson(int(success.sum()), len(success))

@@ -46,7 +46,7 @@ class Parts:
 class GrpoConfig:
     """Settings of GRPO."""
 
-    iterations: int = 60  # batches of imagined groups.
+    iterations: int = 30  # batches of imagined groups.
     checkpoint_every: int = 5  # iterations between checkpoints.
     groups: int = 16  # start states ``N`` per iteration.
     # rollouts ``G`` per start state; 1 with an advantage that compares with the start's record.

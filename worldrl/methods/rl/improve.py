@@ -1,7 +1,7 @@
 """Improvement in imagination, by whichever algorithm the settings name."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ ALGORITHMS = {
     "self_training": "worldrl.methods.rl.filtered_cloning:self_train",
     "grpo": "worldrl.methods.rl.grpo:train_grpo",
 }
+BOTH = "both"
 SCHEDULES = ("fixed", "hallucination")
 
 
@@ -33,7 +34,8 @@ SCHEDULES = ("fixed", "hallucination")
 class Improvement:
     """Settings of :func:`improve`."""
 
-    algorithm: str = "self_training"  # ``self_training`` or ``grpo``.
+    # ``self_training``, ``grpo``, or ``both``: self-training in the first round, GRPO in each later one.
+    algorithm: str = "self_training"
     p_keyframe: float = 0.0  # probability that a rollout or a group starts at a keyframe instead of an initial state.
     # ``fixed``, or ``hallucination``: the fewer false positives from keyframes than from the beginning, the more often,
     # up to ``p_keyframe`` (:func:`keyframe_probability`).
@@ -46,16 +48,17 @@ class Improvement:
     exploration: ExplorationSettings = field(default_factory=ExplorationSettings)
     # its settings.
     self_training: FilteredCloning = field(
-        default_factory=FilteredCloning, metadata={"only_with": "algorithm=self_training"}
+        default_factory=FilteredCloning, metadata={"only_with": "algorithm=self_training|both"}
     )
-    grpo: GrpoConfig = field(default_factory=GrpoConfig, metadata={"only_with": "algorithm=grpo"})  # its settings.
+    # its settings.
+    grpo: GrpoConfig = field(default_factory=GrpoConfig, metadata={"only_with": "algorithm=grpo|both"})
     # whether and how imagined rollouts are judged before they are learned from.
     trust: Trust = field(default_factory=Trust)
 
     def __post_init__(self) -> None:
-        if self.algorithm not in ALGORITHMS:
+        if self.algorithm not in (*ALGORITHMS, BOTH):
             raise SettingError(
-                f"improvement.algorithm: unknown {self.algorithm!r}{nearest(self.algorithm, ALGORITHMS)}"
+                f"improvement.algorithm: unknown {self.algorithm!r}{nearest(self.algorithm, (*ALGORITHMS, BOTH))}"
             )
         if self.keyframe_schedule not in SCHEDULES:
             raise SettingError(
@@ -66,7 +69,7 @@ class Improvement:
             raise SettingError(f"improvement.p_keyframe must be in [0, 1], got {self.p_keyframe}")
         if self.trust.use == TERM and self.trust.confidence_score != OFF and self.algorithm != "grpo":
             raise SettingError(
-                f"improvement.trust.use={TERM} is a reward beside success, and {self.algorithm} knows none; give improvement.algorithm=grpo, "
+                f"improvement.trust.use={TERM} is a reward beside success, and self_training knows none; give improvement.algorithm=grpo, "
                 "or use=weight"
             )
         if self.algorithm != "self_training":
@@ -74,18 +77,25 @@ class Improvement:
         if self.starts_per_task < 1:
             raise SettingError(f"improvement.starts_per_task must be at least 1, got {self.starts_per_task}")
 
+    def of_round(self, number: int) -> "Improvement":
+        """Settle which algorithm a round has; rounds count from 1."""
+        if self.algorithm != BOTH:
+            return self
+        return replace(self, algorithm="self_training" if number == 1 else "grpo")
+
     def exploration_of(self, policy: Policy) -> Exploration:
-        """Say how the policy's actions are drawn."""
+        """Say how the policy's actions are drawn, in a round whose algorithm is settled."""
         return self.exploration.drawn(imitates_waypoints=reads_waypoint(policy) and self.algorithm == "self_training")
 
     @property
     def imagines_elsewhere(self) -> bool:
         """Whether other processes imagine for the learner."""
-        return self.grpo.staleness > 0 if self.algorithm == "grpo" else self.self_training.processes > 1
+        elsewhere = {"self_training": self.self_training.processes > 1, "grpo": self.grpo.staleness > 0}
+        return elsewhere[self.algorithm] if self.algorithm in elsewhere else any(elsewhere.values())
 
     @property
     def rows(self) -> int:
-        """Rollouts imagined at once."""
+        """Rollouts imagined at once, in a round whose algorithm is settled."""
         grpo = self.grpo
         return grpo.groups * grpo.group_size if self.algorithm == "grpo" else self.self_training.rows
 

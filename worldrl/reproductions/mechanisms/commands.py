@@ -61,7 +61,8 @@ def loop_run(settings: MechanismSettings, seed: int, arm: LoopArm, stage: Path) 
 def _loop(settings: MechanismSettings, seed: int, folder: Path, *more: str) -> None:
     command(
         folder, "train-vla", f"preset={settings.preset}", f"seed={seed}", settings.chosen_tasks, "threads=1", "workers=1",
-        "gates=warn", f"rounds={settings.rounds}", f"evaluation.episodes={settings.episodes}", *more,
+        "gates=warn", f"rounds={settings.rounds}", f"evaluation.episodes={settings.episodes}",
+        "improvement.algorithm=self_training", *more,
     )  # fmt: skip
 
 
