@@ -65,7 +65,7 @@ def test_a_group_without_effect_at_the_defaults_is_one_line_that_says_what_it_ne
     ("command", "given", "needed"),
     [
         ("train-vla", {"wan.training.batch": "2"}, {"backbone": "wan"}),
-        ("train-vla", {"improvement.grpo.groups": "4"}, {"improvement.algorithm": "grpo"}),
+        ("train-vla", {"improvement.algorithm": "self_training", "improvement.grpo.groups": "4"}, {"improvement.algorithm": "grpo"}),
         ("train-vla", {"scratch.training.steps": "7"}, {"start": "scratch"}),
         ("train-vla", {"improvement.trust.idm.training.steps": "7"}, {"improvement.trust.confidence_score": "motion_agreement"}),
         ("train-policy", {"fine_tuning.batch_size": "7"}, {"start": "folder"}),
