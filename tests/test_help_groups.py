@@ -77,7 +77,7 @@ def test_a_setting_without_effect_is_refused_and_taken_where_it_has_one(
 ) -> None:
     key, (name, value) = list(given)[-1], *needed.items()
     schema = COMMANDS[command].schema(given)
-    wanted = f"another {name}" if value == "folder" else rf"{name}={value}(\|both)?"
+    wanted = {"folder": f"another {name}", "grpo": rf"{name}=grpo\|both"}.get(value, f"{name}={value}")
     with pytest.raises(SettingError, match=rf"^{key} has no effect with {name}=.*; leave it out, or give {wanted}$"):
         compose(command, schema, given)
     compose(command, COMMANDS[command].schema({**given, **needed}), {**given, **needed})

@@ -108,8 +108,9 @@ def test_recomputed_and_resumed_trainings_equal_it_too(trained, how):
     assert_near(weights(trained / how, "toy"), weights(trained / "one", "toy"))
 
 
-def test_a_killed_process_ends_the_other_with_one_line_and_one_process_resumes(tmp_path, trained):
-    (code, said), (killed, _) = launch(2, tmp_path, "toy,dies=3")
+@pytest.mark.parametrize("more", ["", ",sharded=true"])
+def test_a_killed_process_ends_the_other_with_one_line_and_one_process_resumes(tmp_path, trained, more):
+    (code, said), (killed, _) = launch(2, tmp_path, f"toy,dies=3{more}")
     assert (code, killed) == (2, -9), said
     lines = [line for line in said.splitlines() if line.startswith("worldrl: ")]
     assert lines == ["worldrl: process 0 of 2 stops: another process ended; start the same command again to resume"]
@@ -148,7 +149,7 @@ def test_a_batch_that_does_not_divide_is_refused_with_the_nearest_that_do():
 
 
 def test_one_process_has_no_parts():
-    with pytest.raises(SettingError, match=r"training\.sharded=true divides .* and this is one; .*torchrun"):
+    with pytest.raises(SettingError, match=r"sharded=true divides .* and this is one; .*torchrun"):
         spread(DeviceSettings(sharded=True), batch=8)
 
 

@@ -265,6 +265,23 @@ def test_imagined_successes_teach_waypoints_alone_where_a_policy_has_one(no_demo
         FilteredCloning(imagined_actions=False).teaches_actions(waypoint=False)
 
 
+def test_both_is_self_training_first_and_grpo_from_then_on(tiny_policy, tmp_path, no_demonstrations):
+    config = Improvement("both", grpo=GRPO, self_training=SELF_TRAINING)
+    assert [config.of_round(number).algorithm for number in (1, 2, 3)] == ["self_training", "grpo", "grpo"]
+    assert Improvement("grpo").of_round(1).algorithm == "grpo"
+    with pytest.raises(SettingError, match=r"algorithm=both: a round has one of the two; give config\.of_round"):
+        improve(
+            tiny_policy,
+            None,
+            config,
+            demonstrations=no_demonstrations,
+            paraphrases={},
+            seed=0,
+            folder=tmp_path,
+            log=None,
+        )
+
+
 @pytest.mark.parametrize(
     ("make", "over"),
     [

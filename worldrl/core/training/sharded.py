@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
+from worldrl.core.errors import NonFiniteError
 from worldrl.core.interfaces import Stateful
 from worldrl.core.training.blocks import blocks
 
+Pairs = list[tuple[nn.Parameter, nn.Parameter]]  # each weight, whole and divided
 Remembered = list[tuple[nn.Module, type[nn.Module], dict[str, Any]]]
 
 
@@ -25,7 +27,8 @@ Remembered = list[tuple[nn.Module, type[nn.Module], dict[str, Any]]]
 def sharded(roots: Sequence[nn.Module], optimizer: Optimizer, device: str) -> Generator[None]:
     """Divide each root, block by block, and the optimizer's state over all processes on this kind of ``device``.
 
-    The first root's forward is the whole loss. All processes hold equal values, and must enter and leave together.
+    The first root's forward is the whole loss. All processes hold equal values, and must enter and leave together. After
+    an error that other processes need not have, the weights stay lost: gathering them would wait for those processes.
     """
     whole = _parameters(roots)
     remembered = [entry for root in roots for entry in _remember(root)]
@@ -36,11 +39,10 @@ def sharded(roots: Sequence[nn.Module], optimizer: Optimizer, device: str) -> Ge
         weight.data = weight.data.new_empty(0)  # only the parts take memory now
     try:
         yield
-    finally:
-        _exchange(optimizer, {part: weight for weight, part in pairs}, lambda value, _: whole_tensor(value))
-        for weight, part in pairs:
-            weight.data, weight.grad = whole_tensor(part.detach()), None
-        _restore(remembered)
+    except (NonFiniteError, KeyboardInterrupt):  # every process has these
+        _join(pairs, optimizer, remembered)
+        raise
+    _join(pairs, optimizer, remembered)
 
 
 def whole_tensor(value: Any) -> Any:
@@ -88,6 +90,14 @@ def _divide(roots: Sequence[nn.Module], device: str) -> None:
     for root in roots:
         for module in (*blocks(root), root):
             fully_shard(module, mesh=mesh)
+
+
+def _join(pairs: Pairs, optimizer: Optimizer, remembered: Remembered) -> None:
+    """Gather weights and state from all processes, and undo what ``fully_shard`` changed."""
+    _exchange(optimizer, {part: weight for weight, part in pairs}, lambda value, _: whole_tensor(value))
+    for weight, part in pairs:
+        weight.data, weight.grad = whole_tensor(part.detach()), None
+    _restore(remembered)
 
 
 def _parameters(roots: Sequence[nn.Module]) -> list[nn.Parameter]:

@@ -25,7 +25,6 @@ from worldrl.core.training.fit import Loss, OneProcess
 from worldrl.core.training.loop import Training
 from worldrl.core.training.processes import in_group, total, wait
 from worldrl.core.training.ranks import DeviceSettings, rank, world_size
-from worldrl.core.training.sharded import WholeModule, clip_parts, sharded, whole_optimizer, whole_tensor
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -48,8 +47,8 @@ def spread(settings: DeviceSettings, *, unused: bool = False, **batches: int) ->
             )
     if settings.sharded and processes == 1:
         raise SettingError(
-            "training.sharded=true divides the weights over several processes, and this is one; start the command by torchrun, or "
-            "leave it out"
+            "sharded=true divides the weights over several processes, and this is one; leave it out, or start a command that trains "
+            "in several by torchrun"
         )
     if parts == 1 and not settings.activation_checkpointing:
         return OneProcess()
@@ -90,13 +89,15 @@ class Spread(OneProcess):
             if self.settings.activation_checkpointing:
                 stack.enter_context(checkpointed_blocks(self.module))
             if self.settings.sharded:
-                # Once resumed: a checkpoint is whole.
+                from worldrl.core.training.sharded import sharded
+
                 roots = [self.module] if ema is None else [self.module, _LossModule({"average": ema.module})]
+                # Once resumed: a checkpoint is whole.
                 self.divide = lambda: stack.enter_context(sharded(roots, optimizer, device_of(optimizer).type))
             elif self.processes > 1:
                 self.module = nn.parallel.DistributedDataParallel(self.module, find_unused_parameters=self.unused)
             yield
-        self.module = None
+        self.module, self.divide = None, lambda: None
 
     def training(
         self,
@@ -132,11 +133,20 @@ class Spread(OneProcess):
     def norm(self, parameters: list[Tensor], limit: float | None) -> Tensor:
         """Return the norm over all processes."""
         found = super().norm(parameters, limit)
-        return whole_tensor(found) if self.settings.sharded else found
+        if not self.settings.sharded:
+            return found
+        from worldrl.core.training.sharded import whole_tensor
+
+        return whole_tensor(found)
 
     def clip(self, parameters: list[Tensor], limit: float, norm: Tensor) -> None:
         """Clip the gradients, of which each process may hold parts."""
-        (clip_parts if self.settings.sharded else super().clip)(parameters, limit, norm)
+        if not self.settings.sharded:
+            super().clip(parameters, limit, norm)
+            return
+        from worldrl.core.training.sharded import clip_parts
+
+        clip_parts(parameters, limit, norm)
 
     def _gradients_stay(self, stay: bool) -> Any:
         """Leave the gradients in this process until the last pass."""
@@ -195,6 +205,8 @@ class _Together(Training):
 
     def _gathered(self) -> Training:
         """Gather what the processes hold in parts."""
+        from worldrl.core.training.sharded import WholeModule, whole_optimizer
+
         modules = {name: WholeModule(module) for name, module in self.modules.items()}
         optimizers = {name: whole_optimizer(optimizer) for name, optimizer in self.optimizers.items()}
         return replace(self, modules=modules, optimizers=optimizers)

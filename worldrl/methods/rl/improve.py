@@ -134,7 +134,7 @@ def improve(
 ) -> Sequence[float]:
     """Improve ``policy`` in place; a killed improvement goes on bit for bit. Returns imagined success rates by batch.
 
-    ``env`` has ``config.rows`` rows; real successes that were ``collected`` serve self-training, demonstrations
+    ``config.algorithm`` is settled (``of_round``), else SettingError. ``env`` has ``config.rows`` rows; real successes that were ``collected`` serve self-training, demonstrations
     also a loss of GRPO that needs them, ``parts`` replace the algorithm's own. ``imaginers`` make the processes that
     imagine besides (None: on this machine).
     """
@@ -150,6 +150,8 @@ def improve(
         "imaginers": imaginers,
         "paraphrases": paraphrases,
     }
+    if config.algorithm == BOTH:
+        raise SettingError(f"improvement.algorithm={BOTH}: a round has one of the two; give config.of_round(number)")
     train = named(ALGORITHMS[config.algorithm])
     if config.algorithm == "grpo":
         return train(policy, env, config.grpo, demonstrations=demonstrations, **common)
