@@ -3,7 +3,7 @@
 #
 # `worldrl train-vla` clones demonstrations, learns a world model, improves the policy in imagined rollouts, and checks
 # the gain in MuJoCo. `preset=tiny` runs every stage in about a minute and learns nothing: leave it out for the real job,
-# about 20 minutes on two cores.
+# about 15 minutes on two cores.
 
 # %%
 import json
