@@ -60,11 +60,14 @@ class ImaginedReal:
     label: str  # for example "round 1"
     imagined: Rate | None = None
     real: Rate | None = None
+    paired: Paired | None = None  # of the same actions: ``a`` is real and ``b`` imagined
 
     def __post_init__(self) -> None:
         """Check both rates."""
         for name, rate in (("imagined", self.imagined), ("real", self.real)):
             check_rate(f"{self.label}, {name}", rate)
+        if self.paired is not None:
+            check_paired(f"{self.label}, imagined minus real", self.paired, self.real, self.imagined)
 
 
 @dataclass(frozen=True)

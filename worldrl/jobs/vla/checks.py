@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from worldrl.core.statistics.intervals import Rate, wilson
+from worldrl.core.statistics.intervals import Rate, paired, wilson
 from worldrl.core.storage.artefact import artefact_hash
 from worldrl.core.storage.log import console
 from worldrl.core.types import Episode
@@ -115,10 +115,11 @@ def confirmed_line(precision: Rate | None) -> str:
 
 def imagined_outcome(
     policy_rollouts: PolicyRollouts, rule: SuccessRule, simulator_backend: SimulatorBackend
-) -> dict[str, Rate | None]:
+) -> dict[str, Any]:
     """Execute dreams in the simulator, and compare.
 
-    Returns precision, recall and so on of imagined success, the imagined rate and the real one.
+    Returns precision, recall and so on of imagined success, the imagined rate and the real one, and their paired
+    difference, imagined minus real.
     """
     imagined, real = policy_rollouts.success_step(rule), execute(policy_rollouts, simulator_backend)
     predicted, actual = imagined >= 0, confirmed_by_execution(imagined, real)
@@ -126,4 +127,5 @@ def imagined_outcome(
         **outcome_report(predicted, actual),
         "imagined": wilson(int(predicted.sum()), len(predicted)),
         "same_actions_real": wilson(int((real >= 0).sum()), len(real)),
+        "exploitability": paired(real >= 0, predicted),
     }

@@ -24,7 +24,7 @@ from worldrl.evaluation.report.model import (
     Video,
 )
 from worldrl.evaluation.report.page import POLICY_PAGE
-from worldrl.evaluation.report.words import duration
+from worldrl.evaluation.report.words import count, duration
 from worldrl.jobs.vla.loop import Loop
 from worldrl.jobs.vla.planning import planning_tables
 from worldrl.methods.rl.improve import Improvement, hallucination
@@ -142,18 +142,16 @@ def _measured_hallucination(gates: Mapping[str, Any]) -> str:
 
 
 def imagined_beside_real(rounds: Sequence[Mapping[str, Any]], verified: Mapping[str, Any]) -> list[ImaginedReal]:
-    """The same policies in imagination and in the simulator, sampled in both."""
-    rows = [
-        ImaginedReal(
-            f"policy at the start of round {number}",
-            imagined=part["improve"]["imagined_before"],
-            real=part["collection"]["success"].get("policy"),  # a round may practise without the policy
-        )
-        for number, part in enumerate(rounds, start=1)
-    ]
+    """Imagined and real success of the same actions, of each round's first policy and of the final one."""
+    measured = [part["gates"]["policy"] for part in rounds] + [verified]
     return [
-        *rows,
-        ImaginedReal("final policy, the same actions", verified["imagined"], verified["same_actions_real"]),
+        ImaginedReal(
+            f"after {count(number, 'round')}, the same actions",
+            found.get("imagined"),
+            found.get("same_actions_real"),
+            found.get("exploitability"),
+        )
+        for number, found in enumerate(measured)
     ]
 
 
