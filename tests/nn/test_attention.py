@@ -36,7 +36,8 @@ def test_attention_agrees_with_the_textbook(attention):
     torch.testing.assert_close(attention(x, context), expected)
 
 
-def test_both_ways_of_computing_it_agree_with_gradient(attention, monkeypatch):
+@pytest.mark.parametrize("keys", [5, 20])  # few with the queries last, many with the keys last
+def test_both_ways_of_computing_it_agree_with_gradient(attention, monkeypatch, keys):
     """Written out on the CPU, fused elsewhere."""
     import worldrl.nn.attention as module
 
@@ -44,7 +45,7 @@ def test_both_ways_of_computing_it_agree_with_gradient(attention, monkeypatch):
     results = []
     for attend in (module.attend, fused):
         monkeypatch.setattr(module, "attend", attend)
-        x = tokens(2, 5, 16).requires_grad_()
+        x = tokens(2, keys, 16).requires_grad_()
         out = attention(x)
         results.append((out.detach(), torch.autograd.grad(out.square().sum(), x)[0]))
     torch.testing.assert_close(results[0], results[1])
