@@ -116,7 +116,7 @@ def confirmed_line(precision: Rate | None) -> str:
 def imagined_outcome(
     policy_rollouts: PolicyRollouts, rule: SuccessRule, simulator_backend: SimulatorBackend
 ) -> dict[str, Any]:
-    """Execute dreams in the simulator, and compare.
+    """Execute imagined rollouts in the simulator, and compare.
 
     Returns precision, recall and so on of imagined success, the imagined rate and the real one, and their paired
     difference, imagined minus real.
