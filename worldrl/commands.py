@@ -190,7 +190,9 @@ COMMANDS = {
         ),
         Command("compare", "compare two evaluations episode by episode", ("a=runs/before b=runs/after",)),
         Command(
-            "train-vla", "the whole loop: clone demonstrations, imagine, improve, check in physics", ("", "preset=tiny")
+            "train-vla",
+            "the whole loop: clone demonstrations, imagine, improve, check in physics",
+            ("", "preset=tiny", "branch.run=runs/train-vla branch.stage=round-3-1-practice rounds=3"),
         ),
         Command(
             "make-dataset",

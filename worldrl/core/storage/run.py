@@ -150,6 +150,10 @@ class RunDirectory:
         """Seconds worked on this run, over all sessions; a killed one counts up to its last :meth:`tick`."""
         return self._earlier + self._clock() - self._began
 
+    def count_earlier(self, wall_s: float) -> None:
+        """Let the clock count at least ``wall_s`` seconds of earlier sessions: stages that another run has made."""
+        self._earlier = max(self._earlier, wall_s)
+
     def tick(self, *, force: bool = False) -> None:
         """Note wall time and the memory of living workers too, at most every ten seconds; cheap in every step."""
         now = self._clock()

@@ -19,6 +19,7 @@ from worldrl.core.observation import MEASURED, ObservationSpec, require_observed
 from worldrl.core.rng import stream_seed
 from worldrl.evaluation.policy.protocol import CLEAN
 from worldrl.evaluation.world_model.gates import GateThresholds
+from worldrl.jobs.vla.branch import Branch
 from worldrl.jobs.vla.settings import CollectionSettings, Evaluation, TrainVlaSettings
 from worldrl.jobs.vla.training_suite import EmbeddedTrainingSuite, SimulatedSuite, SuiteOptions, TrainingSuite
 from worldrl.methods.imitation.config import BehaviourCloning
@@ -68,6 +69,7 @@ class Plan:
     """
 
     suite: TrainingSuite
+    branch: Branch
     seed: int
     device: torch.device
     dtype: torch.dtype
@@ -149,6 +151,7 @@ def planned(settings: TrainVlaSettings, device: torch.device) -> Plan:
     wan = settings.backbone == WAN
     return Plan(
         suite=_suite(settings, device),
+        branch=settings.branch,
         seed=settings.seed,
         device=device,
         dtype=resolve_dtype(settings.dtype, device),

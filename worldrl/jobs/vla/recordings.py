@@ -26,6 +26,7 @@ from worldrl.evaluation.report.store import publish
 from worldrl.evaluation.world_model.gates import measure_gates, require
 from worldrl.jobs.vla import stages
 from worldrl.jobs.vla.artefacts import Recording, SavedPolicy, SavedWorld
+from worldrl.jobs.vla.branch import branch_facts
 from worldrl.jobs.vla.checks import save_replays
 from worldrl.jobs.vla.loop import Loop, keep_world_model, trained_world_model
 from worldrl.jobs.vla.recorded_suite import RecordedSuite
@@ -65,6 +66,7 @@ def run_recordings(loop: Loop) -> dict[str, Any]:
     after = measure(loop, "05-after", policy, world, starts)
     metrics = {
         "suite": suite.name,
+        **branch_facts(loop),
         **without_times(loop.run.stage("01-recordings").summary),
         **compared(before, after, [start.episode.task for start in starts]),
         "gates": found["gates"],

@@ -10,6 +10,7 @@ from worldrl.core.storage.log import console, read_metrics
 from worldrl.evaluation.report.model import DataUse, Number, ReportData, Table
 from worldrl.evaluation.report.tables import print_table
 from worldrl.evaluation.report.words import duration, gain_interval, p_value, percent, points, with_rate
+from worldrl.jobs.vla.branch import branch_notes
 from worldrl.jobs.vla.loop import Loop
 from worldrl.jobs.vla.report import filmstrips, improvement_curves, report_gates, stage_times, training_curves, videos
 from worldrl.rollout.agents.policy_folder import policy_facts
@@ -52,7 +53,7 @@ def report_page(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
             "policy for the robot": str(loop.run.path / metrics["policy_for_robot"]),
             "device": str(plan.device),
         },
-        notes=[*warnings(metrics), *plan.suite.limits, *metrics["assumed"]],
+        notes=[*warnings(metrics), *branch_notes(metrics), *plan.suite.limits, *metrics["assumed"]],
     )
 
 

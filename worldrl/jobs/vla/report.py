@@ -25,6 +25,7 @@ from worldrl.evaluation.report.model import (
 )
 from worldrl.evaluation.report.page import POLICY_PAGE
 from worldrl.evaluation.report.words import count, duration
+from worldrl.jobs.vla.branch import branch_notes
 from worldrl.jobs.vla.loop import Loop
 from worldrl.jobs.vla.planning import planning_tables
 from worldrl.methods.rl.improve import Improvement, hallucination
@@ -72,7 +73,7 @@ def report_page(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
             "evaluation seed": str(loop.plan.evaluation.seed),
             "device": str(loop.plan.device),
         },
-        notes=(*assets_limit(metrics), *loop.plan.suite.limits, *LIMITS),
+        notes=(*assets_limit(metrics), *branch_notes(metrics), *loop.plan.suite.limits, *LIMITS),
     )
 
 

@@ -9,6 +9,7 @@ from worldrl.core.image_fit import Fit
 from worldrl.core.observation import IMAGE, NOT_OBSERVED, check_inputs
 from worldrl.evaluation.policy.protocol import CLEAN, DOMAINS
 from worldrl.evaluation.world_model.gates import GateThresholds
+from worldrl.jobs.vla.branch import Branch
 from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.rl.improve import BOTH, Improvement
 from worldrl.policies.token.policy import TokenPolicyConfig
@@ -163,6 +164,7 @@ class TrainVlaSettings(Tracked):
     supervised: str | None = setting(
         None, "folder of a policy to improve, of the sizes in policy.*; null clones the demonstrations"
     )
+    branch: Branch = field(default_factory=Branch)
     gates: str = setting("stop", "what a failed gate does: stop or warn")
     rounds: int = setting(2, f"rounds of collection, world model and improvement; 1 with suite={RECORDINGS}")
     improve_from: str = setting(

@@ -16,6 +16,7 @@ from worldrl.core.storage.log import MetricLog, console
 from worldrl.core.training.ranks import refuse_many
 from worldrl.jobs.vla import checks, stages
 from worldrl.jobs.vla.artefacts import Recording, SavedPolicy, SavedWorld
+from worldrl.jobs.vla.branch import branch_facts, take_stages
 from worldrl.jobs.vla.loop import Loop
 from worldrl.jobs.vla.plan import resolve
 from worldrl.jobs.vla.settings import TrainVlaSettings
@@ -35,7 +36,9 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
     set_threads(settings.threads)
     plan = resolve(settings)
     with closing(plan.suite), open_run("train-vla", settings) as run, MetricLog(run.path, settings.tracker) as log:
-        return named(plan.suite.loop)(Loop(plan, run, log))
+        loop = Loop(plan, run, log)
+        take_stages(loop, TrainVlaSettings)
+        return named(plan.suite.loop)(loop)
 
 
 def run_loop(loop: Loop) -> dict[str, Any]:
@@ -59,6 +62,7 @@ def run_loop(loop: Loop) -> dict[str, Any]:
     planned = measure_planner(loop, world, {"before": (supervised, before), "after": (policy, after)})
     metrics = {
         **suite_facts(loop),
+        **branch_facts(loop),
         "before": before.metrics(),
         "after": after.metrics(),
         "comparison": compare(before, after).metrics(),

@@ -40,7 +40,6 @@ from worldrl.rollout.imagined.checks import (
 )
 from worldrl.rollout.imagined.recent import Recent, after_chunk, recorded
 from worldrl.rollout.imagined.reset_store import ResetStore
-from worldrl.rollout.imagined.state_rows import merge_rows
 from worldrl.rollout.spaces import (
     check_action,
     checked_mode,
@@ -181,7 +180,7 @@ class WorldModelVecEnv(VectorEnv):
         if len(rows) == self.num_envs:
             self._state, self._recent, self.records = fresh, shown, records
         else:
-            self._state = merge_rows(self.world_model, self._require_state(), fresh, rows)
+            self._state = _merge_rows(self.world_model, self._require_state(), fresh, rows)
             self._show(rows, shown)
             for row, record in zip(rows, records, strict=True):
                 self.records[row] = record
@@ -248,7 +247,7 @@ class WorldModelVecEnv(VectorEnv):
         action = torch.from_numpy(self.buffer[rows])
         after, imagined = self.world_model.imagine(state.select(index), action, generators=generators)
         first, streak = first_success(imagined.success_prob.cpu(), self.rule, torch.from_numpy(self.streak[rows]))
-        self._state = after if len(rows) == self.num_envs else merge_rows(self.world_model, state, after, rows)
+        self._state = after if len(rows) == self.num_envs else _merge_rows(self.world_model, state, after, rows)
         self._show(rows, after_chunk(self.observed(rows), self.world_model, after, imagined))
         self.streak[rows], self.phase[rows] = streak.numpy(), 0
         return first.numpy(), imagined.success_prob.cpu().numpy()
@@ -324,3 +323,12 @@ class WorldModelVecEnv(VectorEnv):
         self._state, self._seed, self.records = world, seed, records
         for name, value in counters.items():
             setattr(self, name, value)
+
+
+def _merge_rows(model: WorldModel, old: WorldState, new: WorldState, rows: NDArray[np.int64]) -> WorldState:
+    """Return ``old`` with ``rows`` replaced by the rows of ``new``."""
+    index = torch.from_numpy(rows)
+    merged = {name: value.clone() for name, value in old.state_dict().items()}
+    for name, value in new.state_dict().items():
+        merged[name][index.to(value.device)] = value
+    return model.restore(merged)

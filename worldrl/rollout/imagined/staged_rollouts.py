@@ -23,7 +23,6 @@ from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.interfaces import RewardMix, VideoReward
 from worldrl.core.rng import row_streams
 from worldrl.core.types import Imagined, ImaginedVideos, ResetRecord, first_frames
-from worldrl.rollout.imagined.state_rows import join_rows
 from worldrl.world_models.video.following import roll_forward
 
 
@@ -132,7 +131,8 @@ class _Proposals:
     videos: ImaginedVideos | None
 
     def join(self, planner: Planner, others: _Proposals) -> _Proposals:
-        state = join_rows(planner, self.state, others.state)
+        more = others.state.state_dict()
+        state = planner.restore({n: torch.cat([part, more[n]]) for n, part in self.state.state_dict().items()})
         rest = {n: torch.cat([getattr(self, n), getattr(others, n)]) for n in ("plan", "latent", "terms")}
         return _Proposals(state=state, videos=None, **rest)
 
