@@ -102,7 +102,7 @@ def play(engine=None, *, fault=None, **settings):
     launch = Launch("fake", sys.executable, TARGET, {"image_size": 0, "fault": fault})
     with SimulatorPool(launch, workers=2, slots=2, **settings) as pool:
         found = list(play_episodes(pool, SPECS, ExpertActor(), Rules(HORIZON, (), 2, frozenset())))
-    return {item.spec.key: {**item.to_json(), "restarted": False} for item in found}
+    return {item.spec.key: item.to_json() for item in found}
 
 
 # -- the same workers elsewhere --------------------------------------------------------------------------------------
@@ -138,6 +138,15 @@ def test_lost_nodes_do_not_count_as_an_episodes_fault(loopback):
     engine = loopback(nodes_die=True)
     assert play(engine, fault=fault, restarts=0) == play()
     assert len(engine.placed) > 2
+
+
+def test_a_lost_node_is_no_failure_of_an_embedded_episode(loopback, specs, options, faulty):
+    """More than 1 % of restarted episodes make an evaluation invalid; nodes come and go for other reasons."""
+    asked = [(spec, ExpertActor()) for spec in specs]
+    engine = loopback(nodes_die=True)
+    found = list(EmbeddedPlayer(faulty("kill", times=1), workers=1, engine=engine).play(asked, record=False))
+    assert len(engine.placed) == 2
+    assert found == list(EmbeddedPlayer(options, workers=1).play(asked, record=False))
 
 
 def test_an_episode_that_ends_its_worker_is_an_error_wherever_it_runs(loopback):

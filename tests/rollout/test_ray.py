@@ -82,7 +82,7 @@ def play(engine, disturb=lambda number: None):
     found = []
     with SimulatorPool(launch, workers=2, slots=2, restarts=0, engine=engine) as pool:
         for outcome in play_episodes(pool, specs, ExpertActor(), Rules(HORIZON, (), 2, frozenset())):
-            found.append({**outcome.to_json(), "restarted": False})
+            found.append(outcome.to_json())
             disturb(len(found))
     return {(row["task"], row["index"]): row for row in found}, len(found)
 

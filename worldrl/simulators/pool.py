@@ -206,11 +206,11 @@ class SimulatorPool:
         return [process.pid for process in self._processes.values()]
 
     def restarted(self, slot: int) -> bool:
-        """Whether a slot's running episode lost its worker."""
+        """Whether a slot's running episode lost its worker while the node stayed."""
         return slot in self._journals and self._journals[slot].restarted
 
     def finish(self, slot: int) -> bool:
-        """Forget a slot's ended episode; returns whether its worker was lost meanwhile."""
+        """Forget a slot's ended episode; returns :meth:`restarted`."""
         return self._journals.pop(slot).restarted
 
     def owner(self, slot: int) -> int:
@@ -288,7 +288,7 @@ class SimulatorPool:
             if worst.too_many(self._restarts if mine else 0):
                 raise WorkerError(f"{report}, and {worst.limit}")
             for journal in mine.values():
-                journal.restarted = True
+                journal.restarted |= not loss.node_lost  # no episode made a node go
             logger.warning("%s; restarting it, %d episodes are played again", report, len(mine))
             try:
                 self._renew(number)

@@ -95,7 +95,7 @@ class EvalResult:
 
     @property
     def restarts(self) -> int:
-        """Episodes that were run again because their worker died or did not answer."""
+        """Episodes that were run again because their worker died or did not answer; a node that went away is not counted."""
         return sum(outcome.restarted for outcome in self.outcomes)
 
     @property

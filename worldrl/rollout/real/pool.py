@@ -107,7 +107,8 @@ class Worker:
         worst = max(counts, key=lambda losses: losses.own)
         if worst.too_many(self._restarts):
             raise WorkerError(f"{report}, and {worst.limit}; run that episode alone with workers=0 to see why")
-        self._remaining |= {position: replace(self._remaining[position], restarted=True) for position in lost}
+        if not end.node_lost:  # no episode made the node go: it says nothing about the rate
+            self._remaining |= {position: replace(self._remaining[position], restarted=True) for position in lost}
         logger.warning("%s; restarting it, %d episodes run again", report, len(lost))
         self.process.stop()
         self._start()
