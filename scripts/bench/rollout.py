@@ -211,10 +211,37 @@ def unet_peer() -> tuple[str, Callable[[int], Callable[[], object]], int]:
     return f"diffusers U-Net ({sum(p.numel() for p in net.parameters()) / 1e6:.1f} M)", make, d.chunk_frames
 
 
-def peer_rows(batches: list[int]) -> list[Row]:
-    """Both peers, samplers only: no heads, no codec, no rounding."""
-    peers = (wan_peer(), unet_peer())
-    made = [rows_of(name, frames, batches, lambda d, b, make=make: _cast(make(b), d)) for name, make, frames in peers]
+def own_sampler() -> tuple[str, Callable[[int], Callable[[], object]], int]:
+    """The flow transformer in the same Euler loop as :func:`wan_peer`: what the network alone costs."""
+    model = world_model(DynamicsKind.flow_transformer)
+    net, c = model.dynamics, model.config
+    d, side, channels = c.dynamics, c.latent_size, c.codec.channels
+
+    def make(batch: int) -> Callable[[], object]:
+        draw = stream(0, "peer")
+        noise, memory, reference = (
+            torch.randn(batch, *frames, channels, side, side, generator=draw)
+            for frames in ((d.chunk_frames,), (d.memory_frames,), ())
+        )
+        action = torch.randn(batch, d.chunk_length, 14, generator=draw)
+
+        def call() -> Tensor:
+            x = noise
+            for sigma, sigma_next in pairwise(torch.linspace(1, 0, d.sampling_steps + 1)):
+                x = x + (sigma_next - sigma) * net(x, sigma.expand(batch), reference, memory, action)[0]
+            return x
+
+        return call
+
+    return "flow_transformer, sampler only", make, d.chunk_frames
+
+
+def sampler_rows(batches: list[int], *, peers: bool) -> list[Row]:
+    """Samplers only, ours and with diffusers both peers: no heads, no codec, no rounding."""
+    samplers = (own_sampler(), *((wan_peer(), unet_peer()) if peers else ()))
+    made = [
+        rows_of(name, frames, batches, lambda d, b, make=make: _cast(make(b), d)) for name, make, frames in samplers
+    ]
     return [row for rows in made for row in rows]
 
 
@@ -252,7 +279,7 @@ def main(argv: Sequence[str]) -> int:
     pin(given.threads)
     rows = [row for kind in DynamicsKind for row in backend_rows(kind, given.batches)]
     diffusers = version("diffusers") if find_spec("diffusers") else None
-    rows += peer_rows(given.batches) if diffusers else []
+    rows += sampler_rows(given.batches, peers=diffusers is not None)
     anchors = anchor_rows(rows)
     take_turns([*anchors.values(), *rows], given.rounds, least=given.least, budget=given.budget)
     found = [row.to_json(given.threads, anchors_of(row, anchors, given.threads)) for row in rows]

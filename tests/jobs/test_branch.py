@@ -118,7 +118,7 @@ def test_settings_that_are_read_later_may_change(whole, tmp_path):
         "improvement.self_training.rollouts": ["4", "8"],
     }
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert result["metrics"]["branch"]["run"] == str(whole[0])
+    assert result["metrics"]["branch"]["run"] == whole[0].name
 
 
 def test_only_a_whole_run_of_train_vla_is_taken_from(whole, tmp_path):

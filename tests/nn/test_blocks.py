@@ -63,3 +63,20 @@ def test_plain_blocks_and_widths(inputs):
     torch.testing.assert_close(block(tokens[:, order]), out[:, order])
     assert Mlp(16, 8)(tokens).shape == (2, 5, 16)
     assert Mlp(16, 8, 3)(tokens).shape == (2, 5, 3)
+
+
+def test_the_sum_over_blocks_is_bfloat16_in_imagination_and_float32_in_training():
+    torch.manual_seed(0)
+    block = ModulatedBlock(32, 2)
+    tokens, modulation, context = torch.randn(3, 20, 32), torch.randn(3, 6, 32), torch.randn(3, 4, 32)
+    exact = block(tokens, modulation, context)
+    with torch.autocast("cpu", torch.bfloat16):
+        training = block(tokens, modulation, context)
+        with torch.no_grad():
+            imagination = block(tokens, modulation, context)
+    assert (training.dtype, imagination.dtype) == (torch.float32, torch.bfloat16)
+    moved = (exact - tokens).std()
+    assert (imagination - exact).std() < 0.03 * moved
+    assert (training - exact).std() < 0.015 * moved
+    with torch.no_grad():
+        assert torch.equal(block(tokens, modulation, context), exact)

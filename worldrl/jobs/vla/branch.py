@@ -38,8 +38,9 @@ READ_ONCE = {
     "policy": "02-policy", "cloning": "02-policy", "supervised": "02-policy",
     "evaluation.episodes": "03-before", "evaluation.seed": "03-before", "evaluation.temperature": "03-before",
     "evaluation.videos": "03-before", "held_out": "round-1-1-practice", "start": "round-1-1-practice",
-    "scratch": "round-1-1-practice", "backbone": "round-1-1-practice", "world_model": "round-1-2-world-model",
-    "wan.folder": "round-1-2-world-model", "wan.model": "round-1-2-world-model",
+    "backbone": "round-1-1-practice", "scratch.expert_episodes": "round-1-1-practice",
+    "scratch.weights": "round-1-2-world-model", "scratch.training": "round-1-2-world-model",
+    "world_model": "round-1-2-world-model", "wan.folder": "round-1-2-world-model", "wan.model": "round-1-2-world-model",
     "improvement.trust.confidence_score": "round-1-4-idm",
 }  # fmt: skip
 """The stage that reads a setting for all that follow; every other setting is read again in each round."""
@@ -160,11 +161,15 @@ def size_of(folder: Path) -> int:
 
 
 def branch_facts(loop: Loop) -> dict[str, Any]:
-    """What was taken and changed, for ``result.json``; empty of a run that ran every stage."""
+    """What was taken and changed, for ``result.json``; empty of a run that ran every stage.
+
+    The other run has its folder's name alone: results are published, and paths are of one machine.
+    """
     if loop.plan.branch.run is None:
         return {}
     facts = loop.run.stage(TAKEN).summary
-    return {"branch": {name: facts[name] for name in ("run", "stage", "config_hash", "taken", "changed")}}
+    named = {"run": Path(facts["run"]).resolve().name}
+    return {"branch": named | {name: facts[name] for name in ("stage", "config_hash", "taken", "changed")}}
 
 
 def branch_notes(metrics: Mapping[str, Any]) -> tuple[str, ...]:
