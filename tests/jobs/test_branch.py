@@ -96,11 +96,14 @@ def test_an_interrupted_copy_goes_on(whole, tmp_path, monkeypatch):
         (
             {"cloning.steps": "4"},
             "03-before",
-            r"cloning\.steps is 4, in .* it was 3, and 02-policy has read it; give the same",
+            r"have read settings that differ: cloning\.steps: 3 -> 4 \(02-policy\); give",
         ),
-        ({"seed": "1"}, "round-1-4-improve", r"seed is 1, in .* it was 0, and 01-demonstrations has read it"),
-        ({"policy.width": "40"}, "round-2-4-improve", r"policy\.width is 40"),
-        ({"held_out": "0.6"}, "round-1-2-world-model", r"held_out is 0\.6, in .*, and round-1-1-practice has read it"),
+        (
+            {"seed": "1", "policy.width": "40"},
+            "round-2-4-improve",
+            r"differ: seed: 0 -> 1 \(01-demonstrations\), policy\.width: 16 -> 40 \(02-policy\); give",
+        ),
+        ({"held_out": "0.6"}, "round-1-2-world-model", r"held_out: 0\.5 -> 0\.6 \(round-1-1-practice\)"),
         ({"rounds": "3"}, "01-demonstrations", r"has no finished stage before 01-demonstrations"),
     ],
 )

@@ -63,7 +63,7 @@ class Branch:
         if (self.run is None) != (not self.stage):
             raise SettingError("branch.run and branch.stage: give both, or none")
         if self.stage and position(self.stage) is None:
-            known = (*FIRST, *(f"round-1-{part}" for part in EACH_ROUND), *LAST)
+            known = (*FIRST, *(f"round-{n}-{part}" for n in (1, 2, 3) for part in EACH_ROUND), *LAST)
             raise SettingError(f"branch.stage: unknown stage {self.stage!r}{nearest(self.stage, known)}")
 
 
@@ -134,15 +134,19 @@ def differing(earlier: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str
 
 
 def refuse_read(changed: Mapping[str, list[str]], branch: Branch, *, recorded: bool) -> None:
-    """Refuse a changed setting that a copied stage has read; SettingError names it and the stage."""
+    """Refuse changed settings that a copied stage has read; SettingError names each, both values, and the stage."""
     read_once = READ_ONCE | ({"held_out": "01-recordings"} if recorded else {})
-    for key, (old, new) in changed.items():
-        for name, stage in read_once.items():
-            if f"{key}.".startswith(f"{name}.") and precedes(stage, branch.stage, recorded=recorded):
-                raise SettingError(
-                    f"{key} is {new}, in {branch.run} it was {old}, and {stage} has read it; "
-                    f"give the same value, or branch.stage={stage}"
-                )
+    found = [
+        f"{key}: {old} -> {new} ({stage})"
+        for key, (old, new) in changed.items()
+        for name, stage in read_once.items()
+        if f"{key}.".startswith(f"{name}.") and precedes(stage, branch.stage, recorded=recorded)
+    ]
+    if found:
+        raise SettingError(
+            f"branch.run: stages of {branch.run} have read settings that differ: {', '.join(found)}; give the values "
+            "of that run, or an earlier branch.stage, or leave branch.* out"
+        )
 
 
 def finished_before(source: Path, stage: str, *, recorded: bool) -> list[Stage]:
