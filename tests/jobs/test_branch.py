@@ -124,6 +124,13 @@ def test_settings_that_are_read_later_may_change(whole, tmp_path):
     assert result["metrics"]["branch"]["run"] == whole[0].name
 
 
+def test_a_confidence_score_of_later_rounds_alone(whole, tmp_path):
+    given = {"improvement.trust.confidence_score": "motion_agreement"}
+    metrics = main(branched(tmp_path / "run", whole[0], "round-2-4-improve", **given))
+    assert ["idm" in part for part in metrics["rounds"]] == [False, True]
+    assert not (tmp_path / "run" / "stages" / "round-1-4-idm").exists()
+
+
 def test_only_a_whole_run_of_train_vla_is_taken_from(whole, tmp_path):
     with pytest.raises(RunDirectoryError, match="is no run directory of train-vla"):
         main(branched(tmp_path / "run", tmp_path, ROUND_2))

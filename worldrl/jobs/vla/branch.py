@@ -41,7 +41,6 @@ READ_ONCE = {
     "backbone": "round-1-1-practice", "scratch.expert_episodes": "round-1-1-practice",
     "scratch.weights": "round-1-2-world-model", "scratch.training": "round-1-2-world-model",
     "world_model": "round-1-2-world-model", "wan.folder": "round-1-2-world-model", "wan.model": "round-1-2-world-model",
-    "improvement.trust.confidence_score": "round-1-4-idm",
 }  # fmt: skip
 """The stage that reads a setting for all that follow; every other setting is read again in each round."""
 
