@@ -64,7 +64,6 @@ class _Journal:
     actions: list[tuple[NDArray[np.float32], bool]] = field(default_factory=list[tuple[NDArray[np.float32], bool]])
     asked: bool = False
     state: NDArray[Any] | None = None
-    restarted: bool = False
     losses: Losses = field(default_factory=Losses)
 
 
@@ -207,11 +206,11 @@ class SimulatorPool:
 
     def restarted(self, slot: int) -> bool:
         """Whether a slot's running episode lost its worker while the node stayed."""
-        return slot in self._journals and self._journals[slot].restarted
+        return slot in self._journals and self._journals[slot].losses.own > 0
 
     def finish(self, slot: int) -> bool:
         """Forget a slot's ended episode; returns :meth:`restarted`."""
-        return self._journals.pop(slot).restarted
+        return self._journals.pop(slot).losses.own > 0
 
     def owner(self, slot: int) -> int:
         """Number of the worker that holds a slot."""
@@ -287,8 +286,6 @@ class SimulatorPool:
             worst = max(counts, key=lambda losses: losses.own)
             if worst.too_many(self._restarts if mine else 0):
                 raise WorkerError(f"{report}, and {worst.limit}")
-            for journal in mine.values():
-                journal.restarted |= not loss.node_lost  # no episode made a node go
             logger.warning("%s; restarting it, %d episodes are played again", report, len(mine))
             try:
                 self._renew(number)

@@ -129,20 +129,26 @@ def check_digest(path: Path, record: Mapping[str, Any], name: str, *, error: typ
     return cast("dict[str, Any]", value)
 
 
+def differing(before: Any, now: Any) -> dict[str, list[str]]:
+    """Both values of each dotted key in which two plain values differ, as text."""
+    old, new = _leaves(before), _leaves(now)
+    changed = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
+    return {key: [old.get(key, "(absent)"), new.get(key, "(absent)")] for key in changed}
+
+
 def difference(before: Any, now: Any, *, most: int = 8) -> str:
     """Say where two plain values differ, by ``most`` keys: ``"policy.width: 64 -> 128"``; empty where they do not."""
-    old, new = leaves(before), leaves(now)
-    changed = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
-    shown = [f"{key}: {old.get(key, '(absent)')} -> {new.get(key, '(absent)')}" for key in changed[:most]]
+    changed = differing(before, now)
+    shown = [f"{key}: {old} -> {new}" for key, (old, new) in list(changed.items())[:most]]
     more = f" and {len(changed) - most} more" if len(changed) > most else ""
     return ", ".join(shown) + more
 
 
-def leaves(value: Any, prefix: str = "") -> dict[str, str]:
+def _leaves(value: Any, prefix: str = "") -> dict[str, str]:
     """Flatten nested dicts to dotted keys; values as their repr, so that 1, 1.0, True and "1" differ."""
     if isinstance(value, dict) and value:
         items = cast("dict[str, Any]", value).items()
-        return {k: v for key, item in items for k, v in leaves(item, f"{prefix}.{key}" if prefix else key).items()}
+        return {k: v for key, item in items for k, v in _leaves(item, f"{prefix}.{key}" if prefix else key).items()}
     return {prefix: repr(cast("object", value))}
 
 

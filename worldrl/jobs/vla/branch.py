@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from worldrl.core.errors import RunDirectoryError, SettingError, nearest
 from worldrl.core.renames import current_config
 from worldrl.core.storage.atomic import atomic_folder
-from worldrl.core.storage.jsonfile import leaves
+from worldrl.core.storage.jsonfile import differing
 from worldrl.core.storage.run import CONFIG, Stage, config_hash, stored_config
 from worldrl.recipes.run import with_defaults
 from worldrl.rollout.suites.names import RECORDINGS
@@ -103,7 +103,7 @@ def take_stages(loop: Loop, schema: Any) -> None:
     source = Path(branch.run)
     earlier = settings_of(source, schema)
     recorded = earlier["suite"] == RECORDINGS
-    changed = differing(earlier, loop.run.config)
+    changed = differing(earlier, {key: value for key, value in loop.run.config.items() if key in earlier})
     refuse_read(changed, branch, recorded=recorded)
     taken = finished_before(source, branch.stage, recorded=recorded)
     ends = [found.summary["run_wall_s"] for found in taken]  # refuses a damaged stage before anything is copied
@@ -123,13 +123,6 @@ def settings_of(source: Path, schema: Any) -> dict[str, Any]:
         )
     stored = with_defaults(current_config(stored_config(source / CONFIG), "train-vla"), schema)
     return {key: value for key, value in stored.items() if key not in (*MAY_CHANGE, *WHERE, "branch")}
-
-
-def differing(earlier: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Dotted settings whose values differ, with both."""
-    old, new = leaves(dict(earlier)), leaves({key: config[key] for key in earlier if key in config})
-    keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
-    return {key: [old.get(key, "absent"), new.get(key, "absent")] for key in keys}
 
 
 def refuse_read(changed: Mapping[str, list[str]], branch: Branch, *, recorded: bool) -> None:

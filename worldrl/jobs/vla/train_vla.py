@@ -117,8 +117,7 @@ def round_summary(loop: Loop, number: int) -> dict[str, Any]:
     names = {"practice": 1, "world-model": 2, "gates": 3, "improve": 4}  # of the stage folders
     found = {RESULTS.get(name, name): loop.run.stage(f"round-{number}-{k}-{name}").summary for name, k in names.items()}
     sign = loop.plan.improvement.trust.confidence_score
-    if (
-        sign in READ and (loop.run.path / "stages" / reader_stage(number, sign)).is_dir()
-    ):  # not where a branch began later
+    # A branch may have begun to use the score after this round.
+    if sign in READ and (loop.run.path / "stages" / reader_stage(number, sign)).is_dir():
         found[STAGES[sign]] = loop.run.stage(reader_stage(number, sign)).summary
     return {name.replace("-", "_"): summary for name, summary in found.items()}
