@@ -6,7 +6,7 @@ Further: seed=100, episodes=4 (evaluated per task), batch.edm_unet=8, out=runs/b
 train-world-model for both. ``flow_transformer`` learns its frame codec in a fifth of the time, ``edm_unet`` (DIAMOND's
 size) works on pixels. What a step costs is measured first: trainings of a few steps, whose difference leaves out what
 does not grow with steps (reading, encoding, gates); nor does the table count that. Give OMP_NUM_THREADS=1: threads that wait
-for each other count as processor time. A stopped script goes on with the same
+for each other count as processor time. A stopped script continues with the same
 command. Writes ``out/table.json`` and prints a Markdown table.
 """
 

@@ -1,6 +1,6 @@
 """Measures the scripted expert of every task: k successes of n with a Wilson interval, by domain.
 
-Sampled states of all tasks, and the 50 stored states of the two-armed ones in both domains:
+Sampled states of all tasks, and the 50 stored states of the bimanual ones in both domains:
 
 ``python scripts/check_experts.py --episodes 100 --out experts.json``
 ``python scripts/check_experts.py --kind bimanual --states stored --episodes 50 --domains clean randomised --out experts-two-arms.json``

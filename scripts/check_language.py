@@ -3,8 +3,11 @@
 ``tests/test_language.py`` holds every document and every message of the program against these rules.
 """
 
+import ast
+import io
 import re
 import sys
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,13 +28,13 @@ FENCE = re.compile(r"^(```|~~~).*?^\1", flags=re.DOTALL | re.MULTILINE)
 def prose(text: str) -> str:
     """Drop code blocks, HTML, link targets and the contents of backquotes; a code span counts as one word."""
     text = FENCE.sub("", text)
-    text = re.sub(r"`[^`]*`", "Code", text)
+    text = re.sub(r"``[^`]*``|`[^`]*`", "Code", text)
     text = re.sub(r"\]\([^)]*\)", "]", text)
     return re.sub(r"<[^>\n]+>", " ", text)
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Split prose into sentences; table cells, list items, headings and paragraphs end one, and so do colons."""
+    """Split prose at its full stops; table cells, list items, headings and paragraphs end one, and so do colons."""
     for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*+]|\d+\.|#+|\|)\s)", prose(text)):
         cells = block.split("|") if block.lstrip().startswith("|") else [block]
         for cell in cells:
@@ -45,7 +48,7 @@ def word_count(text: str) -> int:
 
 
 def faults_of_prose(text: str) -> list[str]:
-    """Long sentences, sentences with two intervals, and words that the glossary replaced."""
+    """Statements that are too long or have two intervals, and words that the glossary replaced."""
     faults: list[str] = []
     for sentence in sentences(text):
         words = len(WORD.findall(INTERVAL.sub("interval", sentence)))
@@ -67,6 +70,25 @@ def faults_of_page(text: str) -> list[str]:
     if (words := word_count(text)) > MAX_PAGE:
         faults.append(f"{words} words, {MAX_PAGE} at most")
     return faults
+
+
+def comments(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of the docstrings and comments of a Python file."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def faults_of_source(source: str) -> list[str]:
+    """Replaced words in the docstrings and comments of a Python file."""
+    return [
+        f"line {line}: replaced word {match[0]!r}"
+        for line, text in comments(source)
+        for match in REPLACED.finditer(prose(text))
+    ]
 
 
 def pages(paths: list[Path]) -> list[Path]:

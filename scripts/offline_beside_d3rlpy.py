@@ -7,7 +7,7 @@ d3rlpy is looked for in the environment and never fetched. It pins another gymna
 typing-inspect mypy-extensions scikit-learn joblib threadpoolctl narwhals`` and ``PYTHONPATH=FOLDER`` bring it.
 
 The data are those of ``offline_table.py``: 10,000 rows of a noisy controller of Gymnasium's Pendulum, new for every seed. Both code
-bases train one after the other in this process, which is pinned to one thread, and play the same 100 episodes. Told are the
+bases train one after the other in this process, which is pinned to one thread, and play the same 100 episodes. Printed are the
 mean returns, their difference with Student's 95 % interval over seeds, and the processor's time of an update.
 
 What stays unequal: initial weights and batches; d3rlpy adds V's loss to Q's and takes one optimizer step on both, begins CQL's and SAC's

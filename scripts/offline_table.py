@@ -5,7 +5,7 @@ python scripts/offline_table.py out=runs/offline-table seeds=3
 The data are of Gymnasium's Pendulum-v1: 10,000 rows of a noisy controller, new for every seed. The rest is the command
 ``worldrl benchmark-offline`` with sizes that take seconds; those that stand in ``COMMON`` are the same for every algorithm
 that has the setting. Further: seed=0 (the first), updates=12000, rows=10000, algorithms=bc,iql (default: all of ``TABLE``),
-episodes=20, workers=1. A stopped script goes on with the same command; tables and page are in ``out``.
+episodes=20, workers=1. A stopped script continues with the same command; tables and page are in ``out``.
 
 A sanity check, not a benchmark: published sizes are five to ten times as wide and learn for a million updates. For other
 data give them to ``worldrl benchmark-offline`` itself.

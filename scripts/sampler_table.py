@@ -5,7 +5,7 @@ python scripts/sampler_table.py data=runs/unseen/dataset models=bundled,runs/x/w
 Further: steps=1,2,4,8, refinement=0,1 (PDE-Refiner's steps), out=runs/sampler, and any setting of evaluate-world-model for all
 rows. ``flow_map=FOLDER,...`` adds rows of each model made a flow map (AnyFlow) on these recordings, which must not be the measured
 ones; ``flow_map.KEY=VALUE`` is a setting of that training (flow_map.on_policy_steps=0). One run of evaluate-world-model per row, on
-the same episodes with the same noise; a stopped script goes on with the same command. What a row loses against its own weights' most
+the same episodes with the same noise; a stopped script continues with the same command. What a row loses against its own weights' most
 steps, unrefined, is paired: the same episodes are drawn again on both sides. Writes ``out/table.json`` and prints a
 Markdown table.
 """

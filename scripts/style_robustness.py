@@ -10,7 +10,7 @@ evaluate-world-model for all measurements (episodes=, batch=, ...).
 3. ``start``, ``plain`` and ``styled`` are measured on the unseen episodes as they are and in the looks of 1.
 
 The loss is the outcome alignment as recorded less that in other looks, of the same episodes; asked is that styled loses at most
-a third of what plain loses. A stopped script goes on with the same command. Writes ``out/table.json`` and prints a Markdown
+a third of what plain loses. A stopped script continues with the same command. Writes ``out/table.json`` and prints a Markdown
 table.
 """
 
@@ -66,7 +66,7 @@ def measured(name: str, world: str, out: Path, recorded: dict[str, Path], common
 
 
 def predicted_right(folders: tuple[Path, Path]) -> NDArray[np.float64]:
-    """Whether each episode's outcome is told right as recorded and in another look, ``[E, 2]``."""
+    """Whether each episode's outcome is predicted right as recorded and in another look, ``[E, 2]``."""
     both = [measures(folder, "name", "predicted", "actual") for folder in folders]
     if not np.array_equal(both[0].name, both[1].name):
         raise SystemExit(f"{folders[1]}: other episodes than in {folders[0]}; was unseen recorded anew?")

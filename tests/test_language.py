@@ -118,6 +118,12 @@ def test_messages_are_plain_english():
     assert [(name, fault) for name, text in texts for fault in faults_of_message(text)] == []
 
 
+def test_docstrings_and_comments_have_no_replaced_words():
+    own = [*SOURCES, *(path for path in (ROOT / "scripts").rglob("*.py") if path.name != "check_language.py")]
+    found = {str(path.relative_to(ROOT)): checker.faults_of_source(path.read_text(encoding="utf-8")) for path in own}
+    assert {name: faults for name, faults in found.items() if faults} == {}
+
+
 @pytest.mark.parametrize("command", list(COMMANDS))
 def test_help_is_plain_english(command):
     rows = describe(COMMANDS[command].load()[1])
@@ -158,6 +164,11 @@ def test_planted_fault_of_a_page_is_found(text, fault):
 )
 def test_what_is_allowed_is_not_reported(text):
     assert checker.faults_of_page(text) == []
+
+
+def test_planted_fault_of_a_comment_is_found():
+    source = 'def f(dream):\n    """It dreams of ``dreams``."""\n    return "a dream", dream  # a dream\n'
+    assert checker.faults_of_source(source) == ["line 2: replaced word 'dreams'", "line 3: replaced word 'dream'"]
 
 
 def test_planted_fault_of_a_message_is_found_and_a_docstring_is_none():

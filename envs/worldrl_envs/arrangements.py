@@ -39,7 +39,7 @@ class Arrangement:
 
 
 def draw_arrangement(task: TaskSpec, *, generator: np.random.Generator) -> Arrangement:
-    """Draw one scene of a one-armed task."""
+    """Draw one scene of a single-arm task."""
     drawn = sample_layout(task.layout, generator=generator)
     layout = Layout(drawn.poses, float(generator.uniform(0, DRAWER_TRAVEL)))
     poses = {name: _lying(OBJECTS[name], layout.poses[name], generator) for name in task.objects}

@@ -77,7 +77,7 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         """The action under which the command stays as it is."""
 
     def _begin(self, generator: np.random.Generator) -> None:
-        """What else an episode draws, after its layout and its sentence; nothing by default."""
+        """What else an episode draws, after its layout and its instruction; nothing by default."""
 
     @property
     def command(self) -> NDArray[np.float32]:
@@ -90,7 +90,7 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         return self._stage
 
     def set_style(self, style: Style | str | None) -> None:
-        """Change the look, from the next picture after a reset or a step on."""
+        """Change the look, from the next image after a reset or a step on."""
         self.style = get_style(style)
         self._look.apply(self.style)
 
@@ -219,7 +219,7 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         }
 
     def _pixels_space(self, image_size: int, state_size: int, command: spaces.Box) -> spaces.Dict:
-        """Pictures by their keys, proprioception, command and instruction."""
+        """Images by their keys, proprioception, command and instruction."""
         picture = (image_size, image_size, 3)
         parts: dict[str, spaces.Space[Any]] = {
             self.IMAGES[camera]: spaces.Box(0, 255, picture, np.uint8) for camera in self.cameras

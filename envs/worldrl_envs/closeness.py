@@ -1,4 +1,4 @@
-"""How far a scene is from fulfilling its one-armed task (m), summed over the parts of the plan that must hold."""
+"""How far a scene is from fulfilling its single-arm task (m), summed over the parts of the plan that must hold."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from worldrl_envs.task_spec import TaskSpec
 
 
 def goal_distance(sim: Simulation, task: TaskSpec) -> float:
-    """Sum of what is missing to a one-armed plan's ends, metres; 0 is not yet success. KeyError for two arms."""
+    """Sum of what is missing to a single-arm plan's ends, metres; 0 is not yet success. KeyError for two arms."""
     placed = {step[1] for step in task.plan if step[0] == "place"}
     ends = (step for step in task.plan if not (step[0] == "pick" and step[1] in placed))
     return sum(MISSING[skill](sim, *arguments) for skill, *arguments in ends)

@@ -49,7 +49,7 @@ class SharedInstructions(tuple[str, ...]):
     memory: np.ndarray[Any, np.dtype[np.int32]]
 
     def __new__(cls, memory: Any, rows: int, length: int) -> "SharedInstructions":
-        """Look at `memory`, int32[rows * length]: code points of each row, padded with zeros."""
+        """View `memory`, int32[rows * length]: code points of each row, padded with zeros."""
         made = super().__new__(cls, ("",) * rows)
         made.memory = np.frombuffer(memory.get_obj(), np.int32).reshape(rows, length)
         return made

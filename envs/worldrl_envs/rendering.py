@@ -24,7 +24,7 @@ FORKED = (
 
 
 class Camera:
-    """Draws a simulation's cameras as square images of `size` pixels, as the model looks at each."""
+    """Draws a simulation's cameras as square images of `size` pixels, as the model observes each."""
 
     def __init__(self, model: mujoco.MjModel, size: int) -> None:
         self._model, self._size = model, size
@@ -41,7 +41,7 @@ class Camera:
         return np.asarray(cv2.resize(pixels, (self._size, self._size), interpolation=cv2.INTER_AREA), np.uint8)
 
     def close(self) -> None:
-        """Free the OpenGL context; the next picture makes a new one."""
+        """Free the OpenGL context; the next image makes a new one."""
         if self._renderer is not None:
             self._renderer.close()
             self._renderer = None

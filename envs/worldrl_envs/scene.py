@@ -44,7 +44,7 @@ class ObjectSpec:
 
 RED, BLUE = (0.86, 0.10, 0.10, 1.0), (0.10, 0.25, 0.85, 1.0)
 GREEN, YELLOW = (0.10, 0.62, 0.20, 1.0), (0.98, 0.82, 0.10, 1.0)
-CUBE = (0.026, 0.026, 0.026)  # 5.2 cm: 8.6 pixels wide in the 64-pixel scene picture
+CUBE = (0.026, 0.026, 0.026)  # 5.2 cm: 8.6 pixels wide in the 64-pixel scene image
 
 OBJECTS = {
     "red_cube": ObjectSpec("box", CUBE, RED),

@@ -2,7 +2,7 @@
 
 A skill is a function (sim, command, memory, *names) -> Goal. It reads true poses; what it must remember is in `Memory`.
 Lengths are metres, angles rad, times control steps. A blind skill does its motion once, by the commanded pose, and goes
-on whatever became of it: a near miss then looks like a success until the thing itself shows it.
+on whatever became of it: a near miss then seems a success until the thing itself shows it.
 """
 
 from collections.abc import Callable
@@ -57,7 +57,7 @@ class Memory:
     phase: str = ""  # Name of the present phase
     # Every skill is tried once. A pick closes and lifts, whether or not it holds the object; what is carried is let go
     # over a misplaced spot; pushes and pulls end at a misplaced point. A seeing expert lifts only what it holds, so
-    # from its episodes a world model learns that lifting proves a grasp, and dreams success for every policy that
+    # from its episodes a world model learns that lifting proves a grasp, and imagines success for every policy that
     # lifts.
     blind: bool = False
     offset: NDArray[np.float64] = field(init=False)  # This attempt's aiming error in the plane

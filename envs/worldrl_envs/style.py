@@ -30,7 +30,7 @@ SAMPLED_RANGES = {
 class Style:
     """One look."""
 
-    name: str = "default"  # For results and pictures
+    name: str = "default"  # For results and images
     light: float = 1.0  # Brightness of the key light and the head light, 1 as designed
     # Direction the key light shines in (world frame, any length).
     light_direction: tuple[float, float, float] = (-0.35, 0.45, -1.0)
@@ -143,7 +143,7 @@ class Look:
         self._headlight = {part: getattr(model.vis.headlight, part).copy() for part in ("ambient", "diffuse")}
 
     def apply(self, style: Style, table_height: float = 0.0) -> None:
-        """Make the model look like `style`; props stand on a table of that height, metres."""
+        """Give the model the look of `style`; props stand on a table of that height, metres."""
         for name, value in self._original.items():
             getattr(self._model, name)[:] = value
         self._light(style)
@@ -195,7 +195,7 @@ class Look:
 
 
 def _prop_place(generator: np.random.Generator) -> tuple[float, float]:
-    """A place in the picture but beside the working area, x and y in metres."""
+    """A place in the image but beside the working area, x and y in metres."""
     if generator.random() < 0.5:
         return generator.uniform(0.67, 0.70), generator.uniform(-0.18, 0.18)  # before it, near the camera
     return generator.uniform(0.40, 0.66), generator.choice([-1, 1]) * generator.uniform(0.18, 0.19)

@@ -44,7 +44,7 @@ class TabletopEnv(TaskEnv):
     ## Arguments and reset options
     `instruction="paraphrase"` or `"held_out"` draws one per episode from the seed. At most one option of `init_id` (a
     stored state, 0 to 49), `index` (with `seed`: the start depends on (task, index, seed) alone) and `state` (from
-    `get_state`). `instruction` sets the sentence, `paraphrase` picks it by index. Other names, types and values raise
+    `get_state`). `instruction` sets the words, `paraphrase` picks it by index. Other names, types and values raise
     `OptionError` or `UnknownNameError`, and change nothing.
 
     ## Learners

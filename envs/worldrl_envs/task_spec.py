@@ -14,13 +14,13 @@ class TaskSpec:
 
     name: str  # CamelCase; the environment id is `worldrl/<name>-v0`
     kind: str  # One of `tasks.KINDS`
-    instruction: str  # The canonical sentence
+    instruction: str  # The canonical instruction
     objects: tuple[str, ...] = ()  # Free objects, names in `scene.OBJECTS`
     layout: LayoutSpec  # How start arrangements are drawn
     horizon: int  # Control steps (1/20 s) until the episode is truncated
     # Predicates of the suite's physics, to be met in this order, each at some frame; meeting the last is success.
     stages: tuple[Callable[[Any], bool], ...]
-    # The expert's skills in order, each (skill, name, ...); two-armed tasks: see `BimanualTask`.
+    # The expert's skills in order, each (skill, name, ...); bimanual tasks: see `BimanualTask`.
     plan: tuple[tuple[Any, ...], ...]
     fixtures: tuple[str, ...] = ()  # Bin, cabinet, plate or zone
     entry_point: ClassVar[str] = "worldrl_envs.tabletop:TabletopEnv"

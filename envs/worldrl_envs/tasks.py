@@ -1,4 +1,4 @@
-"""The one-armed tasks of four kinds, after LIBERO's suites, with horizons twice the expert's; both suites' look-up."""
+"""The single-arm tasks of four kinds, after LIBERO's suites, with horizons twice the expert's; both suites' look-up."""
 
 import worldrl_envs.predicates as predicates
 from worldrl_envs.bimanual.tasks import BIMANUAL_TASKS
@@ -7,7 +7,7 @@ from worldrl_envs.layouts import Layout, LayoutSpec, Place
 from worldrl_envs.task_spec import TaskSpec
 
 KINDS = ("object", "spatial", "goal", "long")
-BIMANUAL = "bimanual"  # the kind of every two-armed task; a policy or world model of seven numbers cannot take it
+BIMANUAL = "bimanual"  # the kind of every bimanual task; a policy or world model of seven numbers cannot take it
 
 THREE_PLACES = LayoutSpec((Place("red_cube"), Place("green_cylinder"), Place("yellow_brick")))
 # Room for the bin (half diagonal 10.5 cm) beside an object and the open fingers around it.
@@ -143,12 +143,12 @@ ALL_TASKS: dict[str, TaskSpec] = TASKS | BIMANUAL_TASKS
 
 
 def kinds() -> tuple[str, ...]:
-    """The kinds of one-armed task, in the order of the table."""
+    """The kinds of single-arm task, in the order of the table."""
     return KINDS
 
 
 def task_names(kind: str | None = None) -> tuple[str, ...]:
-    """Names of one-armed tasks, all or of a kind, or of "bimanual" ones; UnknownNameError names the nearest kind."""
+    """Names of single-arm tasks, all or of a kind, or of "bimanual" ones; UnknownNameError names the nearest kind."""
     if kind is None:
         return tuple(TASKS)
     check_name("kind", kind, (*KINDS, BIMANUAL))

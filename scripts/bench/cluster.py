@@ -63,7 +63,7 @@ class TwoNodes:
 
 
 class Killer(threading.Thread):
-    """Kills a node every ``least`` to ``most`` seconds until it is told to stop."""
+    """Kills a node every ``least`` to ``most`` seconds until it is stopped."""
 
     def __init__(self, nodes: TwoNodes, least: float, most: float, seed: int) -> None:
         super().__init__(daemon=True)

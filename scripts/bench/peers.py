@@ -249,7 +249,7 @@ class Reach:
         return {"loss": abs(theirs / ours - 1), "moments": moments_apart(self.ours, self.rows, step)}
 
 
-class cpu_has_a_device:  # noqa: N801 (reads as a sentence where it is used)
+class cpu_has_a_device:  # noqa: N801 (reads well where it is used)
     """Lets ``tensor.to(other.get_device())`` work on a CPU, where the published code passes -1."""
 
     def __enter__(self) -> None:

@@ -92,7 +92,7 @@ def world_model(kind: DynamicsKind) -> VideoWorldModel:
 
 
 def rollout(model: VideoWorldModel, dtype: str, batch: int) -> Callable[[], object]:
-    """One chunk of ``batch`` rollouts, and the picture that the policy sees next."""
+    """One chunk of ``batch`` rollouts, and the image that the policy sees next."""
     state = model.start(random_records(batch, model.memory_frames, model.config.codec.image_size))
     action = torch.rand(batch, model.chunk_length, 7, generator=stream(0, "action")) * 2 - 1
     generators = row_streams(0, ("bench",), batch)

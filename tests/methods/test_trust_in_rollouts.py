@@ -15,7 +15,7 @@ from worldrl.methods.imitation.behaviour_cloning import Source, clone
 from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.methods.rl.config import FilteredCloning, GrpoConfig
 from worldrl.methods.rl.filtered_cloning import imagined_waypoints, selected_samples
-from worldrl.methods.rl.filtering import RolloutFilter, actions_of, ask
+from worldrl.methods.rl.filtering import RolloutFilter, actions_of, imagined_again
 from worldrl.methods.rl.grasp_uncertainty import GraspCheck, real_grasp_bound
 from worldrl.methods.rl.imagination import imagine_batch, imagined_env
 from worldrl.methods.rl.improve import ALGORITHMS, Improvement, improve
@@ -353,13 +353,13 @@ def test_scores_weigh_and_mask_successes(joined_rollouts, sign):
 def test_doubt_among_latents_weighs_and_shortens(joined_rollouts):
     env, rollouts = joined_rollouts
     everyone = torch.arange(24)
-    heard = ask(env, rollouts, everyone, 2, seed=7)
+    heard = imagined_again(env, rollouts, everyone, 2, seed=7)
     uncertainty = torch.from_numpy(heard.spread).unflatten(1, (3, -1)).amax(dim=-1)  # [B, T]
     assert not uncertainty[~rollouts.valid.T].any()  # nothing is doubted behind a success
     limit = float(uncertainty.amax(dim=1).median())
     weight = RolloutFilter(Trust(confidence_score="latent_agreement", limit=limit)).judge(env, rollouts, seed=7).trust
     rows = rollouts.success.nonzero().squeeze(1)
-    alone = torch.from_numpy(ask(env, rollouts, rows, 2, seed=7).spread).amax(dim=1)
+    alone = torch.from_numpy(imagined_again(env, rollouts, rows, 2, seed=7).spread).amax(dim=1)
     torch.testing.assert_close(weight[rows], (limit / alone).clamp_max(1))
     cut = (
         RolloutFilter(Trust(confidence_score="latent_agreement", use="shorten", limit=limit))

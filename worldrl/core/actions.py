@@ -74,7 +74,7 @@ class ActionSpec:
 
     @property
     def absolute(self) -> bool:
-        """Whether every number is a target: such a robot measures the very numbers that it is told."""
+        """Whether every number is a target: such a robot measures the very numbers of its command."""
         return all(self.targets)
 
     @property
@@ -122,7 +122,7 @@ class ActionSpec:
         return beyond >= 0 if self.gripper_closed > self.gripper_open else beyond <= 0
 
     def last_closing(self, command: NDArray[np.float32]) -> int:
-        """Return the row of commands ``[N, A]`` in which a gripper was last told to close, having been open; -1 where none was."""
+        """Return the row of commands ``[N, A]`` in which a gripper was last commanded to close, having been open; -1 where none was."""
         closed = self.closed(command)
         closings = np.flatnonzero((closed[1:] & ~closed[:-1]).any(axis=1))
         return int(closings[-1]) + 1 if len(closings) else -1

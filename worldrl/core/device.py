@@ -143,7 +143,7 @@ def peak_device_mb(device: torch.device) -> float | None:
 
 
 def _peak_kib(pid: int) -> int:
-    with suppress(OSError):  # it may end while it is looked at
+    with suppress(OSError):  # it may end while it is read
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1])

@@ -6,7 +6,7 @@ import unicodedata
 from worldrl.core.errors import SettingError, WorldrlError
 
 MAX_WORDS = 32
-"""Longest instruction, in words. A fixed length keeps an encoding independent of the other sentences of a batch."""
+"""Longest instruction, in words. A fixed length keeps an encoding independent of the other instructions of a batch."""
 
 MAX_CHARACTERS = 1024  # Longest instruction, in characters: what is stored per instruction has a largest size
 

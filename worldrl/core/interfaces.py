@@ -24,7 +24,7 @@ class Policy(Protocol):
     actions: ActionSpec  # what the `A` numbers of an action are
     # Whether even its greedy chunks start from noise: acting then takes generators, and temperature 0 is greedy.
     needs_noise: bool
-    n_obs_steps: int  # newest observations that a decision looks at, one per control step (`PolicyObs.past`)
+    n_obs_steps: int  # newest observations that a decision reads, one per control step (`PolicyObs.past`)
 
     @property
     def more(self) -> Sequence[str]:

@@ -43,7 +43,7 @@ class Episode:
     contact: NDArray[np.bool_]  # bool `[T+1]`, the fingers touch a task object
     terminated: bool  # the task ended the episode (success)
     truncated: bool  # the time limit ended it
-    instruction: str  # what the robot was told
+    instruction: str  # the robot's command
     task: str  # name of the task, for example `"PickRedCube"`
     cameras: tuple[str, ...] = ("scene",)  # names, in the order of axis `V`
     # JSON-ready provenance: seed, index, source (expert, policy id, random), style.
@@ -90,7 +90,7 @@ class Episode:
 
     @property
     def main_camera(self) -> str:
-        """Name of the camera that policies and world models look through; ArtefactError where it was not recorded."""
+        """Name of the camera that policies and world models observe; ArtefactError where it was not recorded."""
         for camera in MAIN_CAMERAS:
             if camera in self.cameras:
                 return camera
@@ -122,8 +122,8 @@ class PolicyObs:
     """What a policy sees, batched."""
 
     image: torch.Tensor  # uint8 `[B, Y, X, 3]` of the scene camera
-    command: torch.Tensor  # float32 `[B, A]`, what the robot was last told (see Episode)
-    instruction: Sequence[str]  # `B` sentences
+    command: torch.Tensor  # float32 `[B, A]`, the robot's last command (see Episode)
+    instruction: Sequence[str]  # `B` instructions
     # What is observed besides, by name, for policies that ask for it: `state` float32 `[B, S]`, `wrist_image` uint8
     # `[B, Y, X, 3]`.
     more: Mapping[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
@@ -188,9 +188,9 @@ class Imagined:
     latent: torch.Tensor  # float32 `[B, F, c, h, w]`, the chunk's predicted latent frames
     frame_steps: tuple[int, ...]  # control step (1..L) that each latent frame shows
     command: torch.Tensor  # float32 `[B, L, A]`, integrated exactly from the actions
-    success_prob: torch.Tensor  # float32 `[B, F]`, of its best judge
-    # Float32 `[B, F]`, how far its jurors are apart (standard deviation of their probabilities); None where a model has
-    # but one judge.
+    success_prob: torch.Tensor  # float32 `[B, F]`, of its outcome head, or of the mean of an ensemble
+    # Float32 `[B, F]`, standard deviation over the ensemble's members (of their probabilities); None where a model has
+    # but one head.
     uncertainty: torch.Tensor | None = None
     # Float32 `[B, F, S]`, predicted measured numbers; `state_deviation` their standard deviations. None where a model
     # does not predict them.
@@ -202,11 +202,11 @@ class Imagined:
 class ImaginedVideos:
     """Whole imagined videos, as their rewards see them."""
 
-    frames: torch.Tensor  # uint8 `[N, T, Y, X, 3]`; frame 0 is the recorded one that the video goes on from
+    frames: torch.Tensor  # uint8 `[N, T, Y, X, 3]`; frame 0 is the recorded one that the video continues from
     latent: torch.Tensor  # float32 `[N, T - 1, c, h, w]`, the imagined frames
     frame_s: float  # seconds between frames
-    instruction: Sequence[str]  # `N` sentences
-    # Float32 `[N, T, A]`, what the robot was told at each frame; None where the video was planned.
+    instruction: Sequence[str]  # `N` instructions
+    # Float32 `[N, T, A]`, the robot's command at each frame; None where the video was planned.
     command: torch.Tensor | None = None
     # Float32 `[N, S, A]`, the actions of all `S` control steps up to the last frame; None where it was planned.
     action: torch.Tensor | None = None
@@ -232,7 +232,7 @@ class ResetRecord:
     # Uint8 `[K, Y, X, 3]`, the last `K` model frames up to now; repeats of the reference at an episode's start.
     memory: NDArray[np.uint8]
     command: NDArray[np.float32]  # float32 `[A]` now
-    instruction: str  # what the robot was told
+    instruction: str  # the robot's command
     task: str  # name of the task
     step: int  # control steps already spent (0 for an initial state), taken off the horizon
     source: str  # where it comes from, for example `"demonstrations/12"`

@@ -1,4 +1,4 @@
-"""Text of strangers on a terminal: names of files and tasks, sentences."""
+"""Text of strangers on a terminal: names of files and tasks, instructions."""
 
 from unicodedata import category
 

@@ -57,7 +57,7 @@ def require_cameras(datasets: Sequence[EpisodeDataset], images: Sequence[str]) -
 
 
 def require_instructions(datasets: Iterable[EpisodeDataset]) -> None:
-    """SettingError, with dataset and episode, for sentences that no encoder reads."""
+    """SettingError, with dataset and episode, for instructions that no encoder reads."""
     for dataset in datasets:
         for record in dataset.records:
             try:

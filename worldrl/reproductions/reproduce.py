@@ -162,7 +162,7 @@ def pictures(run: RunDirectory, seed: int, methods: Sequence[str]) -> list[Films
 
 
 def sentence(name: str, findings: Findings) -> str:
-    """Write the verdict in one sentence."""
+    """Write the verdict in one statement."""
     seeds = max(len(claim.values) for claim in findings.claims)
     count = "one seed" if seeds == 1 else f"{seeds} seeds"
     known = any(claim.interval for claim in findings.claims)

@@ -1,4 +1,4 @@
-"""The two-armed environment; the docstring of `BimanualEnv` is the specification."""
+"""The bimanual environment; the docstring of `BimanualEnv` is the specification."""
 
 from typing import Any, ClassVar
 
@@ -121,7 +121,7 @@ class BimanualEnv(TaskEnv):
 
 
 def _prop_place(generator: np.random.Generator) -> tuple[float, float]:
-    """Beyond the working area or at its sides, in the picture."""
+    """Beyond the working area or at its sides, in the image."""
     if generator.random() < 0.5:
         return generator.uniform(0.50, 0.58), generator.uniform(-0.20, 0.20)
     return generator.uniform(0.34, 0.48), generator.choice([-1, 1]) * generator.uniform(0.225, 0.25)

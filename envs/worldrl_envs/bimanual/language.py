@@ -1,4 +1,4 @@
-"""Paraphrases of the two-armed tasks' instructions; the held-out ones use words that no training phrase has."""
+"""Paraphrases of the bimanual tasks' instructions; the held-out ones use words that no training phrase has."""
 
 from worldrl_envs.language import Phrases
 

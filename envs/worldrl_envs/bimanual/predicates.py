@@ -1,4 +1,4 @@
-"""When a two-armed task is solved. Each predicate reads one frame; as in `predicates.py` they ask for the cause."""
+"""When a bimanual task is solved. Each predicate reads one frame; as in `predicates.py` they ask for the cause."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any

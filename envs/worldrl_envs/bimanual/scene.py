@@ -1,4 +1,4 @@
-"""Composes a two-armed task's MuJoCo model: two arms on the shared table, a head camera, fixtures, free objects.
+"""Composes a bimanual task's MuJoCo model: two arms on the shared table, a head camera, fixtures, free objects.
 
 The left arm stands at +y, the left of the head camera's image. Contact bits (contype, conaffinity) let arms touch
 objects, fixtures and each other, but never themselves.
@@ -17,7 +17,7 @@ HEAD = {"pos": (-0.19, 0.0, 0.80), "xyaxes": (0, -1, 0, 0.80, 0, 0.60), "fovy": 
 
 RED, GREEN, BLUE = (0.86, 0.10, 0.10, 1.0), (0.10, 0.62, 0.20, 1.0), (0.10, 0.25, 0.85, 1.0)
 STEEL, BLACK = (0.62, 0.66, 0.72, 1.0), (0.15, 0.15, 0.17, 1.0)
-CUBE = (0.0305, 0.0305, 0.0305)  # 6.1 cm: 9 pixels wide and more in the 64-pixel head picture
+CUBE = (0.0305, 0.0305, 0.0305)  # 6.1 cm: 9 pixels wide and more in the 64-pixel head image
 HANDLE = (0.012, 0.030, 0.009)
 # Things with an end for each hand: (y, z) of the left hand's grip in the thing's frame, metres; the right one's
 # is at -y. The fingers close along the thing's x.

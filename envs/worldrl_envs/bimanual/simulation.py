@@ -13,7 +13,7 @@ FINGER_OPEN = 0.045  # metres of travel of each finger
 
 
 class BimanualSimulation(Physics):
-    """MuJoCo model and data of one two-armed task, with objects of `bimanual.scene.OBJECTS`."""
+    """MuJoCo model and data of one bimanual task, with objects of `bimanual.scene.OBJECTS`."""
 
     def __init__(self, objects: tuple[str, ...], fixtures: tuple[str, ...]) -> None:
         model = build_model(objects, fixtures)

@@ -1,4 +1,4 @@
-"""The two-armed expert's skills ``(hand, memory, *names) -> Goal``, reactive as in `skills.py`; metres and radians."""
+"""The bimanual expert's skills ``(hand, memory, *names) -> Goal``, reactive as in `skills.py`; metres and radians."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

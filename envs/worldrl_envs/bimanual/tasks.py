@@ -1,4 +1,4 @@
-"""The two-armed tasks, as a table: tasks of RoboTwin's kind. The horizon is about twice what the expert needs."""
+"""The bimanual tasks, as a table: tasks of RoboTwin's kind. The horizon is about twice what the expert needs."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -183,7 +183,7 @@ def test_ro2o_agent_learns_and_lowers_its_doubt(facts: Facts, make_rows: Any, sa
         logs = agent.update(make_rows(), generator=stream(0, step))
         again.update(make_rows(), generator=stream(0, step))
     assert agent.spread == pytest.approx(0.1)
-    assert {"critic/smoothness", "critic/doubt"} <= set(logs)
+    assert {"critic/smoothness", "critic/uncertainty"} <= set(logs)
     same_tree(agent.state_dict(), again.state_dict())
     obs = torch.zeros(2, 3)
     noised = agent.noised(obs, 0.01, stream(0, "n"))

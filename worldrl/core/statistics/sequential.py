@@ -1,6 +1,6 @@
 """Two policies compared while the episodes still come in, and how many episodes a comparison needs.
 
-The test looks at discordant pairs, which one policy solved and the other did not. Where neither is better each falls
+The test counts discordant pairs, which one policy solved and the other did not. Where neither is better each falls
 either way with probability 1/2, so the difference of their counts is a symmetric walk, and a false alarm's chance is
 exact. It stops where the exact binomial p-value falls to a *nominal level*: the largest at which a walk of at most
 ``n_max`` steps, fixed beforehand, ever stops with probability ``alpha`` at most.
@@ -25,7 +25,7 @@ from worldrl.core.statistics.intervals import sps
 
 Verdict = Literal["a is better", "b is better", "not decided"]
 LARGEST, LARGEST_TEST = 20_000, 5_000
-"""Most episodes that a plan looks at, and that a sequential test is calibrated for (a few seconds)."""
+"""Most episodes that a plan considers, and that a sequential test is calibrated for (a few seconds)."""
 
 
 class Tally(NamedTuple):

@@ -161,7 +161,7 @@ def _stops(telling: Floats, discordant: Floats, slack: Floats, p_value: Floats) 
         mass = float(telling[t, (t - difference) // 2] + telling[t, (t + difference) // 2])
         cost = discordant[:, t] * mass
         if np.any(cost > slack):
-            full.add(t)  # what is closer to a tie goes on with it
+            full.add(t)  # what is closer to a tie continues with it
             continue
         slack = slack - cost
         found.append((t, difference, mass))

@@ -33,7 +33,7 @@ class Checkpoint:
     step: int  # how many steps had been taken
     extra: dict[str, Any]  # the extra state that was saved
     folder: Path  # the checkpoint's folder
-    skipped: tuple[str, ...] = field(default=())  # why newer checkpoints were passed over, one sentence each
+    skipped: tuple[str, ...] = field(default=())  # why newer checkpoints were passed over, one statement each
 
 
 def save_checkpoint(

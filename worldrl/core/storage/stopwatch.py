@@ -1,4 +1,4 @@
-"""Seconds of work that may be killed and go on."""
+"""Seconds of work that may be killed and continue."""
 
 import time
 from dataclasses import asdict, dataclass

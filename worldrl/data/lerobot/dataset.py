@@ -272,7 +272,7 @@ def open_recorded(folder: Path | str, images: ImageFit | None = None) -> Episode
 
 
 def assumed(episodes: Iterable[Episode | EpisodeRecord]) -> tuple[str, ...]:
-    """What was assumed of foreign datasets' numbers, in sentences; nothing where worldrl recorded them itself."""
+    """What was assumed of external datasets' numbers, in words; nothing where worldrl recorded them itself."""
     texts = (text for episode in episodes for text in episode.meta.get("lerobot", {}).get("assumed", ()))
     return tuple(dict.fromkeys(texts))
 

@@ -64,7 +64,7 @@ class WindowBatch:
     fulfilled: Tensor  # bool `[B]`, the episode that it is cut out of fulfils the task somewhere
     episode: Tensor  # int64 `[B]`, position of the episode in what was given
     start: Tensor  # int64 `[B]`, the frame `t`
-    instruction: list[str]  # `B` sentences
+    instruction: list[str]  # `B` instructions
     task: list[str]  # `B` task names
     # Of the whole batch, where these rows are one of its `parts` equal parts; None where they are all.
     whole_success: Tensor | None = None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from worldrl.core.statistics.intervals import sps
 from worldrl.core.types import Episode
 
-SPAN = 24  # Control steps looked at before and after the closing
+SPAN = 24  # Control steps compared before and after the closing
 
 FINGER, REACH, TURN = 0.5, 0.02, 0.1
 """What counts as much: fingers apart by half the unit of their opening (1 cm), the hand higher by 2 cm, a joint turned by
@@ -92,7 +92,7 @@ def first_closing(episode: Episode) -> int | None:
 
 
 def partings(episodes: Sequence[Episode]) -> Mapping[str, int]:
-    """Find each task's parting; tasks without one are left out."""
+    """Find each task's divergence; tasks without one are left out."""
     tasks = sorted({episode.task for episode in episodes})
     found = {task: divergence_step([e for e in episodes if e.task == task]) for task in tasks}
     return {task: offset for task, offset in found.items() if offset is not None}

@@ -42,7 +42,7 @@ class FrameStore:
     event_episode: NDArray[np.int64]  # int64 `[events]`, the episode of each keyframe
     event_step: NDArray[np.int64]  # int64 `[events]`, its frame in that episode
     fulfilled: NDArray[np.bool_]  # bool `[E]`, some frame of the episode fulfils the task
-    instruction: tuple[str, ...]  # `E` sentences
+    instruction: tuple[str, ...]  # `E` instructions
     task: tuple[str, ...]  # `E` task names
     robot: AnyEmbodiment | None = None  # integrates a window's actions into its commands; None takes recorded ones
 

@@ -199,7 +199,7 @@ def rms(values: NDArray[np.float64]) -> float:
 class Match:
     """Comparison of recorded numbers of the first frame."""
 
-    what: str  # ``state rotation``, ``picture of scene``, ...
+    what: str  # ``state rotation``, ``image of scene``, ...
     chosen: Alternative | None  # the alternative that fits clearly better, or None.
     error: float  # mean absolute difference as recorded.
     best: float  # that of the best alternative.

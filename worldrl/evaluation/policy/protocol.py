@@ -32,7 +32,7 @@ InstructionMode = Literal["canonical", "paraphrase", "held_out"]
 Domain = Literal["clean", "randomised"]
 CLEAN = "clean"
 DOMAINS = (CLEAN, "randomised")
-"""Of two-armed tasks: visual style, clutter and table height as built, or drawn for each episode."""
+"""Of bimanual tasks: visual style, clutter and table height as built, or drawn for each episode."""
 _CHOICES = {
     "initial_states": ("sampled", "stored"),
     "instruction_mode": ("canonical", "paraphrase", "held_out"),
@@ -70,7 +70,7 @@ class EvalProtocol:
     conventions: Mapping[str, str | int | float | bool] = field(default_factory=dict[str, "str | int | float | bool"])
     latency: int = 0  # control steps that a decision takes (``rollout.chunk_timing``).
     actions: ActionSpec = TOOL_ACTIONS
-    # of two-armed tasks: ``"clean"``, or ``"randomised"`` in visual style, clutter and table height on the same
+    # of bimanual tasks: ``"clean"``, or ``"randomised"`` in visual style, clutter and table height on the same
     # layouts, as in RoboTwin.
     domain: Domain = CLEAN
 
@@ -231,8 +231,8 @@ def embedded_protocol(
 
     ``fields`` are further fields of :class:`EvalProtocol`; the default of ``replan`` is the whole chunk.
 
-    Raises SettingError (a field is out of range, too many stored states, one- and two-armed tasks together, or the
-    randomised domain for one-armed tasks).
+    Raises SettingError (a field is out of range, too many stored states, single-arm and bimanual tasks together, or the
+    randomised domain for single-arm tasks).
     """
     from worldrl_envs.starts import N_STORED
     from worldrl_envs.tasks import get_task

@@ -1,4 +1,4 @@
-"""Every chart of a page as marks of an SVG picture: geometry alone, which the page's template draws and escapes.
+"""Every chart of a page as marks of an SVG image: geometry alone, which the page's template draws and escapes.
 
 Colours come from the style sheet by class. What was imagined is dashed and hollow besides being coloured, so that print
 and colour-blind readers see it too.
@@ -22,7 +22,7 @@ ROW, APART = 24.0, 9.0
 SCATTER, NUMBER = 340.0, 9.0
 """Pixels of its sides, and half the height of a numbered mark; marks that would touch become one."""
 CHARACTER = 7.3
-"""Advance of one label character in pixels; a little wide, so that labels never leave the picture."""
+"""Advance of one label character in pixels; a little wide, so that labels never leave the image."""
 MAX_DIRECT, MAX_LABEL = 4, 14
 MAX_POINTS = 240
 MAX_DOTS = 16
@@ -42,7 +42,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Drawing:
-    """One picture."""
+    """One image."""
 
     frame: Mapping[str, str]  # attributes of the ``<svg>``.
     words: str  # what it shows, for readers who cannot see it; empty where the text beside it says so.

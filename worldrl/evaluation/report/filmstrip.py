@@ -1,7 +1,7 @@
 """Filmstrips as PNG: frames upscaled by nearest neighbour, rows aligned in time.
 
 :func:`row_image` is what the page shows (its labels are HTML, so that they scroll, print and can be read aloud);
-:func:`draw_filmstrip` is the same strip as one picture with drawn labels, for slides and a README.
+:func:`draw_filmstrip` is the same strip as one image with drawn labels, for slides and a README.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def decode_png(data: bytes, name: str) -> NDArray[np.uint8]:
 
 
 def draw_filmstrip(strip: Filmstrip) -> NDArray[np.uint8]:
-    """Draw a strip as one picture, uint8 RGB ``[height, width, 3]`` on white: title, each row under its name, time labels."""
+    """Draw a strip as one image, uint8 RGB ``[height, width, 3]`` on white: title, each row under its name, time labels."""
     rows = {name: _on_paper(row_image(frames, len(strip.labels))) for name, frames in strip.rows.items()}
     row_height, row_width = next(iter(rows.values())).shape[:2]
     height = 2 * MARGIN + LINE + (LINE + row_height) * len(rows) + LINE

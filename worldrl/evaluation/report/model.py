@@ -101,7 +101,7 @@ class Gate:
     value: float | None
     threshold: float
     passed: bool | None  # the gate's own decision
-    meaning: str = ""  # one sentence: what the number says
+    meaning: str = ""  # one statement: what the number means
     advice: str = ""  # what to do when it fails
     direction: Literal["at_least", "at_most"] = "at_least"
     lo: float | None = None  # ends of the value's 95 % interval, where it is a rate
@@ -120,7 +120,7 @@ class Table:
     title: str
     headers: Sequence[str]
     rows: Sequence[Sequence[str]]
-    note: str = ""  # one sentence under the heading
+    note: str = ""  # one statement under the heading
 
     def __post_init__(self) -> None:
         """Refuse rows of another width than the headers."""
@@ -133,7 +133,7 @@ class Filmstrip:
     """Rows of frames aligned in time, usually real above imagined."""
 
     title: str  # for example "PickRedCube, initial state 12"
-    caption: str  # one sentence
+    caption: str  # one statement
     rows: Mapping[str, Frames]  # uint8 [T, Y, X, 3] by name; a row may be shorter than ``labels``
     labels: Sequence[str]  # one per time step, for example "step 8"
 
@@ -204,4 +204,4 @@ class ReportData:
     configuration: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)  # command, hashes, device, in reading order
-    notes: Sequence[str] = ()  # limits and remarks, one sentence each
+    notes: Sequence[str] = ()  # limits and remarks, one statement each

@@ -32,7 +32,7 @@ SECTIONS = {
     "notes": ("Limits and notes", ("notes",), "Not recorded: limits and notes of this run."),
     "configuration": ("Configuration and versions", (), ""),
 }  # fmt: skip
-"""Key of each section, and of the macro that writes it: heading, fields it shows, sentence where all of them are empty."""
+"""Key of each section, and of the macro that writes it: heading, fields it shows, statement where all of them are empty."""
 POLICY_PAGE = tuple(key for key in SECTIONS if key not in ("measurements", "rates"))
 """Sections of a page about a policy, each there even where nothing was measured, so that nobody overlooks that."""
 MARKS = {"gain": "▲", "loss": "▼", "none": "○", "unmeasured": "?", "measured": "•", "imagined": "•"}
@@ -45,7 +45,7 @@ MAX_VIDEOS = 20_000_000
 def render(data: ReportData) -> str:
     """Render the whole page.
 
-    ``data``: what was measured; missing parts become a sentence that says so. Returns HTML text, complete without any
+    ``data``: what was measured; missing parts become a statement that says so. Returns HTML text, complete without any
     other file, except that videos too large to embed are linked at ``videos/NN.mp4`` beside the page. Raises
     ArtefactError: ``data.sections`` names a section that does not exist.
     """

@@ -3,7 +3,7 @@
 Layout, inside a run directory::
 
     report.json               ReportData without frames and videos: ``{"schema": 1, "kind": "report", "digest": …, "data": {…}}``
-    filmstrips/01.png         strip 1 as one labelled picture, for people; never read back
+    filmstrips/01.png         strip 1 as one labelled image, for people; never read back
     filmstrips/01-row-1.png   frames of its first row side by side, pixel for pixel: ``[Y, T·X, 3]``
     videos/01.mp4             video 1
     report.html               the page, made from all of these by :func:`publish`

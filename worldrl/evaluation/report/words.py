@@ -1,4 +1,4 @@
-"""Numbers and sentences: how a report says what was measured.
+"""Numbers and statements: how a report says what was measured.
 
 The verdict is generated from the paired interval alone, so nobody can word it more kindly than the data. Plain
 text; the page escapes it, the terminal prints it as it is.
@@ -31,7 +31,7 @@ BADGES: dict[VerdictKind, str] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """The page's first sentence and what kind of sentence it is."""
+    """The page's first statement and what kind of statement it is."""
 
     kind: VerdictKind
     sentence: str
@@ -158,14 +158,14 @@ def gain_kind(paired: Paired) -> VerdictKind:
 
 
 def statement(data: ReportData) -> Verdict:
-    """Return the page's first sentence: the verdict on two policies, or what a run without policies has measured."""
+    """Return the page's first statement: the verdict on two policies, or what a run without policies has measured."""
     if not data.sentence:
         return verdict(data.overall)
     return Verdict("imagined" if data.imagined else "measured", data.sentence)
 
 
 def verdict(overall: SuccessRow | None) -> Verdict:
-    """Generate the sentence from real, paired numbers.
+    """Generate the statement from real, paired numbers.
 
     ``overall``: real success over all tasks; None or incomplete means not measured. Returns the verdict; imagined
     numbers never reach it.
@@ -195,7 +195,7 @@ def _unmeasured(overall: SuccessRow | None) -> str:
 
 
 def _decimals(before: float, after: float, paired: Paired) -> int:
-    """Fewest decimals at which no sign is lost and, where that is possible, the sentence's subtraction comes out."""
+    """Fewest decimals at which no sign is lost and, where that is possible, the statement's subtraction comes out."""
 
     def keeps_signs(d: int) -> bool:
         return all(round(100 * paired[key], d) != 0 or paired[key] == 0 for key in ("diff", "lo", "hi"))

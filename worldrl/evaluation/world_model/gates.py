@@ -151,7 +151,7 @@ def confirmed_gate(precision: Rate | None, threshold: float) -> Gate:
 
 
 def require(gates: Sequence[Gate], *, use: str = "improve a policy in", remarks: Sequence[str] = (ELSEWHERE,)) -> None:
-    """Raise GateError naming each failed gate, its number, its threshold and what to do; ``use`` ends its first sentence."""
+    """Raise GateError naming each failed gate, its number, its threshold and what to do; ``use`` ends its first statement."""
     failed = [gate for gate in gates if not gate.passed]
     if failed:
         lines = [f"{g.name} is {g}, needs {g.threshold:.3g} ({g.meaning}): {g.advice}" for g in failed]

@@ -332,7 +332,7 @@ def sees_images(settings: BenchmarkSettings) -> bool:
 
 
 def require_size(settings: BenchmarkSettings, described: Mapping[str, Any], protocol: EvalProtocol) -> None:
-    """Refuse an agent whose vector has another size than the suite's worker says; others were looked at before the start."""
+    """Refuse an agent whose vector has another size than the suite's worker says; others were checked before the start."""
     if settings.policy != EXPERT and is_agent(folder := policy_place(settings.policy)):
         shown = described.get("policy_size")
         require_vector_fits(folder, protocol.actions, f"the suite {settings.suite}", shown=shown)

@@ -1,9 +1,9 @@
 """``worldrl check-protocol``: do demonstrations mean what a suite means, and if not, which convention is off?
 
 The question behind most reports of a policy with a fine loss and no success. Demonstrations are replayed in the suite;
-where they fail, other meanings of their gripper, rotations, axes, delay and scale are tried, and their first pictures
+where they fail, other meanings of their gripper, rotations, axes, delay and scale are tried, and their first images
 and states are held against the suite's own. Demonstrations that others made (LeRobotDataset v3) do not say where they began:
-they are replayed from stored initial states of their tasks, and judged by the hand's motion alone.
+they are replayed from stored initial states of their tasks, and compared by the hand's motion alone.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def read(settings: CheckProtocolSettings) -> list[Episode]:
 
 
 def suite_names(dataset: EpisodeDataset, suite: str) -> list[str | None]:
-    """Name each episode's task as the suite does: of recordings that others made by its sentence, None for other suites' tasks.
+    """Name each episode's task as the suite does: of recordings that others made by its instruction, None for other suites' tasks.
 
     Raises SettingError (none is of this suite).
     """
@@ -170,7 +170,7 @@ def suite_names(dataset: EpisodeDataset, suite: str) -> list[str | None]:
 
 
 def suite_instructions(suite: str) -> dict[str, str]:
-    """Task names of a suite by their sentences."""
+    """Task names of a suite by their instructions."""
     if suite in MANISKILL:
         return {maniskill_facts.TASKS[name].instruction: name for name in maniskill_facts.SUITES[suite]}
     if suite in LIBERO:
@@ -197,7 +197,7 @@ def evenly(there: int, count: int) -> list[int]:
 def open_slots(
     settings: CheckProtocolSettings, demonstrations: Sequence[Episode], specs: Sequence[EpisodeSpec]
 ) -> Generator[tuple[Slots, AnyConventions]]:
-    """Open the suite with the recordings' cameras and picture size, to begin where they began."""
+    """Open the suite with the recordings' cameras and image size, to begin where they began."""
     cameras, (height, width) = demonstrations[0].cameras, demonstrations[0].frames.shape[2:4]
     if height != width:
         raise SettingError(f"data: its images are {width} by {height}; suites draw square ones")
@@ -279,7 +279,7 @@ def idle_words(idle: Mapping[str, Fit]) -> list[str]:
 
 
 def first_frames(robot: AnyConventions, demonstrations: Sequence[Episode], openings: Sequence[Opening]) -> list[Match]:
-    """Compare the first frames: the state's parts, and each camera's pictures."""
+    """Compare the first frames: the state's parts, and each camera's images."""
     recorded = np.stack([episode.state[0] for episode in demonstrations])
     found = list(robot.states(recorded, np.stack([opening.state for opening in openings])))
     for place, camera in enumerate(demonstrations[0].cameras):

@@ -1,4 +1,4 @@
-"""What the page of ``worldrl check-protocol`` shows: what replaying brought, and the first pictures side by side."""
+"""What the page of ``worldrl check-protocol`` shows: what replaying brought, and the first images side by side."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def tried_table(found: Search) -> Table:
 
 
 def matches_table(matches: Sequence[Match]) -> Table:
-    """The first frames' parts: how far off, and what they look like."""
+    """The first frames' parts: how far off, and their images."""
     rows = [
         (m.what, f"{m.error:.3g}", f"{m.best:.3g}", m.chosen.name if m.chosen else "as the suite's") for m in matches
     ]
@@ -75,7 +75,7 @@ def matches_table(matches: Sequence[Match]) -> Table:
 
 
 def first_images(demonstrations: Sequence[Episode], openings: Sequence[Opening]) -> list[Filmstrip]:
-    """Each camera's first pictures: recorded above, the suite's own after its reset to the same initial states below."""
+    """Each camera's first images: recorded above, the suite's own after its reset to the same initial states below."""
     labels = [f"demonstration {number}" for number in range(1, len(openings) + 1)]
     return [
         Filmstrip(

@@ -1,4 +1,4 @@
-"""Who acts in which suite, and failed episodes run again for the report's pictures.
+"""Who acts in which suite, and failed episodes run again for the report's images.
 
 The measurement is over and written down when films are made: whatever they lack (a renderer, a worker) is said beside the
 result and never instead of it.
@@ -64,7 +64,7 @@ def recycle_after_of(settings: BenchmarkSettings) -> int:
 
 
 def cameras_of(settings: BenchmarkSettings, suite: Suite) -> tuple[str, ...]:
-    """Return the suite's cameras that are drawn: its main one, and those that the policy looks through besides."""
+    """Return the suite's cameras that are drawn: its main one, and those that the policy observes besides."""
     own = () if settings.policy == EXPERT else policy_facts(policy_place(settings.policy)).cameras[1:]
     return (suite.main_camera, *own)
 
@@ -107,7 +107,7 @@ def identity_of(settings: BenchmarkSettings) -> str:
 
 
 def film_failures(settings: BenchmarkSettings, result: EvalResult, device: str) -> Films:
-    """Run some failed episodes again, with pictures, as far as that goes."""
+    """Run some failed episodes again, with images, as far as that goes."""
     specs = [result.outcomes[at].spec for at in choose_failures(result, settings.failures)]
     filmed: list[Episode] = []
     try:

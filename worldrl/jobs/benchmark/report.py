@@ -23,7 +23,7 @@ PAGE = ("rates", "measurements", "filmstrips", "videos", "cost", "notes", "confi
 RECORDINGS = "recordings"
 """Folder of the filmed episodes, each under its task, initial state and outcome."""
 FRAMES = 10
-"""Pictures of each failure's strip."""
+"""Images of each failure's strip."""
 LIMITS = (
     "The initial states are fixed. A greedy policy in a deterministic simulator does the same again, so the intervals "
     "are about other initial states of the same kind, not about another run.",
@@ -32,7 +32,7 @@ LIMITS = (
 
 @dataclass(frozen=True)
 class Films:
-    """Failed episodes with their pictures."""
+    """Failed episodes with their images."""
 
     episodes: Sequence[Episode]  # those that could be filmed.
     note: str = ""  # how many are missing, and why; empty where none is.
@@ -46,7 +46,7 @@ class Measured:
     result: EvalResult  # of the policy.
     others: Sequence[EvalResult]  # finished results under the same protocol, for example of other training seeds.
     score: Mapping[str, Any]  # mean over tasks with its interval over seeds and episodes.
-    films: Films  # failed episodes, run again with pictures.
+    films: Films  # failed episodes, run again with images.
     spent: EpisodeTiming  # where the time of playing went.
     extra: Mapping[str, Any]  # what else the result says: assets, physics, comparison.
 
@@ -92,7 +92,7 @@ def report_page(found: Measured, folder: Path, *, wall_s: float, seed: int, devi
 
 
 def sentence(found: Measured) -> str:
-    """What was measured, in one sentence made of numbers alone."""
+    """What was measured, in one statement made of numbers alone."""
     rate = found.result.rate()
     note = f" ({found.extra['assets_note']})" if found.extra.get("assets_note") else ""
     return (
@@ -184,7 +184,7 @@ def _numbers(states: Sequence[int]) -> str:
 
 
 def _copies(found: Measured, workers: int) -> list[str]:
-    """Only foreign suites have one policy for all workers; the embedded suite's decide where they simulate."""
+    """Only external suites have one policy for all workers; the embedded suite's decide where they simulate."""
     if found.suite != EMBEDDED or found.result.policy == EXPERT or workers < 2:
         return []
     return [f"Each of the {workers} workers held a copy of the policy, and decided for its own environments alone."]
@@ -205,7 +205,7 @@ def _validity(result: EvalResult) -> list[str]:
 
 
 def strip(episode: Episode) -> Filmstrip:
-    """A failed episode in a row of pictures, each camera its own row."""
+    """A failed episode in a row of images, each camera its own row."""
     at = np.unique(np.linspace(0, len(episode), FRAMES).round().astype(int))
     rows = {camera: np.ascontiguousarray(episode.frames[at, v]) for v, camera in enumerate(episode.cameras)}
     again = " Run again for these images it was solved: the policy or the simulator does not repeat itself."
@@ -215,7 +215,7 @@ def strip(episode: Episode) -> Filmstrip:
 
 
 def recorded(result: EvalResult, folder: Path) -> list[Video]:
-    """The films in ``folder`` of measured episodes, also those of an earlier part of a run that went on."""
+    """The films in ``folder`` of measured episodes, also those of an earlier part of a run that continued."""
     films = []
     for outcome in result.outcomes:
         spec, ended = outcome.spec, "Fulfilled" if outcome.success_once else "Not fulfilled"

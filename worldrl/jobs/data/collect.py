@@ -223,7 +223,7 @@ def require_room(settings: CollectSettings, tasks: int, folder: Path) -> None:
 def env_options(settings: CollectSettings, tasks: Sequence[str]) -> EnvOptions:
     """How the environments of these tasks are made.
 
-    Raises SettingError: one- and two-armed tasks together, a policy of another robot, or a randomised domain that the
+    Raises SettingError: single-arm and bimanual tasks together, a policy of another robot, or a randomised domain that the
     settings or tasks do not allow.
     """
     robot = embedded_embodiment(tasks)
@@ -267,7 +267,7 @@ def make_plans(settings: CollectSettings, tasks: Sequence[str], device: str) -> 
 def imagined_plans(
     settings: CollectSettings, tasks: Sequence[str], file: Path, device: str
 ) -> list[CollectPlan[AnyActor]]:
-    """Imagine the dreams, unless an earlier start has, and plan to execute them."""
+    """Imagine the rollouts, unless an earlier start has, and plan to execute them."""
     if settings.policy is None or settings.world_model is None:
         return []
     model = open_world_model(weights_folder(settings.world_model), device)

@@ -40,7 +40,7 @@ NOT_HERE = ("noisy_episodes", "blind_episodes", "wander_episodes", "imagined_epi
 
 
 def check_settings(settings: CollectSettings) -> None:
-    """Refuse what a foreign suite does not have.
+    """Refuse what an external suite does not have.
 
     Raises SettingError (a source, look or domain of the embedded suite).
     """
@@ -171,9 +171,9 @@ def _player(opened: OpenSuite | None, settings: CollectSettings, cameras: tuple[
 
 
 def of_size(episode: Episode, image_size: int) -> Episode:
-    """Return a demonstration whose pictures have the dataset's size.
+    """Return a demonstration whose images have the dataset's size.
 
-    Raises SettingError (they have another; files hold pictures as they were drawn).
+    Raises SettingError (they have another; files hold images as they were drawn).
     """
     found = episode.frames.shape[2]
     if found != image_size:

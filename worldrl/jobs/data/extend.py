@@ -23,7 +23,7 @@ from worldrl.settings import non_negative, one_of, positive, setting
 
 @dataclass
 class ExtendSettings:
-    """Which recording, and how far it goes on."""
+    """Which recording, and how far it continues."""
 
     data: str = setting("runs/collect/dataset", "dataset folder whose episodes are extended")
     run_dir: str = setting("runs/extend", "where everything is written; the dataset goes to run_dir/dataset")
@@ -42,7 +42,7 @@ class ExtendSettings:
 
 
 def main(settings: ExtendSettings) -> dict[str, Any]:
-    """Execute what is missing, write ``result.json`` and print what came of it.
+    """Execute what is missing, write ``result.json`` and print the result.
 
     Raises ArtefactError (an episode's initial state is unknown, or the simulator did not repeat it).
     """

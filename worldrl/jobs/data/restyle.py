@@ -94,7 +94,7 @@ def by_simulator(settings: RestyleSettings, source: Path, folder: Path) -> list[
 
 
 def by_image(settings: RestyleSettings, recorded: EpisodeDataset, folder: Path) -> list[str]:
-    """Recolour the recording, going on after the episodes that an earlier session wrote; return each one's look."""
+    """Recolour the recording, continuing after the episodes that an earlier session wrote; return each one's look."""
     header = recorded.header
     with LeRobotWriter(
         folder,

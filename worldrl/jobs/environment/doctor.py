@@ -169,7 +169,7 @@ def check_memory(wanted_gb: float) -> str:
 
 
 def check_shm() -> str:
-    """Shared memory, which containers keep at 64 MB unless told otherwise."""
+    """Shared memory, which containers keep at 64 MB unless a setting says otherwise."""
     folder = Path("/dev/shm")
     if not folder.is_dir():
         return "no /dev/shm on this system; none is needed here"

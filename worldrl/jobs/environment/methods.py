@@ -1,6 +1,6 @@
 """``worldrl methods``: every method and part of RL in imagination that a setting can name, plug-ins included.
 
-What is told of each stands in its docstring: the first line, ``Equation:`` and ``Paper:``.
+What is said of each stands in its docstring: the first line, ``Equation:`` and ``Paper:``.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Part:
 
     kind: str  # what it is.
     name: str  # what settings call it.
-    what: str  # its first sentence.
+    what: str  # its first statement.
     equation: str  # that tells it from others.
     paper: str  # where it comes from.
     file: str  # where it is.
@@ -104,7 +104,7 @@ def parts_of(kind: str) -> list[Part]:
 
 
 def describe(kind: str, name: str, part: Callable[..., Any], setting_text: str) -> Part:
-    """Read what is told of a part in its docstring and its file."""
+    """Read what is said of a part in its docstring and its file."""
     doc = inspect.getdoc(part) or ""
     stated = dict(re.findall(r"^(Equation|Paper): (.+)$", doc, flags=re.MULTILINE))
     file = Path(inspect.getsourcefile(part) or "")

@@ -1,4 +1,4 @@
-"""``worldrl setup NAME``: builds a foreign package's own Python environment in the user's cache, and checks it at the end.
+"""``worldrl setup NAME``: builds an external package's own Python environment in the user's cache, and checks it at the end.
 
 LIBERO's with its assets, ManiSkill's, lerobot's and those of worldrl's own adapters are built. RoboTwin and Isaac Lab
 come by their vendors' own installers: their setup looks where ``python=`` and ``checkout=`` point, says what is missing,
@@ -122,7 +122,7 @@ def ready(settings: SetupSettings, lock: Lock | None, folder: Path) -> dict[str,
 
 
 def note_checked(folder: Path, passed: bool) -> None:
-    """Write down whether an environment's check has passed; doctor believes nothing else."""
+    """Write down whether an environment's check has passed; doctor reads nothing else."""
     record = read_json(folder / RECORD, error=WorkerEnvironmentError)
     write_json(folder / RECORD, {**record, CHECKED: passed}, error=WorkerEnvironmentError)
 
@@ -144,7 +144,7 @@ def remember(settings: SetupSettings, folder: Path) -> str:
 
 
 def check_libero(settings: SetupSettings) -> dict[str, Any]:
-    """Start a worker, let a stored state settle, and draw a picture.
+    """Start a worker, let a stored state settle, and draw an image.
 
     Raises WorkerError: the worker cannot serve, or its physics is not the protocol's.
     """

@@ -1,4 +1,4 @@
-"""Environments that worldrl cannot build, only look at and remember: RoboTwin's and Isaac Lab's.
+"""Environments that worldrl cannot build, only check and remember: RoboTwin's and Isaac Lab's.
 
 RoboTwin is a checkout with packages that are compiled on the user's machine; Isaac Lab comes from NVIDIA's own index and
 needs an RTX card. What is missing is said all at once: what, where it was looked for, and the command that gets it.

@@ -89,7 +89,7 @@ def pip_install(folder: Path) -> list[str]:
 def find_python(given: str, locks: Sequence[Lock]) -> tuple[str, Lock]:
     """Return an interpreter and the lock that is for its version.
 
-    An empty ``given`` looks at this interpreter, then at those on the path. Raises WorkerEnvironmentError: there is
+    An empty ``given`` tries this interpreter, then at those on the path. Raises WorkerEnvironmentError: there is
     none.
     """
     candidates = [given] if given else [sys.executable, *(shutil.which(f"python{lock.python}") for lock in locks)]

@@ -48,7 +48,7 @@ def report_page(
 
 
 def sentence(metrics: Mapping[str, Any]) -> str:
-    """What was found, in one sentence made of numbers alone."""
+    """What was found, in one statement made of numbers alone."""
     parts = [
         f"{name} {_value(sides['before'])} to {_value(sides['after'])}" for name, sides in metrics["terms"].items()
     ]

@@ -58,7 +58,7 @@ CONDITIONINGS = ("instruction", "actions")
 VIDEO_BYTES = 100
 """Least memory of a video's or a plan's key and terms."""
 COLLECTION_KEPT = 0.1
-"""Share of the practised plans that the critic does not learn from and is measured on."""
+"""Share of the executed plans that the critic does not learn from and is measured on."""
 
 
 @dataclass
@@ -200,7 +200,7 @@ def learned_critic(
 ) -> str:
     """Execute plans of every task in the data and learn from them, unless this run has; return the reward's folder.
 
-    Raises ArtefactError (there is no inverse dynamics in ``folders.execution``, or an earlier version has practised
+    Raises ArtefactError (there is no inverse dynamics in ``folders.execution``, or an earlier version has executed plans
     in this run). Raises SettingError (it does not read the whole command of a robot that takes targets, the data is
     of several domains, or all plans came to the same).
     """
@@ -294,7 +294,7 @@ def split_starts(
 
 
 def starts_of(episodes: list[Episode], settings: AlignWorldModelSettings, model: VideoWorldModel) -> Starts:
-    """Make the starts at the episodes' first frames, with their actions where the model is told these."""
+    """Make the starts at the episodes' first frames, with their actions where the model is given these."""
     records = [
         record_at(e, 0, memory_frames=model.memory_frames, frame_stride=model.frame_stride, source=f"start {n}")
         for n, e in enumerate(episodes)
@@ -306,7 +306,7 @@ def starts_of(episodes: list[Episode], settings: AlignWorldModelSettings, model:
 
 
 def motion_ratio_of(before: Measured, after: Measured, *, seed: int) -> MotionRatio:
-    """Judge whether the videos still move, start by start: the videos of one start share its picture, so their mean counts once."""
+    """Measure whether the videos still move, start by start: the videos of one start share its image, so their mean counts once."""
     was, now = (measured.terms[MOTION].mean(axis=1).tolist() for measured in (before, after))
     return motion_ratio(was, now, generator=numpy_stream(seed, "bootstrap", "motion kept"))
 

@@ -1,4 +1,4 @@
-"""What decoding costs, told by the simulator: held-out videos are decoded, and what was read off them is executed.
+"""What decoding costs, measured in the simulator: held-out videos are decoded, and what was read off them is executed.
 
 The share of expert episodes that succeed again is the ceiling of every planned video (EVA, arXiv 2603.17808, finds 89.5 %).
 Beside it stands what the true commands at the same frames reach: with frames ``s`` control steps apart, these are

@@ -52,7 +52,7 @@ def report_page(findings: IdmFindings, data: Sequence[str], *, seed: int, device
 
 
 def sentence(findings: IdmFindings) -> str:
-    """What was found, in one sentence made of numbers alone."""
+    """What was found, in one statement made of numbers alone."""
     metrics = findings.metrics
     parts = [f"{with_interval(found['median'])} {unit}" for unit, found in metrics["by_unit"]["recorded"].items()]
     errors = " and ".join(parts) or "listed column by column below"

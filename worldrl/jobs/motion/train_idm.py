@@ -1,4 +1,4 @@
-"""``worldrl train-idm``: recorded episodes to an inverse dynamics model that reads poses or actions off pictures."""
+"""``worldrl train-idm``: recorded episodes to an inverse dynamics model that reads poses or actions off images."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ LOOKS = ("recorded", "restored")
 
 @dataclass
 class TrainIdmSettings(Tracked):
-    """What is read off which pictures."""
+    """What is read off which images."""
 
     run_dir: str = setting("runs/train-idm", "where everything is written; the model goes to run_dir/idm")
     seed: int = setting(0, "root of every random stream")

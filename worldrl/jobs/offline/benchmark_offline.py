@@ -1,7 +1,7 @@
 """``worldrl benchmark-offline``: algorithms x datasets x seeds of ``train-offline``, and one table of them all.
 
 Each run is ``worldrl train-offline`` in a process of its own with one thread, in a stage of the run directory; a killed
-command goes on with the runs that are missing, each from its own last checkpoint. ``runs=`` sums up trainings that have
+command continues with the runs that are missing, each from its own last checkpoint. ``runs=`` sums up trainings that have
 finished already. The mathematics of the table is :mod:`worldrl.evaluation.offline.table`.
 """
 
@@ -120,7 +120,7 @@ class Training:
         return own | ({WORLDS: str(folder.parents[1] / WORLDS)} if shares else {})
 
     def compute(self, folder: Path) -> dict[str, Any]:
-        """Train, or go on; a deliberate error is the result, so that the other runs go on."""
+        """Train, or continue; a deliberate error is the result, so that the other runs continue."""
         where = self.where(folder)
         COMMAND_LINE.set(("train-offline", *(f"{k}={v}" for k, v in (where | dict(self.given)).items())))
         try:

@@ -196,7 +196,7 @@ class Imagining:
     label: str
 
     def compute(self, folder: Path) -> dict[str, Any]:
-        """Imagine, or go on, in the stage's folder."""
+        """Imagine, or continue, in the stage's folder."""
         model, data = open_model(self.settings), open_joined(self.settings.data, self.settings)
         starts, place = starts_of(data, self.settings), policy_place(self.policy)
         return imagined_summary(folder, model, place, self.label, starts, draws_of(self.settings))

@@ -47,7 +47,7 @@ def report_page(metrics: Mapping[str, Any], gates: Sequence[Gate], *, seed: int,
 
 
 def sentence(metrics: Mapping[str, Any]) -> str:
-    """Which policy comes first, in sentences of one number each."""
+    """Which policy comes first, in statements of one number each."""
     first = next(one for one in metrics["policies"] if one["policy"] == metrics["order"][0])
     return (
         f"Imagined success is highest for {first['policy']}: {percent(first['imagined']['rate'])} of "
@@ -57,7 +57,7 @@ def sentence(metrics: Mapping[str, Any]) -> str:
 
 
 def warnings(metrics: Mapping[str, Any]) -> list[str]:
-    """Why the ranking is not to be trusted, one sentence each."""
+    """Why the ranking is not to be trusted, one statement each."""
     return [f"Do not trust this ranking: {reason}." for reason in metrics["not_trusted"]]
 
 
@@ -126,7 +126,7 @@ def calibration_table(found: Mapping[str, Any]) -> Table:
 
 
 def show(metrics: Mapping[str, Any], folder: Path) -> None:
-    """Print the closing tables, the sentence, and last why the ranking is not to be trusted."""
+    """Print the closing tables, the statement, and last why the ranking is not to be trusted."""
     print_table(policy_table(metrics), console())
     print_table(pair_table(metrics), console())
     if metrics["calibration"]:

@@ -58,7 +58,7 @@ class ServePolicySettings(Listening):
 def main(settings: ServePolicySettings) -> dict[str, Any]:
     """Serve until interrupted.
 
-    Raises SettingError (the policy looks at what the client does not show, the port is in use, or the token's file is
+    Raises SettingError (the policy observes what the client does not send, the port is in use, or the token's file is
     not as it must be). Raises ArtefactError (the policy's folder is incomplete). Raises WorkerEnvironmentError (it is
     lerobot's, and there is no lerobot). Raises MissingExtraError (websockets or msgpack is not installed).
     """

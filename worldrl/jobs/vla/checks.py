@@ -54,7 +54,7 @@ def gates(
     from worldrl.recipes.gates_output import show_gates
 
     stage = loop.run.stage(f"round-{number}-3-gates")
-    if stage.finished:  # the thresholds are part of the run's configuration: it passed, or was told to go on
+    if stage.finished:  # the thresholds are part of the run's configuration: it passed, or gates=warn
         return stage.summary
     model, rule, learner = world.model, world.rule, policy.network
     trained_on, _, held_out = collection_split(loop, practices)

@@ -1,4 +1,4 @@
-"""Who judges what ``worldrl train-vla`` imagines (``improvement.trust``), and the stage that learns inverse dynamics for it."""
+"""What weighs the rollouts that ``worldrl train-vla`` imagines (``improvement.trust``), and the stage that learns inverse dynamics for it."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def reader_stage(number: int, sign: str) -> str:
 def round_filter(
     loop: Loop, number: int, model: AnyVideoModel, demos: Recording, practices: Sequence[Recording]
 ) -> RolloutFilter | None:
-    """Return what judges the round's imagined rollouts; None where all are believed.
+    """Return what weighs the round's imagined rollouts; None where all count alike.
 
-    Raises SettingError (the agreement of jurors was asked for, and the world model has fewer than two).
+    Raises SettingError (the agreement of members was asked for, and the world model has fewer than two).
     """
     config = loop.plan.improvement.trust
     if config.confidence_score == OFF:
@@ -95,7 +95,7 @@ def grasp_check(
 ) -> GraspCheck:
     """Learn where the hand must close, or find it learned.
 
-    It learns from the round's practice and the demonstrations: with clumsy hands alone, what it knows least is how exact a hand can
+    It learns from the round's practice and the demonstrations: with unsuccessful hands alone, what it knows least is how exact a hand can
     be (``docs/guide/inverse-dynamics.md``). The calibration episodes of the practice measure its error and bound.
     """
     config = loop.plan.improvement.trust.grasp

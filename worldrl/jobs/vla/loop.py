@@ -72,7 +72,7 @@ def success_by_source(rows: Sequence[tuple[str, bool]]) -> dict[str, Rate]:
 def fresh_rollouts(
     loop: Loop, policy: Policy, model: AnyVideoModel, count: int, *, number: int, name: str
 ) -> PolicyRollouts:
-    """Dream ``count`` rollouts of each task from initial states of their own, as round ``number`` explores.
+    """Imagine ``count`` rollouts of each task from initial states of their own, as round ``number`` explores.
 
     ``name`` fixes every draw.
     """
@@ -92,7 +92,7 @@ def fresh_rollouts(
 def keyframe_rollouts(
     loop: Loop, policy: Policy, model: AnyVideoModel, episodes: Sequence[Episode], count: int, *, number: int, name: str
 ) -> PolicyRollouts | None:
-    """Dream recorded episodes on from up to ``count`` keyframes of each task; None where rollouts start at none."""
+    """Continue recorded episodes in imagination from up to ``count`` keyframes of each task; None where rollouts start at none."""
     config = loop.plan.improvement.of_round(number)
     if not config.p_keyframe:
         return None

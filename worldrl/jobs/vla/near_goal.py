@@ -1,6 +1,6 @@
 """Failures of the policy close to the goal, for the world model of ``worldrl train-vla``: World-VLA-Loop's near-success data.
 
-Of the practice episodes that the policy failed, in the simulator or executing its dreams, those that came nearest to their goal are
+Of the practice episodes that the policy failed, in the simulator or executing its imagined rollouts, those that came nearest to their goal are
 learned from more often than the others, task by task. Calibration and gates keep their episodes as they are.
 """
 

@@ -273,7 +273,7 @@ def check_policy_fits(settings: TrainVlaSettings) -> None:
     """Refuse a policy whose chunks or images are not the world model's, or that cannot be improved in imagination.
 
     Raises ArtefactError (no world model in ``start``, or no policy in ``supervised``). Raises SettingError (they
-    differ, or the given policy looks at what imagination does not show or learns otherwise).
+    differ, or the given policy observes what imagination does not have or learns otherwise).
     """
     held = settings.scratch.weights if settings.start == SCRATCH and settings.backbone == VIDEO else settings.start
     if held in (None, SCRATCH):

@@ -58,7 +58,7 @@ def report_page(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
 
 
 def sentence(metrics: Mapping[str, Any]) -> str:
-    """What became of imagined success, in sentences of one interval each."""
+    """What became of imagined success, in statements of one interval each."""
     before, after = (metrics[f"imagined_{when}"]["imagined_success"] for when in ("before", "after"))
     pair = metrics["imagined_comparison"]["imagined_paired"]
     return (
@@ -69,7 +69,7 @@ def sentence(metrics: Mapping[str, Any]) -> str:
 
 
 def warnings(metrics: Mapping[str, Any]) -> list[str]:
-    """Why these numbers are not to be trusted, one sentence each."""
+    """Why these numbers are not to be trusted, one statement each."""
     return [f"Do not trust imagined success here: {reason}." for reason in metrics["not_trusted"]]
 
 
@@ -111,7 +111,7 @@ def trials_table(metrics: Mapping[str, Any]) -> Table:
 
 
 def show(metrics: Mapping[str, Any], run: Path, page: Path) -> None:
-    """Print the closing tables, the sentence, why it is not to be trusted, and what to do next."""
+    """Print the closing tables, the statement, why it is not to be trusted, and what to do next."""
     print_table(success_table(metrics), console())
     print_table(trials_table(metrics), console())
     folder = run / metrics["policy_for_robot"]

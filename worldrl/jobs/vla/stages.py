@@ -95,7 +95,7 @@ def require_unchanged(stage: Stage, dataset: EpisodeDataset) -> None:
 def given_demonstrations(plan: Plan, dataset: EpisodeDataset) -> dict[str, Rate]:
     """Check that a dataset fits the loop; return how many of its episodes succeeded, by source.
 
-    Raises SettingError (it is of another robot, of pictures in another size, in another domain, in a look kept for
+    Raises SettingError (it is of another robot, of images in another size, in another domain, in a look kept for
     tests, or lacks or adds a task).
     """
     from worldrl.recipes.visual_styles import refuse_test_styles
@@ -145,7 +145,7 @@ def supervised_policy(loop: Loop, demos: Recording) -> SavedPolicy:
 
 
 def given_policy(folder: Path, config: TokenPolicyConfig) -> Policy:
-    """Load a policy whose sizes are those of the settings: pictures and chunks of the loop are made for them.
+    """Load a policy whose sizes are those of the settings: images and chunks of the loop are made for them.
 
     Raises SettingError (they are not). Raises ArtefactError (there is no policy in that folder).
     """
@@ -166,7 +166,7 @@ def given_policy(folder: Path, config: TokenPolicyConfig) -> Policy:
 
 
 def practice(loop: Loop, number: int, policy: SavedPolicy, world: SavedWorld | None) -> Recording:
-    """Record the policy, alone, with the planner and executing its dreams in ``world``, and the varied expert."""
+    """Record the policy, alone, with the planner and executing its imagined rollouts in ``world``, and the varied expert."""
     from worldrl.jobs.vla.planning import planned_policy
 
     stage = loop.run.stage(f"round-{number}-1-practice")
@@ -292,7 +292,7 @@ def improved_policy(
             imaginers=loop.plan.imaginers,
         )
         end = imagined_success(loop, learner, env, number, name="imagined-after")
-        if isinstance(learner, TokenPolicy):  # what it practised on counts as seen, too
+        if isinstance(learner, TokenPolicy):  # what was collected counts as trained on, too
             learner.trained_on = merged(
                 learner.trained_on, trained_on([recording.dataset for recording in (demos, *practices)])
             )

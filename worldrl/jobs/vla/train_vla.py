@@ -1,7 +1,7 @@
 """``worldrl train-vla``: a policy improves inside a learned video simulator, and the gain is checked in physics.
 
 A state machine over the run directory: a stage that is finished is skipped, a stage that was cut short resumes from
-its own checkpoint, so the same command goes on after a kill at any moment.
+its own checkpoint, so the same command continues after a kill at any moment.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
 
     Returns the metrics: before, after, paired comparison, gates and imagined numbers of every round. Raises
     SettingError (something that the run needs does not fit (:func:`~worldrl.jobs.vla.plan.resolve`)). Raises
-    GateError (the world model is not good enough to practise in, and ``gates=stop``).
+    GateError (the world model is not good enough to improve in, and ``gates=stop``).
     """
     refuse_many("train-vla", "or train its parts by train-policy, train-world-model and train-idm")
     set_threads(settings.threads)
@@ -93,7 +93,7 @@ def suite_facts(loop: Loop) -> dict[str, Any]:
 
 
 def run_rounds(loop: Loop, demos: Recording, supervised: SavedPolicy) -> tuple[SavedPolicy, SavedWorld]:
-    """Practise, refine, check and improve, ``rounds`` times; return the last policy and world model."""
+    """Collect, refine, check and improve, ``rounds`` times; return the last policy and world model."""
     plan, policy = loop.plan, supervised
     world = None if plan.start is None else loop.world(plan.start)
     practices: list[Recording] = []
@@ -101,7 +101,7 @@ def run_rounds(loop: Loop, demos: Recording, supervised: SavedPolicy) -> tuple[S
         practices.append(stages.practice(loop, number, policy, world))
         world = stages.world_model(loop, number, demos, practices, policy, world)
         checks.gates(loop, number, policy, world, practices)
-        # WoVR goes on from the latest policy, World-VLA-Loop from the supervised one each time.
+        # WoVR continues from the latest policy, World-VLA-Loop from the supervised one each time.
         learner = supervised if plan.from_supervised else policy
         policy = stages.improved_policy(loop, number, demos, learner, world, practices)
     if world is None:

@@ -47,7 +47,7 @@ def report_page(metrics: Mapping[str, Any], films: Replayed, *, seed: int) -> Re
 
 
 def sentence(metrics: Mapping[str, Any]) -> str:
-    """What was found, with its uncertainty, in one or two sentences."""
+    """What was found, with its uncertainty, in one or two statements."""
     before, after, paired = metrics["before"], metrics["after"], metrics["paired"]
     found = {"gain": "a gain", "loss": "a loss"}.get(gain_kind(paired), "no difference shown")
     return (

@@ -22,7 +22,7 @@ FITTED_HERE = "the rule is fitted on these episodes; give it as grasp_rule=FILE 
 
 
 def check_choice(choice: str | None, grasp: str | None) -> None:
-    """Refuse a rule of the grasp where nothing judges the grasp, in ``evaluate-world-model``.
+    """Refuse a rule of the grasp where nothing predicts the grasp, in ``evaluate-world-model``.
 
     Raises SettingError (nothing does).
     """
@@ -37,7 +37,7 @@ def made_for(inputs: dict[str, Any], model: AnyVideoModel) -> dict[str, Any]:
 
 
 def open_rule(choice: str | None, scripts: Sequence[Script], of: dict[str, Any]) -> GraspRule | None:
-    """Load the rule that judges these episodes; None where there is none, or is to be fitted.
+    """Load the rule of these episodes; None where there is none, or is to be fitted.
 
     Raises ArtefactError (the file is missing or damaged). Raises SettingError (the rule is of something else, or was
     fitted on one of the episodes).

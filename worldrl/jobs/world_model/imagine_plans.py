@@ -1,7 +1,7 @@
 """``worldrl imagine plan=true``: a world model plans what instructions ask for, in stages, and a reward chooses.
 
 From an episode's first frame and its instruction, ``staged.proposals`` continuations are imagined per stage, the best one is kept where
-it is good enough (``staged.min_reward``), others are proposed where none is, up to ``staged.attempts`` times, and the next stage goes on
+it is good enough (``staged.min_reward``), others are proposed where none is, up to ``staged.attempts`` times, and the next stage continues
 from it (MIND-V; ``rollout.imagined.staged_rollouts``).
 """
 
@@ -44,7 +44,7 @@ def imagine_plans(
     """Plan from each episode's first frame, film the plans beside what was recorded, and say what was accepted.
 
     Returns ``plans``: of each its task, instruction, terms, and by stage whether it was good enough (None where
-    ``staged.min_reward`` names no term, so that nothing was judged) and how often it was proposed; ``chunks`` that
+    ``staged.min_reward`` names no term, so that nothing was compared) and how often it was proposed; ``chunks`` that
     were imagined in all. Raises SettingError (the world model does not plan, or a reward or term is unknown).
     """
     if not isinstance(model, VideoWorldModel) or not model.config.dynamics.planning:
@@ -82,7 +82,7 @@ def plan_entry(found: StagedPlans, n: int, episode: Episode, terms: Sequence[str
 
 
 def judgement(plans: Sequence[dict[str, Any]]) -> str:
-    """Say how many stages of some plans were good enough; without a least value none was judged."""
+    """Say how many stages of some plans were good enough; without a least value none was compared."""
     if any(plan["accepted"] is None for plan in plans):
         return "not filtered (staged.min_reward names no term)"
     good = [stage for plan in plans for stage in plan["accepted"]]

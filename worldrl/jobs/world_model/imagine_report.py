@@ -32,7 +32,7 @@ def report_page(metrics: Mapping[str, Any], films: Replayed, *, seed: int) -> Re
 
 
 def sentence(metrics: Mapping[str, Any]) -> str:
-    """What was found, in one sentence."""
+    """What was found, in one statement."""
     aligned = metrics["outcome_alignment"]
     return (
         f"The world model predicts the outcome of {aligned['k']} of {aligned['n']} episodes correctly "

@@ -81,7 +81,7 @@ def report_page(findings: FilmFindings, *, seed: int, device: str) -> ReportData
 
 
 def sentence(metrics: Mapping[str, Any]) -> str:
-    """What was found, in sentences of one number each."""
+    """What was found, in statements of one number each."""
     last = metrics["frames"]
     return (
         f"After {count(last, 'frame')} generated images are at {with_interval(metrics[f'psnr@{last}'])} dB. Their gain over "

@@ -66,7 +66,7 @@ def report_page(findings: Findings, *, seed: int, device: str) -> ReportData:
 
 
 def sentence(findings: Findings) -> str:
-    """What was found, in one sentence made of numbers alone."""
+    """What was found, in one statement made of numbers alone."""
     metrics, steps = findings.metrics, findings.headline
     outcome, episode = metrics["outcome_alignment"], "unseen episode" if metrics["seen"]["known"] else "episode"
     read, own = (metrics.get(f"probe_error_cm{which}@{steps}") for which in ("", "_real"))
@@ -106,7 +106,7 @@ def _device_memory(peak: float | None) -> list[Number]:
     return [] if peak is None else [Number("Peak memory of the GPU", round(peak), "MB")]
 
 
-# --- pictures -------------------------------------------------------------------------------------------------------
+# --- images -------------------------------------------------------------------------------------------------------
 
 
 def curves(drift: Mapping[str, Drift]) -> list[Curve]:

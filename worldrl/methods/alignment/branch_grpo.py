@@ -12,7 +12,7 @@ A split at the beginning of chunk ``u`` is at step ``u S``. In J an edge counts 
 over edges would count the first chunk of three, from which all follows, a quarter as much as the last.
 
 Pruning leaves nodes out of the backward pass only: in width the best child of each last split (``parent_best``), or
-each prompt's best and worst leaves (``extremes``); in depth a window of layers that slides down as training goes on.
+each prompt's best and worst leaves (``extremes``); in depth a window of layers that slides down as training continues.
 The published code multiplies the noise at splits by 4 and keeps the log-probability of the plain noise; here both
 agree.
 
@@ -96,7 +96,7 @@ def _scatter_logsumexp(value: Tensor, index: Tensor, size: int) -> Tensor:
 
 @needs(MATES)
 def by_depth(value: Tensor, trace: Trace, *, fusion: float = 0.0, scale: AdvantageEstimator = group_std) -> Tensor:
-    """Judge each decision by all that followed from it, normalised over the nodes of its depth in each prompt.
+    """Value each decision by all that followed from it, normalised over the nodes of its depth in each prompt.
 
     Equation: V(node) = Σ_leaf w_leaf R_leaf, w ∝ exp(α Σ log p); A(node) = (V - mean of its depth) / std of its depth
     Paper: BranchGRPO (2509.06040)

@@ -23,11 +23,11 @@ class Measured:
 
     terms: dict[str, NDArray[np.float64]]  # name to float64 ``[E, V]``; the reward's own, and ``pixel_motion``.
     pictures: NDArray[np.uint8]  # uint8 ``[P, T, Y, X, 3]``, the first video of the first starts.
-    instruction: tuple[str, ...]  # of the pictures.
+    instruction: tuple[str, ...]  # of the images.
 
 
 def measure(task: AlignmentTask, videos: int, *, pictures: int, batch: int = 64) -> Measured:
-    """Imagine ``videos`` videos from each start, ``batch`` rows at once, without training, and judge them.
+    """Imagine ``videos`` videos from each start, ``batch`` rows at once, without training, and measure them.
 
     The noise of each depends on start and number alone; the first videos of ``pictures`` starts are kept.
     """

@@ -1,7 +1,7 @@
 """Sol-RL (2604.06916): explore cheaply, train on what is made again in full.
 
 1. Many videos per prompt with few denoising steps in a small number type; the keys of the best and the worst are kept.
-2. These are imagined with all steps in full precision and judged again. The sampler is deterministic, so a key's noise
+2. These are imagined with all steps in full precision and rewarded again. The sampler is deterministic, so a key's noise
    fixes what is seen, and the ranking mostly stands.
 3. DiffusionNFT trains on the second videos and rewards alone: training on the cheap ones collapses.
 

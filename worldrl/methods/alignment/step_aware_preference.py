@@ -1,12 +1,12 @@
 """Step-aware preference optimisation (SPO, Liang et al. 2024, 2406.04314) for the denoising steps of videos.
 
-At every noisy step each row draws ``k`` candidates from the same sample. Each is judged by itself, and where the best is
-clearly ahead of the worst the pair is learned; the row goes on from a random candidate, so that preferences do not pile up::
+At every noisy step each row draws ``k`` candidates from the same sample. Each is rewarded by itself, and where the best is
+clearly ahead of the worst the pair is learned; the row continues from a random candidate, so that preferences do not pile up::
 
     ρ = exp(log p_θ(x' | x) - log p_ref(x' | x)),  clipped to [1 - ε, 1 + ε]
     L = -log sigmoid(β (log ρ_best - log ρ_worst))
 
-SPO trains a model that prefers between noisy samples. Here a candidate is judged by the clean chunk that the network sees in
+SPO trains a model that prefers between noisy samples. Here a candidate is rewarded by the clean chunk that the network sees in
 it, after the finished chunks of its video: one more evaluation per candidate, and the reward that everything else uses.
 
 Shapes legend: ``R`` rows, ``k`` candidates of each, ``M`` pairs.
@@ -128,7 +128,7 @@ class CandidateVideos(VideoImagination):
         return Trace(request.iteration, group, torch.ones(1, len(group), dtype=torch.bool))
 
     def decisions(self, experience: Drawing, advantage: Tensor, weight: Tensor, logs: Logs) -> Pairs | None:
-        """Collect the pairs; how whole videos compare has no part in them."""
+        """Collect the pairs; whole videos are not compared."""
         logs["align/pairs"] = torch.tensor(float(sum(map(len, experience.pairs))))
         if not experience.pairs:
             return None

@@ -54,7 +54,7 @@ class Starts:
     """Where videos begin."""
 
     records: Sequence[ResetRecord]  # ``E`` start states.
-    # float32 ``[E, U L, A]``, what the model is told to do; None lets it plan from the instruction.
+    # float32 ``[E, U L, A]``, the model's actions; None lets it plan from the instruction.
     action: Tensor | None = None
 
     def __len__(self) -> int:
@@ -111,7 +111,7 @@ def acted(task: AlignmentTask, start: Tensor, frames: int) -> Tensor | None:
 
 
 def commanded(task: AlignmentTask, start: Tensor, action: Tensor) -> Tensor:
-    """Return what the robot is told at the first frame and at those that ``action`` ``[B, T s, A]`` leads to, ``[B, 1 + T, A]``."""
+    """Return the robot's command at the first frame and at those that ``action`` ``[B, T s, A]`` leads to, ``[B, 1 + T, A]``."""
     stride = task.model.frame_stride
     first = torch.stack([torch.from_numpy(task.starts.records[i].command) for i in start.tolist()])
     after = integrate_commands(task.model.embodiment, first, action)

@@ -1,6 +1,6 @@
 """Videos as trees of denoising steps: rows share what they have in common, and branch where a step adds noise.
 
-A video of ``U`` chunks takes ``U S`` steps. At some of them every row may split into several, which go on from one
+A video of ``U`` chunks takes ``U S`` steps. At some of them every row may split into several, which continue from one
 network evaluation with noise of their own (BranchGRPO). Every row has a *key*, a path of names: its noise is a
 function of seed, key and step alone, under any number of steps, in any precision (Sol-RL), and beside any rows.
 
@@ -70,7 +70,7 @@ class Layer:
     """One denoising step of all rows."""
 
     step: int  # within its chunk.
-    # int64 ``[R]``, the row of the layer before that each row goes on from; of the first layer, the root.
+    # int64 ``[R]``, the row of the layer before that each row continues from; of the first layer, the root.
     parent: Tensor
     group: Tensor  # int64 ``[R]``, the prompt of each row.
     x: Tensor  # before the step ``[R, F, c, h, w]``.

@@ -107,7 +107,7 @@ class Ro2o(Sac):
         with torch.no_grad():
             action, _ = self.sample(around, draws)
         uncertainty = out_of_distribution_loss(self.critic(around, action), self.spread)
-        logs |= {"critic/smoothness": smooth.detach(), "critic/doubt": uncertainty.detach()}
+        logs |= {"critic/smoothness": smooth.detach(), "critic/uncertainty": uncertainty.detach()}
         return loss + config.weight_q * smooth + config.weight_spread * uncertainty, logs
 
     def actor_penalty(self, batch: Transitions, draws: torch.Generator) -> Tensor | None:

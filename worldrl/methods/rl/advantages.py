@@ -1,6 +1,6 @@
 """Advantage estimators: how much better than its group mates a rollout turned out; groups may have any sizes.
 
-Each returns ``[T, B]``; one that judges whole rollouts repeats itself over time.
+Each returns ``[T, B]``; one of whole rollouts repeats itself over time.
 
 Shapes legend: ``B`` rollouts, ``N`` groups, ``T`` decisions in time; ``group`` int64 ``[B]`` with ids 0..N-1.
 """

@@ -15,7 +15,7 @@ from worldrl.methods.rl.groups import group_mean
 from worldrl.methods.rl.interfaces import IMAGES, MATES, PROBABILITY, Trace, given, needs, progress
 
 CELLS, LEVELS = 4, 8
-"""Side of the grid and number of brightness levels by which two images are told apart."""
+"""Side of the grid and number of brightness levels by which two images are distinguished."""
 
 
 @needs(MATES, PROBABILITY)

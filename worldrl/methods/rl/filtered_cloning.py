@@ -132,7 +132,7 @@ def self_train(
     parts: Parts | None = None,
     imaginers: Imaginers | None = None,
 ) -> list[float]:
-    """Improve ``policy`` in place by cloning its imagined successes; a killed training goes on bit for bit.
+    """Improve ``policy`` in place by cloning its imagined successes; a killed training continues bit for bit.
 
     Equation: L = -mean w log π_θ, w = 1 - the mates' rate of success
     Paper: ReST (2308.08998)

@@ -1,11 +1,11 @@
-"""How far imagined rollouts are believed: one sign of trust, and what it does to those that look untrustworthy.
+"""How much imagined rollouts count: one confidence score, and what it does to those of low confidence.
 
-The signs are those of ``rollout.trust.confidence``. Scores (the dream's own, the mean or the least of further opinions) are
-probabilities p; agreements are minus a doubt d, the largest over a rollout's frames:
+The scores are those of ``rollout.trust.confidence``. Probabilities (the rollout's own, the mean or the least of resampled ones) are
+p; agreements are minus an uncertainty d, the largest over a rollout's frames:
 
     weight: trust = p, or d₀ / max(d, d₀)          mask: trust = 1 where p >= p₀, or d <= d₀, else 0
     shorten: a rollout ends before the first chunk with d > d₀; a success behind it is none
-    term:   the agreement -d of every rollout, failures too, as a reward beside success; d₀ has no part in it, since where every d
+    term:   the agreement -d of every rollout, failures too, as a reward beside success; d₀ is not used, since where every d
             stays below, trust is 1 throughout and tells no rollouts apart
 
 In self-training trust multiplies a success's weight; in GRPO it multiplies its reward, and what a shortened rollout did
@@ -34,9 +34,9 @@ from worldrl.rollout.trust.resampled import ResampledRollouts, resample_rollouts
 
 @dataclass(frozen=True)
 class RolloutFilter:
-    """Judges the rollouts of one environment; SettingError: the sign needs inverse dynamics, and there is none."""
+    """Weighs the rollouts of one environment; SettingError: the score needs inverse dynamics, and there is none."""
 
-    config: Trust  # which sign, and what it does; never ``off``.
+    config: Trust  # which score, and what it does; never ``off``.
     # inverse dynamics, for ``motion_agreement`` and ``grasp_agreement``.
     reader: MotionCheck | GraspCheck | None = None
 
@@ -52,7 +52,7 @@ class RolloutFilter:
         return self.config.weight if self.config.use == TERM else 0.0
 
     def judge(self, env: WorldModelVecEnv, rollouts: ImaginedRollouts, *, seed: int) -> FilterResult:
-        """Judge rollouts just imagined in ``env``; they need their actions, probabilities and last frames."""
+        """Weigh rollouts just imagined in ``env``; they need their actions, probabilities and last frames."""
         config = self.config
         if config.use == SHORTEN:
             return FilterResult(shortened(rollouts, self._uncertainty(env, rollouts, seed), self._limit(env)))
@@ -64,8 +64,8 @@ class RolloutFilter:
         trust = torch.zeros(len(rollouts.success))
         if len(rows):
             sign = self._sign(env, rollouts, rows, seed)
-            believe = confidence_from_uncertainty if config.confidence_score in AGREEMENTS else trust_in_score
-            trust[rows] = believe(sign, config.use, self._limit(env))
+            confidence = confidence_from_uncertainty if config.confidence_score in AGREEMENTS else trust_in_score
+            trust[rows] = confidence(sign, config.use, self._limit(env))
         return FilterResult(rollouts, trust)
 
     def _limit(self, env: WorldModelVecEnv) -> float:
@@ -79,14 +79,20 @@ class RolloutFilter:
         own = probabilities(rollouts, rows)
         if self.config.confidence_score == SCORE:
             return torch.from_numpy(debounced_score(own, env.rule.debounce))
-        heard = ask(env, rollouts, rows, self.config.resampled_rollouts, seed=seed)
-        return torch.from_numpy(confidence_scores(own, heard, env.rule.debounce)[self.config.confidence_score]).float()
+        resampled = imagined_again(env, rollouts, rows, self.config.resampled_rollouts, seed=seed)
+        return torch.from_numpy(
+            confidence_scores(own, resampled, env.rule.debounce)[self.config.confidence_score]
+        ).float()
 
     def _uncertainty(self, env: WorldModelVecEnv, rollouts: ImaginedRollouts, seed: int) -> Tensor:
         if self.config.confidence_score in READ:
             return self._normalised_error(rollouts)
-        heard = ask(env, rollouts, torch.arange(len(rollouts.success)), self.config.resampled_rollouts, seed=seed)
-        uncertainty = torch.from_numpy(heard.uncertainty if self.config.confidence_score == MEMBERS else heard.spread)
+        resampled = imagined_again(
+            env, rollouts, torch.arange(len(rollouts.success)), self.config.resampled_rollouts, seed=seed
+        )
+        uncertainty = torch.from_numpy(
+            resampled.uncertainty if self.config.confidence_score == MEMBERS else resampled.spread
+        )
         return uncertainty.unflatten(1, (len(rollouts.valid), -1)).amax(dim=-1).T
 
     def _normalised_error(self, rollouts: ImaginedRollouts) -> Tensor:
@@ -103,13 +109,13 @@ def trust_in_score(score: Tensor, use: str, limit: float) -> Tensor:
 
 
 def confidence_from_uncertainty(sign: Tensor, use: str, limit: float) -> Tensor:
-    """Trust from minus the doubt ``[E]``: whether it stays within ``limit``, or how far beyond it is."""
+    """Trust from minus the uncertainty ``[E]``: whether it stays within ``limit``, or how far beyond it is."""
     uncertainty = -sign.float()
     return (uncertainty <= limit).float() if use == MASK else limit / uncertainty.clamp_min(limit)
 
 
 def shortened(rollouts: ImaginedRollouts, uncertainty: Tensor, limit: float) -> ImaginedRollouts:
-    """End each rollout before its first chunk whose doubt ``[T, B]`` passes ``limit``; a success behind that is none."""
+    """End each rollout before its first chunk whose uncertainty ``[T, B]`` passes ``limit``; a success behind that is none."""
     passed = (uncertainty > limit) & rollouts.valid
     lost = passed.cumsum(dim=0) > 0  # [T, B]
     return replace(rollouts, valid=rollouts.valid & ~lost, success=rollouts.success & ~passed.any(dim=0))
@@ -125,16 +131,18 @@ def probabilities(rollouts: ImaginedRollouts, rows: Tensor) -> np.ndarray:
     return kept.transpose(0, 1).flatten(1).numpy()
 
 
-def ask(env: WorldModelVecEnv, rollouts: ImaginedRollouts, rows: Tensor, count: int, *, seed: int) -> ResampledRollouts:
-    """Imagine ``rows [E]`` of the rollouts ``count`` times more, standing still once over, where none doubts."""
+def imagined_again(
+    env: WorldModelVecEnv, rollouts: ImaginedRollouts, rows: Tensor, count: int, *, seed: int
+) -> ResampledRollouts:
+    """Imagine ``rows [E]`` of the rollouts ``count`` times more; holding still once over, where the uncertainty is 0."""
     starts = [env.records[row] for row in rows.tolist()]
-    heard = resample_rollouts(env.world_model, starts, actions_of(rollouts, rows, env.actions), count, seed=seed)
+    resampled = resample_rollouts(env.world_model, starts, actions_of(rollouts, rows, env.actions), count, seed=seed)
     valid = rollouts.valid[:, rows].T.numpy()  # [E, T]
     kept = {
         name: value * valid.repeat(value.shape[1] // valid.shape[1], axis=1)
-        for name, value in (("uncertainty", heard.uncertainty), ("spread", heard.spread))
+        for name, value in (("uncertainty", resampled.uncertainty), ("spread", resampled.spread))
     }
-    return replace(heard, **kept)
+    return replace(resampled, **kept)
 
 
 def actions_of(rollouts: ImaginedRollouts, rows: Tensor, spec: ActionSpec) -> Tensor:

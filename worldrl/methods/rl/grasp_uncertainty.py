@@ -1,6 +1,6 @@
-"""The doubt that inverse dynamics of the grasp has in imagined rollouts: does the hand close where the object was?
+"""The uncertainty of inverse dynamics of the grasp in imagined rollouts: does the hand close where the object was?
 
-It judges a rollout by the picture at which it begins and by its commands, never by imagined frames. All of the doubt
+It measures a rollout by the image at which it begins and by its commands, never by imagined frames. All of the uncertainty
 lies in the chunk of the last closing before the imagined success, or in the last one where a closing is missing; its
 bound is what a given share of real successes stays below.
 
@@ -31,11 +31,11 @@ class GraspCheck:
 
     grasp: GraspDynamics  # reads where the hand must close.
     embodiment: AnyEmbodiment  # integrates actions into commands.
-    bound: float  # surprise that real successes stay below.
+    bound: float  # normalised error that real successes stay below.
     rule: "SuccessRule"  # of imagined success.
 
     def normalised_error(self, rollouts: "ImaginedRollouts") -> Tensor:
-        """Surprise of the closings, in the chunk it is about ``[T, B]``; SettingError: rollouts lack actions."""
+        """Normalised error of the closings, in the chunk it is about ``[T, B]``; SettingError: rollouts lack actions."""
         from worldrl.rollout.trust.shown_grasp import closings, commands_from
 
         if rollouts.action is None or rollouts.probability is None:
@@ -64,6 +64,6 @@ class GraspCheck:
 
 
 def real_grasp_bound(grasp: GraspDynamics, kept: Closings, share: float) -> float:
-    """Surprise below which ``share`` of the closings in ``kept`` lie: real ones that it has not learned from."""
+    """Normalised error below which ``share`` of the closings in ``kept`` lie: real ones that it has not learned from."""
     error = (kept.commanded - grasp.read(kept.frame, kept.instruction)) / grasp.deviation.cpu()
     return float(np.quantile(error.square().mean(dim=1).numpy(), share))

@@ -220,7 +220,7 @@ def train_grpo(
     Equation: J = mean_i 1/T_i Σ_t mean_k min(ρ A, clip(ρ, 1 - ε_low, 1 + ε_high) A) - β KL
     Paper: GRPO (2402.03300), DAPO (2503.14476), WoVR; PS-GRPO's groups over paraphrases where ``paraphrased``
 
-    ``env`` has ``groups × group_size`` rows; ``judge=None`` believes every rollout. With ``staleness`` another process
+    ``env`` has ``groups × group_size`` rows; with ``judge=None`` every rollout counts alike. With ``staleness`` another process
     imagines ahead (``methods.rl.staleness``), which ``imaginers`` make (None: on this machine).
     """
     sentences = (paraphrases or {}) if config.paraphrased else {}

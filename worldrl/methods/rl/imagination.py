@@ -103,11 +103,11 @@ class PolicyImagination:
     exploration: Exploration  # how.
     p_keyframe: float  # probability that a rollout starts at a keyframe.
     seed: int  # root of every draw.
-    judge: "RolloutFilter | None" = None  # says how far each rollout counts; None believes all.
+    judge: "RolloutFilter | None" = None  # says how much each rollout counts; None: all alike.
     length_normalise: bool = True  # weigh each rollout, not each chunk, equally.
     imagining: str = "improve"  # name of the random streams of starts and rollouts.
-    judging: str = "judge"  # name of the judge's.
-    # task to sentences that the rollouts of a group are told in turn; a task without any keeps its own.
+    judging: str = "judge"  # name of its score.
+    # task to instructions that the rollouts of a group are given in turn; a task without any keeps its own.
     sentences: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
     @cached_property
@@ -121,7 +121,7 @@ class PolicyImagination:
         return stream(stream_seed(self.seed, root, iteration), what, *more)
 
     def imagine(self, request: Request) -> FilterResult:
-        """Let the policy act from every start, and judge the rollouts."""
+        """Let the policy act from every start, and weigh the rollouts."""
         k = request.iteration
         rollouts = imagine_rollouts(
             self.env,
@@ -137,7 +137,7 @@ class PolicyImagination:
         return self.judge.judge(self.env, rollouts, seed=stream_seed(self.seed, self.judging, k))
 
     def _start_records(self, request: Request) -> list[ResetRecord]:
-        """Start record of each row, with the sentence that the row is told."""
+        """Start record of each row, with the instruction that the row is given."""
         records = [self.env.store.records[number] for number in request.starts[request.group].tolist()]
         if not self.sentences:
             return records

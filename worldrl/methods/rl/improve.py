@@ -52,7 +52,7 @@ class Improvement:
     )
     # its settings.
     grpo: GrpoConfig = field(default_factory=GrpoConfig, metadata={"only_with": "algorithm=grpo|both"})
-    # whether and how imagined rollouts are judged before they are learned from.
+    # whether and how imagined rollouts are weighed before they are learned from.
     trust: Trust = field(default_factory=Trust)
 
     def __post_init__(self) -> None:
@@ -103,7 +103,7 @@ class Improvement:
 def keyframe_probability(config: Improvement, beginning: Rate | None, keyframe: Rate | None) -> float:
     """Share the starts out by measured hallucination: h₀ / (h₀ + h₁), at most ``config.p_keyframe``.
 
-    h₀ and h₁ follow from the imagined successes from initial states (``beginning``) and from keyframes that came true.
+    h₀ and h₁ follow from the imagined successes from initial states (``beginning``) and from keyframes that were confirmed.
     """
     if config.keyframe_schedule == "fixed":
         return config.p_keyframe
@@ -112,7 +112,7 @@ def keyframe_probability(config: Improvement, beginning: Rate | None, keyframe: 
 
 
 def hallucination(confirmed: Rate | None) -> float:
-    """Return the share of imagined successes that did not come true; what could not be measured counts as all wrong."""
+    """Return the share of imagined successes that were not confirmed; what could not be measured counts as all wrong."""
     return 1.0 if confirmed is None else 1 - confirmed["rate"]
 
 
@@ -132,7 +132,7 @@ def improve(
     parts: Parts | None = None,
     imaginers: "Imaginers | None" = None,
 ) -> Sequence[float]:
-    """Improve ``policy`` in place; a killed improvement goes on bit for bit. Returns imagined success rates by batch.
+    """Improve ``policy`` in place; a killed improvement continues bit for bit. Returns imagined success rates by batch.
 
     ``config.algorithm`` is settled (``of_round``), else SettingError. ``env`` has ``config.rows`` rows; real successes that were ``collected`` serve self-training, demonstrations
     also a loss of GRPO that needs them, ``parts`` replace the algorithm's own. ``imaginers`` make the processes that
@@ -163,5 +163,5 @@ def improve(
 
 
 def pace_of(folder: Path) -> dict[str, Any]:
-    """Read what :func:`improve` told of its lag and speed in ``folder``; nothing without ``grpo.staleness``."""
+    """Read what :func:`improve` stored of its lag and speed in ``folder``; nothing without ``grpo.staleness``."""
     return {"staleness": read_json(folder / PACE)} if (folder / PACE).is_file() else {}

@@ -1,4 +1,4 @@
-"""The loop of RL in imagination: imagine, judge, update, again. Resumable, and counter-based like every loop.
+"""The loop of RL in imagination: imagine, weigh, update, again. Resumable, and counter-based like every loop.
 
 Iteration ``k`` draws its starts and every row's noise from streams named by ``k``, so a killed run continues bit for bit from its
 newest checkpoint.

@@ -84,7 +84,7 @@ class Method:
     modules: Mapping[str, nn.Module | Stateful] = field(default_factory=dict[str, "nn.Module | Stateful"])
 
     def losses(self, iteration: int, logs: Logs) -> Iterator[Tensor]:
-        """Imagine and judge, then yield one loss per gradient step, computed with the weights of that moment."""
+        """Imagine and weigh, then yield one loss per gradient step, computed with the weights of that moment."""
         request, collected = self.arrival(self, iteration, logs)
         decisions = self.decided(request, collected, logs)  # first: what is predicted of a start knows no outcome yet
         self.source.learned(request.starts, collected)

@@ -1,7 +1,7 @@
-"""The doubt that inverse dynamics has in imagined rollouts: do their frames show the commanded motion?
+"""The uncertainty of inverse dynamics in imagined rollouts: do their frames show the commanded motion?
 
-It reads the picture before each chunk and the last one. A rollout is as doubtful as its worst frame, and the bound of
-its surprise (``rewards.motion.similarity``) is what a given share of real episodes stays below.
+It reads the image before each chunk and the last one. A rollout is as uncertain as its worst frame, and the bound of
+its error (``rewards.motion.similarity``) is what a given share of real episodes stays below.
 
 Shapes legend: ``B`` rollouts, ``T`` chunks, ``N`` frames.
 """
@@ -28,10 +28,10 @@ class MotionCheck:
     """Trained inverse dynamics."""
 
     idm: InverseDynamics  # reads commanded columns of frames a chunk apart.
-    bound: float  # surprise that real episodes stay below.
+    bound: float  # normalised error that real episodes stay below.
 
     def normalised_error(self, rollouts: "ImaginedRollouts") -> Tensor:
-        """Surprise at each chunk's last frame ``[T, B]``, 0 once over; SettingError: rollouts without it."""
+        """Normalised error at each chunk's last frame ``[T, B]``, 0 once over; SettingError: rollouts without it."""
         from worldrl.rollout.trust.shown_motion import motion_error
 
         if rollouts.end is None:
@@ -52,7 +52,7 @@ def real_bound(
     camera: str = "scene",
     restore: Restore | None = None,
 ) -> float:
-    """Surprise s₀ below which the worst frame of ``share`` of real episodes lies, read every ``chunk_length``-th frame.
+    """Normalised error s₀ below which the worst frame of ``share`` of real episodes lies, read every ``chunk_length``-th frame.
 
     ``restore`` shows frames as the world model's codec does. Raises SettingError: no episode is as long as a chunk.
     """

@@ -20,7 +20,7 @@ USES = (WEIGHT, MASK, SHORTEN, TERM)
 
 @dataclass
 class MotionUncertainty:
-    """Inverse dynamics that judges imagined rollouts."""
+    """Inverse dynamics that weighs imagined rollouts."""
 
     real_share: float = 0.95  # share of real held-out episodes that must pass.
     model: IdmConfig = field(default_factory=IdmConfig)  # sizes of the inverse dynamics.
@@ -34,7 +34,7 @@ class MotionUncertainty:
 
 @dataclass
 class GraspUncertainty:
-    """Inverse dynamics of the grasp that judges imagined rollouts."""
+    """Inverse dynamics of the grasp that weighs imagined rollouts."""
 
     real_share: float = 0.95  # share of held-out real successes that must pass.
     # its sizes and training, in a stage of each round, on the practice episodes.
@@ -49,7 +49,7 @@ class GraspUncertainty:
 
 @dataclass
 class Trust:
-    """Whether and how imagined rollouts are judged."""
+    """Whether and how imagined rollouts are weighed."""
 
     # ``off``, or ``score``, ``mean_resampled``, ``min_resampled``, ``member_agreement``, ``latent_agreement``,
     # ``motion_agreement``, ``grasp_agreement`` (``docs/reference/metrics.md``).
@@ -116,7 +116,7 @@ class FilterResult(NamedTuple):
     """What judging ``B`` rollouts leaves of them."""
 
     rollouts: ImaginedRollouts  # shortened, or as they were.
-    # in each rollout's success, ``[B]`` in [0, 1]; None where all that is left is believed.
+    # in each rollout's success, ``[B]`` in [0, 1]; None where all that is left counts alike.
     trust: Tensor | None = None
     # of each rollout, ``[B]``, at most 0, a reward beside success; None unless ``use=term``.
     agreement: Tensor | None = None

@@ -12,7 +12,7 @@
       worldrl_head.safetensors       optional, worldrl's: ACT's learned standard deviations
 
 lerobot passes a number through unchanged without its statistics, and starts from random weights without weights: both
-look like a bad policy. Here both are errors.
+seem a bad policy. Here both are errors.
 """
 
 import hashlib

@@ -4,7 +4,7 @@ A suite shows ``image`` and ``command``; some show ``wrist_image``, for two arms
 ``right_wrist_image``, and ``state``. A policy's features have the names of its data set. Unambiguous ones are matched
 automatically: a single camera, a camera with *wrist* in its name, LIBERO's ``image`` and ``image2``, the three cameras
 of two arms, an ``observation.state`` of 8 numbers or of as many as there are joint targets, ``observation.command``.
-For the others ``worldrl.json`` in the folder is required, because a wrong guess looks like a bad policy.
+For the others ``worldrl.json`` in the folder is required, because a wrong guess seems a bad policy.
 """
 
 import json

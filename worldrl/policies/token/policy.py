@@ -296,7 +296,7 @@ class TokenPolicy(Shared, nn.Module):
         return pose
 
     def _phase(self, obs: PolicyObs) -> list[Tensor]:
-        """Return how far each gripper is told to close, and is measured to be open, ``[B, G]`` each."""
+        """Return how far each gripper is commanded to close, and is measured to be open, ``[B, G]`` each."""
         phase = [closing(obs.command.to(self.command_mean), self.actions)]
         if STATE in self.more:
             opening = self.actions.opening(obs.more[STATE].cpu().numpy()) / self.actions.opening_unit

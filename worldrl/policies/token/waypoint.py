@@ -1,6 +1,6 @@
 """Waypoint: the commanded pose at the next change of a gripper, read from images and instruction.
 
-After the last change it is the next corner of the path, then its end: how to push is told by its corners alone (as in
+After the last change it is the next corner of the path, then its end: its corners alone describe a push (as in
 AWE, Shi et al. 2023, "Waypoint-Based Imitation Learning for Robotic Manipulation", 2307.14326).
 
 A decoder of few demonstrations that sees images and commanded pose follows whatever tells its episodes apart, and
@@ -9,7 +9,7 @@ misses the object. So a head reads the waypoint, and the decoder receives the wa
     points in the images, instruction, phase ─► waypoint w (standard deviations of the commands)
     way = w - command ─► [clamp(way, -5, 5), tanh(way / NEAR)], instruction, phase ─► decoder
 
-The phase is whether each gripper is told to close, and how far it is measured to be open. The decoder of a robot whose
+The phase is whether each gripper is commanded to close, and how far it is measured to be open. The decoder of a robot whose
 actions are targets also receives the commanded pose. The head learns from the demonstrations' own commands.
 
 Shapes legend: ``B`` rows, ``T`` steps, ``A`` numbers of an action and of a command, ``G`` grippers, ``K`` points.
@@ -148,7 +148,7 @@ def corners(path: NDArray[np.float32], first: int, last: int) -> list[int]:
 
 
 def closing(command: Tensor, actions: ActionSpec) -> Tensor:
-    """How far each gripper is told to close by ``command`` ``[..., A]``: -1 open, 1 closed; ``[..., G]``."""
+    """How far each gripper is commanded to close by ``command`` ``[..., A]``: -1 open, 1 closed; ``[..., G]``."""
     share = (command[..., list(actions.grippers)] - actions.gripper_open) / (
         actions.gripper_closed - actions.gripper_open
     )

@@ -25,7 +25,7 @@ ATEN = torch.ops.aten
 
 
 def random_records(rows: int, memory_frames: int, size: int) -> list[ResetRecord]:
-    """Start states of noise in square pictures of ``size`` pixels."""
+    """Start states of noise in square images of ``size`` pixels."""
     frames = np.random.default_rng(0).integers(0, 256, (rows, 1 + memory_frames, size, size, 3), dtype=np.uint8)
     return [ResetRecord(f[0], f[1:], HOME, SENTENCE, TASK, 0, "bench") for f in frames]
 

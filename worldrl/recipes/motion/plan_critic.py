@@ -56,7 +56,7 @@ def separation(critic: ExecutionCritic, apart: CollectionSettings) -> dict[str, 
 def areas(score: NDArray[np.float32], tried: CollectionSettings) -> dict[str, Any]:
     """Areas under the ROC curve of a reward ``[N]`` of executed plans, within tasks and pooled; None without a pair.
 
-    Pooled, a reward that only distinguishes an easy task from a hard one looks like one that ranks plans.
+    Pooled, a reward that only distinguishes an easy task from a hard one seems to rank plans.
     """
     hit = tried.success
     within = auroc_within(score, hit, tried.task)

@@ -130,7 +130,7 @@ class CollectionSettings:
 
     read: Tensor  # targets read off the imagined frames, float32 `[N, T, D]`; shorter plans hold their last ones
     task: list[str]  # `N` names
-    instruction: list[str]  # `N` sentences; a task has several
+    instruction: list[str]  # `N` instructions; a task has several
     success: NDArray[np.bool_]  # bool `[N]`
     # What the planning's reward gave each plan, name to float32 `[N]`.
     terms: Mapping[str, NDArray[np.float32]] = field(default_factory=dict[str, NDArray[np.float32]])

@@ -54,7 +54,7 @@ UNASKED = {"motion_agreement": "give idm=FOLDER", GRASP: "give grasp=FOLDER", SC
 
 @dataclass
 class PolicyRolloutConfig:
-    """Which policies dream, and how much."""
+    """Which policies imagine, and how much."""
 
     # policies; none leaves this part out.
     folders: list[str] = setting(
@@ -66,7 +66,7 @@ class PolicyRolloutConfig:
     # simulator processes of the policies' free rollouts, 0 runs in this process; and of an external suite.
     workers: int = 2
     envs_per_worker: int = 8  # environments per process.
-    # how the policies' actions are drawn, in dreams and in the simulator.
+    # how the policies' actions are drawn, in imagination and in the simulator.
     exploration: Exploration = field(default_factory=Exploration)
 
     def __post_init__(self) -> None:
@@ -82,21 +82,21 @@ class PolicyRolloutConfig:
 
 @dataclass(frozen=True)
 class Readers:
-    """Inverse dynamics that judge the dreams; None where there is none."""
+    """Inverse dynamics that measure the imagined rollouts; None where there is none."""
 
     motion: InverseDynamics | None = None  # reads every frame
-    grasp: GraspDynamics | None = None  # reads where a dream begins
+    grasp: GraspDynamics | None = None  # reads where an imagined rollout begins
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One policy's dreams and what became of them."""
+    """One policy's imagined rollouts and their executions."""
 
     metrics: dict[str, Any]  # as in `result.json`
     imagined: NDArray[np.bool_]  # bool `[E]`, imagined to succeed
     confirmed_by_execution: NDArray[np.bool_]  # bool `[E]`, and really did with the same actions
     signs: dict[str, NDArray[np.float64]]  # each sign of trust `[E]`
-    task: tuple[str, ...]  # of each dream, `E` names
+    task: tuple[str, ...]  # of each imagined rollout, `E` names
 
 
 def open_readers(idm: str | None, grasp: str | None, model: AnyVideoModel) -> Readers:
@@ -178,7 +178,7 @@ def judge_policy(
     seed: int,
     readers: Readers,
 ) -> Judged:
-    """Let one policy dream and act; what an earlier session did is read."""
+    """Let one policy imagine and act; what an earlier session did is read."""
     outcome = model.config.outcome
     rule = SuccessRule.of(outcome)
     backend, size = reality.backend, model.config.codec.image_size
@@ -234,7 +234,7 @@ def _normalised_error(
     starts: Callable[[], list[ResetRecord]],
     seed: int,
 ) -> NDArray[np.float32]:
-    """What inverse dynamics makes of every frame of the dreams ``[E, N]``, or what an earlier session found."""
+    """Error of inverse dynamics at every frame of the imagined rollouts ``[E, N]``, or what an earlier session found."""
     if not file.exists():
         found = rollout_motion_error(model, idm, starts(), torch.from_numpy(policy_rollouts.action), seed=seed)
         save_arrays(file, {"surprise": found})
@@ -249,7 +249,7 @@ def _grasp(
     success_step: NDArray[np.int64],
     starts: list[ResetRecord],
 ) -> NDArray[np.float32]:
-    """What inverse dynamics makes of the closing of the hand in each dream ``[E]``."""
+    """What inverse dynamics makes of the closing of the hand in each imagined rollout ``[E]``."""
     check_robot(grasp, policy_rollouts.actions)
     action = torch.from_numpy(policy_rollouts.action)
     return grasp_error(grasp, model.embodiment, starts, action, success_step, model.more)
@@ -258,7 +258,7 @@ def _grasp(
 def _act_freely(
     data: Path, config: PolicyRolloutConfig, policy: Path, policy_rollouts: PolicyRollouts, reality: Reality
 ) -> Rate:
-    """Let the policy act in the simulator, drawing its actions alike, from the initial states it dreamt from."""
+    """Let the policy act in the simulator, drawing its actions alike, from the initial states it imagined from."""
     # The server of a remote policy draws.
     actor = PolicyActor(str(policy), exploration=None if is_remote(policy) else config.exploration)
     plan = CollectPlan(actor, [reality.backend.placed(spec) for spec in policy_rollouts.specs("policy")])
@@ -272,9 +272,9 @@ def trust(judged: Sequence[Judged], *, seed: int) -> dict[str, Any]:
     Among all of them a score that only separates easy tasks or good policies has a worth, too; ``within`` compares
     rollouts of one policy and task. ``not_measured`` gives reasons.
     """
-    believed = np.concatenate([one.imagined for one in judged])
-    true = np.concatenate([one.confirmed_by_execution for one in judged])[believed]
-    signs = {name: np.concatenate([one.signs[name] for one in judged])[believed] for name in judged[0].signs}
+    successes = np.concatenate([one.imagined for one in judged])
+    true = np.concatenate([one.confirmed_by_execution for one in judged])[successes]
+    signs = {name: np.concatenate([one.signs[name] for one in judged])[successes] for name in judged[0].signs}
     if not len(true):
         return {"imagined_successes": None, "auroc": {}, "within": {}, "over_score": {}, "not_measured": {}}
     if GRASP in signs:

@@ -41,7 +41,7 @@ class Findings:
     """What the page is made from."""
 
     metrics: Mapping[str, Any]  # as in `result.json`
-    measures: Measures  # raw numbers and pictures of each episode
+    measures: Measures  # raw numbers and images of each episode
     drift: Mapping[str, Drift]  # each quantity over the predicted frames
     horizons: Sequence[int]  # control steps
     frame_stride: int  # control steps between frames
@@ -161,7 +161,7 @@ def policy_table(metrics: Mapping[str, Any]) -> Table:
 
 
 def trust_table(trust: Mapping[str, Any]) -> Table:
-    """What each sign of trust is worth, the best one first, and what it is worth beyond the dream's own score."""
+    """What each sign of trust is worth, the best one first, and what it is worth beyond the rollout's own score."""
     words = {**CONFIDENCE_SCORES, SCORE_AND_GRASP: TOGETHER}
     order = sorted(trust["auroc"].items(), key=lambda item: -item[1]["value"])
     over, within = trust["over_score"], trust["within"]

@@ -64,7 +64,7 @@ def refuse_seen(folder: str, dataset: EpisodeDataset, learned: Learned, world_mo
 
 
 def one_arm(robot: AnyEmbodiment) -> Embodiment:
-    """Return the constants of a one-armed robot; SettingError for another."""
+    """Return the constants of a single-arm robot; SettingError for another."""
     if not isinstance(robot, Embodiment):
         raise SettingError(
             f"data: episodes are continued along the path of one tool, and this robot takes "

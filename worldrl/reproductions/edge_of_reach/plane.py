@@ -5,12 +5,12 @@
 Beyond the ledge, max |s_i| > ledge, a state has fallen: s' = s and r = 0 for ever after. Episodes and rollouts begin in
 the square max |s_i| ≤ start, so exactly the square max |s_i| ≤ start + j · step is reachable after j steps. The ledge
 ends where a rollout of k steps can be before its last step. So the states that are reached only at step k, the edge of
-reach, are the abyss: the reward grows towards it, the step into it still pays, and no row begins there. The paper's own
+reach, are the cliff: the reward grows towards it, the step into it still pays, and no row begins there. The paper's own
 environment is published as an image only; this one is a stand-in.
 
-An agent observes the position and, in the abyss, numbers that are 0 on the ledge (:meth:`Plane.observe`), as a robot at
+An agent observes the position and, in the cliff, numbers that are 0 on the ledge (:meth:`Plane.observe`), as a robot at
 the edge of reach is in a pose unlike all that it acted from. With the position alone, critics of common targets
-extrapolate into the abyss alike.
+extrapolate into the cliff alike.
 
 Shapes legend: ``B`` rows, ``G`` grid points per axis.
 """

@@ -61,7 +61,7 @@ class EdgeSettings:
     hidden: int = 256  # width of the two hidden layers of actor and critics
     rate: float = 3e-4  # learning rate of everything
     polyak: float = 0.005
-    # Observed numbers besides the position, 0 on the ledge; with 0 of them critics extrapolate into the abyss.
+    # Observed numbers besides the position, 0 on the ledge; with 0 of them critics extrapolate into the cliff.
     novelties: int = 16
     critics: int = 10  # of RAVL
     # Η of RAVL. In a plane of actions ten gradients cannot diverge, so η > 0 lowers values within reach too.

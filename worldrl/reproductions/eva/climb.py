@@ -119,9 +119,9 @@ def costs(history: Sequence[Mapping[str, float]]) -> dict[str, Any]:
 # --- to the same reward -----------------------------------------------------------------------------------------------
 #
 # On a plateau the highest reward is a matter of noise, and so is the iteration that comes near it: two methods of which one is
-# level from a tenth of its iterations on would be told to need anything from a tenth to all of them. So the reward that both must
+# level from a tenth of its iterations on would need anything from a tenth to all of them. So the reward that both must
 # pass lies below the lower plateau by as much as a measurement strays, and where it then lies no such distance above the beginning
-# either, nothing was climbed that could be told from noise and nothing is decided. A share of the gain (nine tenths, say) was
+# either, nothing was climbed beyond noise and nothing is decided. A share of the gain (nine tenths, say) was
 # rejected: it is below the noise where the gain is small, and gives more of the climb away than it must where it is large.
 
 

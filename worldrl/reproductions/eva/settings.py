@@ -13,9 +13,9 @@ KIND = "bimanual"
 TERM = "moving_executability"
 """The reward: EVA's, with constants re-fitted to the noise floor, times the motion content."""
 GIVEN = ("recorded", "restored", "imagined-true-actions")
-"""Arms that plan nothing: kept demonstrations, and which link between a picture and a success is weak."""
+"""Arms that plan nothing: kept demonstrations, and which link between an image and a success is weak."""
 CONTROLS = ("longer", "imitate")
-"""Arms that go on with the planner's own training instead of aligning it; the second with what practice executed."""
+"""Arms that continue with the planner's own training instead of aligning it; the second with what practice executed."""
 ALIGNED = ("flow-grpo", "branch-grpo", "sol-rl", "full-pool")
 ARMS = (*GIVEN, "none", *CONTROLS, "best-of-n", "staged", *ALIGNED)
 COMPARED = ("none", "flow-grpo")  # Arms that every claim is of

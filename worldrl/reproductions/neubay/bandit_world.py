@@ -1,4 +1,4 @@
-"""NEUBAY's two-armed bandit: a reward ensemble whose members agree on the recorded arm only.
+"""NEUBAY's bandit with two arms: a reward ensemble whose members agree on the recorded arm only.
 
 Ni et al., "Long-Horizon Model-Based Offline RL Without Conservatism" (2025), section on the bandit. The data hold
 rewards of arm 0 alone. Each member is a small Gaussian regression. All members learn arm 0's mean and spread, and keep

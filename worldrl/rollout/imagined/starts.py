@@ -90,7 +90,7 @@ class SimulatorBackend(ABC):
 
 @dataclass(frozen=True)
 class EmbeddedBackend(SimulatorBackend):
-    """The embedded suite: initial states are sampled from index and seed, in a domain of two-armed tasks."""
+    """The embedded suite: initial states are sampled from index and seed, in a domain of bimanual tasks."""
 
     domain: str = "clean"
 

@@ -42,7 +42,7 @@ def collect_dataset(
 
     ``hold_steps`` are further steps after the first success, so that data holds frames of fulfilled tasks. Returns one
     row per episode of the dataset: task, source, length, success, restarted, ``planned`` with a planner and ``recovery``
-    where it was corrected. Raises ArtefactError (the folder holds something else, or episodes that are in no plan). Raises SettingError (one- and two-armed tasks together). Raises
+    where it was corrected. Raises ArtefactError (the folder holds something else, or episodes that are in no plan). Raises SettingError (single-arm and bimanual tasks together). Raises
     WorkerError (a worker failed; the episodes so far are stored).
     """
     layout = player.layout({spec.task for plan in plans for spec in plan.specs})

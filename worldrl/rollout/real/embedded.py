@@ -17,7 +17,7 @@ EMBEDDED_SUITE = "worldrl"
 def embedded_embodiment(tasks: Collection[str]) -> AnyEmbodiment:
     """Constants of the embedded robot of these tasks, as worldrl's own record.
 
-    Raises SettingError (one- and two-armed tasks together; a dataset is of one robot).
+    Raises SettingError (single-arm and bimanual tasks together; a dataset is of one robot).
     """
     from worldrl_envs.bimanual.control import SIXAXIS_PAIR
     from worldrl_envs.control import PANDA

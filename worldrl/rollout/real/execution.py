@@ -200,7 +200,7 @@ class _Running:
             places.append(camera_now(self._env, name))
 
     def run(self, *, restarted: bool) -> TrueRun:
-        """What came of it."""
+        """The result."""
         self.recording.restarted = restarted
         episode = self.recording.episode(self.instruction)
         repeated = _repeated(self.script, episode)

@@ -1,7 +1,7 @@
 """Smallest distance of recorded episodes to their goal: what a failure missed by, in metres.
 
 Recordings hold no positions of objects. Their actions are executed again from the same initial state, without images,
-and the simulator measures the objects' distance to the goal (``worldrl_envs.closeness``) at each frame. One-armed tasks
+and the simulator measures the objects' distance to the goal (``worldrl_envs.closeness``) at each frame. Single-arm tasks
 of the embedded suite only.
 """
 

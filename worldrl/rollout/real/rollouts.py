@@ -109,7 +109,7 @@ class EmbeddedPlayer:
         return {}
 
     def layout(self, tasks: Collection[str]) -> DatasetLayout:
-        """SettingError: one- and two-armed tasks together."""
+        """SettingError: single-arm and bimanual tasks together."""
         return {
             "embodiment": embedded_embodiment(tasks),
             "cameras": self.options.cameras,

@@ -193,7 +193,7 @@ class Recording:
         self.ended = env_ended or held
 
     def rewind(self, obs: Mapping[str, Any], step: int) -> None:
-        """Go on from the frame of an earlier control step; what lies between stays in the record, apart from the rest."""
+        """Continue from the frame of an earlier control step; what lies between stays in the record, apart from the rest."""
         self._recovery = Recovery(alarm=len(self._reward), rewound=step)
         if self._keep:
             self._action.append(self._actions.hold(self._command[-1]))

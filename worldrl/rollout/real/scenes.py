@@ -46,7 +46,7 @@ class Views:
 def scattered_views(
     tasks: Sequence[str], count: int, *, image_size: int, seed: int, style: str = "default", image: str = IMAGE
 ) -> Iterator[Views]:
-    """Draw ``count`` scenes of each one-armed task of the embedded suite, and render them.
+    """Draw ``count`` scenes of each single-arm task of the embedded suite, and render them.
 
     ``seed`` is of these draws only, independent of episodes. Yields one record per task, in the view ``image``.
     """

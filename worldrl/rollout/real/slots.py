@@ -35,7 +35,7 @@ def silent(call: str, spec: EpisodeSpec | None) -> None:
 class Slots(Protocol):
     """Simulators that run one episode each.
 
-    ``cameras`` are in the order of an episode's frames, ``domain`` is of two-armed tasks. ``joint`` simulators are
+    ``cameras`` are in the order of an episode's frames, ``domain`` is of bimanual tasks. ``joint`` simulators are
     stepped together, others one after the other. ``several_steps``: they take several actions in one call.
     """
 

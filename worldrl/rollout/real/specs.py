@@ -189,7 +189,7 @@ class EnvOptions:
 
     ``cameras`` are in the order of the frames' axis ``V``, the main camera first. ``max_steps`` is the time limit by
     task (control steps); a task without one has its registered horizon. ``domain`` is ``clean`` or ``randomised``, of
-    two-armed tasks. ``env_id`` is a Gymnasium id with ``{task}``; the worker imports the module before its colon.
+    bimanual tasks. ``env_id`` is a Gymnasium id with ``{task}``; the worker imports the module before its colon.
     """
 
     image_size: int = 64

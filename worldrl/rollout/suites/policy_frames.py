@@ -64,7 +64,7 @@ def state_of(observation: Mapping[str, Any]) -> NDArray[np.float32]:
 
 
 def images_of(observation: Mapping[str, Any], fitted: Callable[[Image], Image]) -> dict[str, Image]:
-    """Images of an observation, named as those of a two-armed policy; ``fitted`` brings each to the policy's size.
+    """Images of an observation, named as those of a bimanual policy; ``fitted`` brings each to the policy's size.
 
     Raises FrameError (the head camera's is missing, or one is no image).
     """

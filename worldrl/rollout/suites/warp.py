@@ -1,4 +1,4 @@
-"""``worldrl/Warp-v0``: an embedded one-armed task without images, many copies stepped together by MuJoCo Warp.
+"""``worldrl/Warp-v0``: an embedded single-arm task without images, many copies stepped together by MuJoCo Warp.
 
 Importing this module registers the id; it needs ``pip install 'worldrl[warp]'``::
 
@@ -40,7 +40,7 @@ CONTACTS, CONSTRAINTS = 64, 384
 
 
 class WarpVecEnv(VectorEnv):
-    """Copies of one one-armed task.
+    """Copies of one single-arm task.
 
     Observation: float32 ``[D]``, ``worldrl_envs.observations.state_vector``. Action: float32 ``[7]`` in [-1, 1].
     Reward: 1 on the step that fulfils the task, else 0; ``terminated`` with it. ``truncated`` at the task's horizon.

@@ -1,6 +1,6 @@
 """Does the hand close at the object? Inverse dynamics of the grasp reads a rollout's first frame; commands are exact.
 
-An imagined success claims that the last closing before it grasped the object. The claim is doubtful where that closing
+An imagined success claims that the last closing before it grasped the object. The claim is uncertain where that closing
 was commanded elsewhere than the first frame and the instruction ask for (``rewards.grasp``). It is false where the hand
 was open at the beginning and never closed, although all recorded successes of the instruction closed it.
 

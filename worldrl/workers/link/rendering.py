@@ -52,7 +52,7 @@ raise SystemExit(0 if camera.get_picture("Color").std() > 0.01 else "the rendere
 def render_failure(
     python: str | Path, backend: str, timeout_s: float, program: str = RENDER_PROGRAM, variable: str = "MUJOCO_GL"
 ) -> str | None:
-    """Return None if ``program``, told the back end in ``variable``, renders within ``timeout_s``, else the reason."""
+    """Return None if ``program``, given the back end in ``variable``, renders within ``timeout_s``, else the reason."""
     environment = {**os.environ, variable: backend}
     command = [str(python), "-c", program]
     try:

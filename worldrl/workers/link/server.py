@@ -15,8 +15,8 @@ Answers (worker → parent)::
 
     ready    protocol, suite: what the suite says about itself, the worker's Python, and several_steps: whether n may be above 1
     rows     slots, one for each step that was taken; pictured: slots whose cameras were rendered; arrays by name, a row per
-             step (pictures: per pictured, of its last step)
-             instructions: after a reset, a sentence per slot where the suite words each episode, else null
+             step (images: per pictured, of its last step)
+             instructions: after a reset, an instruction per slot where the suite words each episode, else null
     pulse    call, slot                                           before each row; before fast calls at most every PULSE_S
     failed   error, traceback                                     an exception; the process ends
     refused  error                                                a :class:`Refusal`, whose message says all; the process ends
@@ -72,7 +72,7 @@ class Simulation(Protocol):
         ...
 
     def step(self, action: NDArray[np.float32], *, render: bool) -> Arrays:
-        """Take one action; returns ``state``, ``command``, ``success``, ``contact``, and pictures where rendered."""
+        """Take one action; returns ``state``, ``command``, ``success``, ``contact``, and images where rendered."""
         ...
 
     def expert(self) -> NDArray[np.float32]:
@@ -111,11 +111,11 @@ class BatchedSuite(Protocol):
         ...
 
     def reset_rows(self, episodes: Sequence[Sequence[Any]]) -> list[Arrays]:
-        """Start episodes ``[slot, task, init_id, seed, render]``; the other slots go on."""
+        """Start episodes ``[slot, task, init_id, seed, render]``; the other slots continue."""
         ...
 
     def step_rows(self, slots: Sequence[int], actions: NDArray[np.float32], render: Sequence[bool]) -> list[Arrays]:
-        """Take one action in each of these slots; what the others do meanwhile is not looked at."""
+        """Take one action in each of these slots; what the others do meanwhile is not read."""
         ...
 
     def probe(self) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def installed(package: str) -> str:
 
 
 def is_image(name: str) -> bool:
-    """Whether an array of an observation is a camera's picture."""
+    """Whether an array of an observation is a camera's image."""
     return name == IMAGE or name.endswith(f"_{IMAGE}")
 
 
@@ -178,7 +178,7 @@ class Server:
         return pack([slot for slot, _ in taken], [row for _, row in taken])
 
     def _steps(self, slot: int, actions: NDArray[np.float32], render: bool) -> Iterator[Arrays]:
-        """Take actions ``[n, A]`` until the task is fulfilled: whether the episode goes on is the core's to say."""
+        """Take actions ``[n, A]`` until the task is fulfilled: the core decides whether the episode continues."""
         for place, action in enumerate(actions, 1):
             row = self._call("step", slot).step(action, render=render and place == len(actions))
             yield row
@@ -245,7 +245,7 @@ class BatchServer:
 
 
 def pack(slots: Sequence[int], rows: Sequence[Arrays], instructions: Sequence[str | None] = ()) -> Answer:
-    """Stack rows into one answer; pictures are stacked over the rows that have them."""
+    """Stack rows into one answer; images are stacked over the rows that have them."""
     pictured = [slot for slot, row in zip(slots, rows, strict=True) if IMAGE in row]
     names = {name: None for row in rows for name in row}
     stacked = {name: _stack([np.asarray(row[name]) for row in rows if name in row]) for name in names}
@@ -254,7 +254,7 @@ def pack(slots: Sequence[int], rows: Sequence[Arrays], instructions: Sequence[st
 
 
 def unpack(header: Mapping[str, Any], arrays: Arrays) -> dict[int, list[Arrays]]:
-    """Undo :func:`pack`: the rows of each slot, in the order of its steps; pictures are of the last."""
+    """Undo :func:`pack`: the rows of each slot, in the order of its steps; images are of the last."""
     rows: dict[int, list[Arrays]] = {}
     for place, slot in enumerate(header["slots"]):
         row = {name: values[place] for name, values in arrays.items() if not is_image(name)}

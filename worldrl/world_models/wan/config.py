@@ -135,7 +135,7 @@ class WanSuccessConfig(SuccessHeadConfig):
 
 @dataclass
 class WanOutcomeConfig:
-    """Who judges a whole dream, and when the probability counts as success."""
+    """What predicts the outcome of a whole rollout, and when the probability counts as success."""
 
     # outcome heads in the ensemble, which reads the features of the success head; with 0, its own probability counts.
     ensemble_size: int = 0

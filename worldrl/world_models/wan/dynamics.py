@@ -74,7 +74,7 @@ class InputTypeNorm(nn.RMSNorm):
 
 
 class ViewPatches(nn.Module):
-    """A published patch layer under its own names, whose tokens are also told apart by view."""
+    """A published patch layer under its own names, whose tokens are also distinguished by view."""
 
     def __init__(self, patches: nn.Conv3d, views: int):
         super().__init__()
@@ -274,7 +274,7 @@ class WanSuccess(nn.Module):
         self.head = SuccessHead(config.width, config.heads, frames)
 
     def embed(self, instruction: Sequence[str]) -> Tensor:
-        """Encode ``B`` sentences as ``[B, d]``."""
+        """Encode ``B`` instructions as ``[B, d]``."""
         return self.head.embed(instruction)
 
     def find(self, features: Tensor, embedded: Tensor) -> Tensor:

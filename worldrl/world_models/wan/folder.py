@@ -8,7 +8,7 @@
       transformer/diffusion_pytorch_model-00001-of-0000N.safetensors ...   (or one diffusion_pytorch_model.safetensors)
       vae/config.json
       vae/diffusion_pytorch_model.safetensors
-      scheduler/scheduler_config.json                                      (looked at where it is there)
+      scheduler/scheduler_config.json                                      (read where it is there)
 
 Text encoder and tokenizer are not needed: actions take the place of the text.
 """
@@ -36,14 +36,14 @@ PUBLISHED = (
     "Wan-AI/Wan2.1-I2V-14B-480P-Diffusers",
     "Wan-AI/Wan2.1-T2V-14B-Diffusers",
 )
-"""Repositories in this layout; the first is what an unknown folder name is told to download."""
+"""Repositories in this layout; the first is what the message about an unknown folder names."""
 
 CLASSES = {"transformer": "WanTransformer3DModel", "vae": "AutoencoderKLWan"}
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
 CONFIG = "config.json"
 MASK_CHANNELS = 4
-"""Channels by which image-to-video transformers are told which of a latent frame's four frames are given."""
+"""Channels by which image-to-video transformers learn which of a latent frame's four frames are given."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A Wan-class video world model: WoVR's recipe on diffusers' transformer and autoencoder, behind the usual surface.
 
-Reference and memory are kept as pictures and encoded before each chunk, as a training clip's were: the causal
+Reference and memory are kept as images and encoded before each chunk, as a training clip's were: the causal
 autoencoder makes latents that depend on what came before. The actions behind the memory are kept too: an arm still
 follows them. An outcome ensemble's probability counts; without one the joint success head's.
 
@@ -113,7 +113,7 @@ class WanWorldModel(Chunked[WanConfig], Shared, nn.Module):
 
     @torch.no_grad()
     def start(self, records: Sequence[ResetRecord]) -> WanState:
-        """Begin one rollout per record. Raises SettingError: a record's pictures or actions have another size."""
+        """Begin one rollout per record. Raises SettingError: a record's images or actions have another size."""
         arrays = start_arrays(records, self.config, self.embodiment.actions)
         with self.autocast():
             instruction = self.embed([record.instruction for record in records]).float()
@@ -161,7 +161,7 @@ class WanWorldModel(Chunked[WanConfig], Shared, nn.Module):
         return replace(state, memory=memory, memory_action=taken, command=commands[:, -1])
 
     def embed(self, instruction: Sequence[str]) -> Tensor:
-        """Encode ``B`` sentences as ``[B, d]``."""
+        """Encode ``B`` instructions as ``[B, d]``."""
         return self.success.embed(instruction)
 
     def find(self, features: Tensor, instruction: Tensor) -> Tensor:
@@ -189,7 +189,7 @@ class WanWorldModel(Chunked[WanConfig], Shared, nn.Module):
     # -- recorded windows ------------------------------------------------------------------------------------
 
     def window_start(self, batch: WindowBatch) -> WanState:
-        """Begin where windows of pictures begin, without instruction and belief."""
+        """Begin where windows of images begin, without instruction and belief."""
         nothing = batch.command.new_zeros(len(batch.command), 0)
         given = (batch.reference, batch.memory, batch.null_action, batch.memory_action, batch.command)
         return WanState(*given, instruction=nothing, belief=nothing)

@@ -26,7 +26,7 @@ class WanState(RowState):
     memory: Tensor  # uint8 ``[B, K, V Y, X, 3]``, the newest frames.
     null_action: Tensor  # float32 ``[B, A]``, the null action at the reference.
     memory_action: Tensor  # float32 ``[B, M, A]``, the actions that led to the memory.
-    command: Tensor  # what the robot was last told ``[B, A]``.
+    command: Tensor  # the robot's last command ``[B, A]``.
     instruction: Tensor  # embedded instructions ``[B, d]``.
     belief: Tensor  # of the outcome ensemble ``[B, J b]``, nothing where there is none.
     measured: Tensor | None = None  # newest measured numbers ``[B, S]``; None where the model does not predict them.
@@ -38,7 +38,7 @@ def clip_action(null_action: Tensor, memory_action: Tensor, action: Tensor) -> T
 
 
 def context_frames(reference: Tensor, memory: Tensor, config: WanDynamicsConfig) -> Tensor:
-    """Lay out a clip's given pictures ``[B, 1 + K, V Y, X, 3]``: the reference, then the memory.
+    """Lay out a clip's given images ``[B, 1 + K, V Y, X, 3]``: the reference, then the memory.
 
     Without the reference the oldest frame of the memory begins the clip: the autoencoder wants one frame alone.
     """

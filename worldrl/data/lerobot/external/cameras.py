@@ -17,7 +17,7 @@ from worldrl.data.lerobot.external.success import NAMES, REWARD
 from worldrl.data.lerobot.format import camera_role
 
 SIZE = 64
-"""Pixels per side that policies and world models look at unless a setting says otherwise."""
+"""Pixels per side that policies and world models observe unless a setting says otherwise."""
 
 
 def read_cameras(folder: ExternalFolder, stated: Mapping[str, Any], draft: Draft) -> dict[str, str]:

@@ -1,4 +1,4 @@
-r"""Rows of a foreign LeRobotDataset as the project's episodes, decoded one at a time when they are asked for.
+r"""Rows of an external LeRobotDataset as the project's episodes, decoded one at a time when they are asked for.
 
 ``N`` rows hold ``N`` observations and ``N`` actions; an episode of ``T = N - 1`` actions has ``T + 1`` frames. Which action
 has no frame depends on what a row pairs::
@@ -63,7 +63,7 @@ SOURCE = "lerobot"
 
 @dataclass(frozen=True)
 class ExternalDataset:
-    """A foreign dataset, opened."""
+    """An external dataset, opened."""
 
     folder: ExternalFolder  # its metadata
     meaning: Meaning  # of its numbers
@@ -310,7 +310,7 @@ def _joints_in_robots_numbers(state: NDArray[np.float32], meaning: Meaning) -> N
 
 
 def _command(state: NDArray[np.float32], action: NDArray[np.float32], meaning: Meaning) -> NDArray[np.float32]:
-    """What the robot was told at each row, ``[N, A]``, where no feature holds it."""
+    """The robot's command at each row, ``[N, A]``, where no feature holds it."""
     before = meaning.observed == BEFORE
     if isinstance(meaning.robot, JointEmbodiment):
         first = _joints_in_robots_numbers(state, meaning)[:1]

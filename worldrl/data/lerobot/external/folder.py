@@ -3,13 +3,13 @@
 Layout, as lerobot writes it::
 
     meta/info.json                          version, fps, features (dtype, shape, names), path patterns
-    meta/tasks.parquet                      sentence by task_index
+    meta/tasks.parquet                      instruction by task_index
     meta/episodes/chunk-*/file-*.parquet    one row per episode: length, tasks, which files hold it, and from when on
-    data/chunk-*/file-*.parquet             many episodes each, one row per frame; pictures as PNG, or
+    data/chunk-*/file-*.parquet             many episodes each, one row per frame; images as PNG, or
     videos/KEY/chunk-*/file-*.mp4           many episodes each
 
 A row holds an observation and the action that belongs to it; nothing has a checksum. What the numbers mean is not in the
-folder either: ``foreign_meaning.py``.
+folder either: ``meaning.py``.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ExternalEpisode:
     index: int  # its number
     rows: int  # how many frames it has
     first_row: int  # how many rows come before it in the dataset
-    sentence: str  # what the robot was told
+    sentence: str  # the robot's command
     file: Path  # the data file
     clips: Mapping[str, Clip]  # by camera feature, of the cameras that are videos
 

@@ -14,7 +14,7 @@ from worldrl.data.lerobot.external.files import WHOLE
 from worldrl.data.lerobot.format import INFO_PATH
 
 IMAGES = ("image", "video")
-"""Dtypes of features that are pictures."""
+"""Dtypes of features that are images."""
 DEPTH = ("is_depth_map", "video.is_depth_map")
 MAX_FPS, MAX_SIDE, MAX_SIZE = 10_000, 8192, 100_000
 """Largest frame rate, side of an image (pixels) and count of numbers of a feature."""

@@ -20,7 +20,7 @@ from worldrl.data.lerobot.external.sample import Sample
 MARGIN = 1.1
 """Proposed speeds are this many times the data's."""
 TRACKED = 0.5
-"""Correlation of targets with measured numbers below which the actions do not look like targets."""
+"""Correlation of targets with measured numbers below which the actions are hardly targets."""
 
 
 def describe_joints(names: Sequence[str], sample: Sample, ends: Ends | None, control_hz: float) -> dict[str, Any]:

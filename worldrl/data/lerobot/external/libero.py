@@ -13,7 +13,7 @@ FINGER_M, OPPOSITE_M = 0.05, 0.02
 ROBOT_TYPES = ("", "unknown", "panda", "franka", "libero")
 """What publishers of LIBERO call its robot; a name that contains one of the last three counts too."""
 WINDOW, MOVING_M = 10, 0.01
-"""Rows over which a motion is compared, and the least motion by which it is told (m)."""
+"""Rows over which a motion is compared, and the least motion that decides (m)."""
 AGREES, GAINS = 0.5, (0.02, 1.25)
 """Least correlation of measured with commanded motion, and the range of their ratio: the hand lags and never overtakes."""
 
@@ -26,7 +26,7 @@ def has_libero_numbers(sample: Sample) -> bool:
     return bool(np.abs(left).max() < FINGER_M and np.abs(left + right).max() < OPPOSITE_M and np.ptp(left) > 0)
 
 
-def libero_doubts(robot_type: str, sample: Sample) -> str:
+def libero_differences(robot_type: str, sample: Sample) -> str:
     """Say why a robot with LIBERO's numbers is none; empty where nothing speaks against it."""
     kind = robot_type.lower()
     if kind not in ROBOT_TYPES and not any(word in kind for word in ROBOT_TYPES[2:]):

@@ -10,15 +10,15 @@ once on the terminal, and kept in every episode's ``meta``; what is unknown is o
     command     likewise; left out it is LIBERO's measured pose, or the joints' last target
     cameras     {"scene": feature, "wrist": feature}: names here to features there; the main camera is "scene", else "head",
                 and is camera 0 of an episode's frames wherever it stands here
-    image_size  pixels that pictures are resized to: a number for square ones, else [rows, columns]
+    image_size  pixels that images are resized to: a number for square ones, else [rows, columns]
     fit         how they get that size: "stretch", "crop" or "letterbox" (``core.image_fit``)
-    pictures    "as they are", "turned" by 180 degrees, "flipped" (rows), "mirrored" (columns)
+    ``pictures``  "as they are", "turned" by 180 degrees, "flipped" (rows), "mirrored" (columns)
     gripper     {"open": -1, "closed": 1}: an action's number for either; or such pairs by the grippers' names
     clip_actions  true moves actions beyond the robot's range to it; false, the default, refuses them
     observed    "before" the row's action, or "after" it
     success     a feature that is above 0 where the task is fulfilled, "meta/episodes:COLUMN" of the episode table,
                 "every episode", or "no episode"
-    tasks       {sentence: task name}: only episodes of these sentences are kept, under these names
+    tasks       {instruction: task name}: only episodes of these instructions are kept, under these names
     leave_out   [3, 7]: numbers of episodes that are not read
 
 LIBERO's layout is recognised by what it measures, not by names, which differ between publishers: 8 numbers of state and 7 of
@@ -69,8 +69,8 @@ class Meaning:
     observed: str  # `before` or `after`
     success: str  # feature, column of the episode table, `every episode` or `no episode`
     contact: str  # feature that says when the fingers touch a task object; empty where none does
-    tasks: Mapping[str, str]  # sentence to name; empty keeps all
-    assumed: tuple[str, ...]  # what nobody stated, in sentences
+    tasks: Mapping[str, str]  # instruction to name; empty keeps all
+    assumed: tuple[str, ...]  # what no file states, in words
 
     def facts(self, folder: ExternalFolder) -> dict[str, Any]:
         """What an episode's ``meta`` keeps, as plain JSON values; the robot is in the dataset's header."""

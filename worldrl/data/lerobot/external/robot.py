@@ -19,7 +19,7 @@ from worldrl.data.lerobot.external.joints import (
     looks_like_changes,
     one_sided,
 )
-from worldrl.data.lerobot.external.libero import has_libero_numbers, libero_doubts
+from worldrl.data.lerobot.external.libero import has_libero_numbers, libero_differences
 from worldrl.data.lerobot.external.libero_robot import libero_embodiment
 from worldrl.data.lerobot.external.measured_tool import describe_tool
 from worldrl.data.lerobot.external.sample import SAMPLE_ROWS, Sample
@@ -49,12 +49,12 @@ def read_body(folder: ExternalFolder, stated: Mapping[str, Any], draft: Draft) -
     state, action = (read_columns_of(folder, stated, name) for name in ("state", "action"))
     sample, given = Sample.read(folder, state, action, limit=SAMPLE_ROWS), stated.get("robot")
     if given is None and has_libero_numbers(sample):
-        doubts = libero_doubts(folder.robot_type, sample)
+        differences = libero_differences(folder.robot_type, sample)
         given = LIBERO
         if folder.robot_type == ROBOT_TYPE:
             return _lost_tool(folder, stated, Body(libero_embodiment(), state, action), draft)
-        if doubts:
-            draft.ask(f"{doubts}; whose robot it is must be said")
+        if differences:
+            draft.ask(f"{differences}; whose robot it is must be said")
         else:
             draft.assume("the robot is LIBERO's, by 8 and 7 numbers and two opposite fingers (robot: 'libero')")
     if given is None:

@@ -13,7 +13,7 @@ from worldrl.data.lerobot.external.rows import PLACE, read_rows
 from worldrl.data.lerobot.external.stated import Columns, numbers, scalars
 
 SAMPLE_ROWS = 4000
-"""Rows looked at to recognise a robot."""
+"""Rows read to recognise a robot."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class Selection:
 
     file: Path  # the `worldrl.json`, which need not exist
     leave_out: frozenset[int]  # numbers of episodes that are not read
-    tasks: Mapping[str, str]  # sentence to task name; empty keeps all
+    tasks: Mapping[str, str]  # instruction to task name; empty keeps all
 
     def keeps(self, episode: int, sentences: Collection[str]) -> bool:
         """Whether an episode is read: not left out, and about one of the tasks, or about nobody knows what."""
