@@ -115,7 +115,7 @@ def push_episode() -> Callable[..., Episode]:
 
 @pytest.fixture(scope="session")
 def lit_episode() -> Callable[[int], Episode]:
-    """Make episode ``number`` as a plain grey picture that is brighter where it has succeeded."""
+    """Make episode ``number`` as a plain grey image that is brighter where it has succeeded."""
 
     def make(number: int) -> Episode:
         episode = _push(number, close_at=None)
@@ -251,7 +251,7 @@ class ScriptedState:
 
 
 class ScriptedWorld:
-    """A world whose success probability is what the actions say, and whose picture is a random walk.
+    """A world whose success probability is what the actions say, and whose image is a random walk.
 
     Frame ``f`` shows control step ``2 (f + 1)``; its success probability is that step's first action, 0 if negative.
     """
@@ -289,7 +289,7 @@ def scripted_world() -> ScriptedWorld:
 
 @pytest.fixture(scope="session")
 def make_record() -> Callable[..., ResetRecord]:
-    """Make a start state; its picture is all of one grey."""
+    """Make a start state; its image is all of one grey."""
 
     def make(grey: int = 10, *, task: str = "PickRedCube", step: int = 0, **over: Any) -> ResetRecord:
         picture = np.full((16, 16, 3), grey, np.uint8)
@@ -417,7 +417,7 @@ def wan_base(publish_wan: Callable[..., Path], tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="session")
 def wan_config() -> Callable[..., Any]:
-    """Make a Wan configuration for 16-pixel pictures and chunks of four."""
+    """Make a Wan configuration for 16-pixel images and chunks of four."""
     from worldrl.world_models.wan.config import (
         WanCodecConfig,
         WanConfig,
@@ -472,7 +472,7 @@ def wan_model(make_wan: Callable[..., Any]) -> Any:
 
 @pytest.fixture(scope="session")
 def wan_record(make_record: Callable[..., ResetRecord]) -> Callable[..., ResetRecord]:
-    """Make a start state with four pictures of memory."""
+    """Make a start state with four images of memory."""
 
     def make(grey: int = 10, **over: Any) -> ResetRecord:
         picture = np.full((16, 16, 3), grey, np.uint8)
@@ -587,7 +587,7 @@ def publish_lerobot() -> Callable[..., Path]:
     """Write a LeRobotDataset v3.0 folder as lerobot 0.4 lays it out, from columns by episode.
 
     ``files`` says how many episodes each data file holds, ``films`` each video file: the two are numbered apart. ``films`` None
-    keeps pictures in the rows. ``success`` is what ``worldrl.json`` says of it where no column does; None writes no such file.
+    keeps images in the rows. ``success`` is what ``worldrl.json`` says of it where no column does; None writes no such file.
     """
     import json
 
@@ -670,7 +670,7 @@ def publish_lerobot() -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def grpo_on() -> Callable[..., Any]:
-    """Make GRPO whose imagination holds given rollouts in equal groups, judged as told."""
+    """Make GRPO whose imagination holds given rollouts in equal groups, weighed as given."""
     from worldrl.methods.rl.grpo import grpo
     from worldrl.methods.rl.imagination import PolicyImagination
     from worldrl.methods.rl.records import StartRecords

@@ -1,4 +1,4 @@
-"""Values and bytes that decoders of foreign messages must survive; drawn from a generator, so that a failure repeats."""
+"""Values and bytes that decoders of external messages must survive; drawn from a generator, so that a failure repeats."""
 
 import numpy as np
 

@@ -84,7 +84,7 @@ def test_a_repetition_lasts_at_least_as_long_as_asked(turns):
     ticks = iter(range(1000))
     part = turns.Part(what="a", call=lambda: None, clock=lambda: next(ticks))
     part.measure(least=4)
-    assert part.seconds == [5 / 4]  # four calls until the fourth look, and one more look at the end
+    assert part.seconds == [5 / 4]  # four calls until the fourth look, and one more test at the end
 
 
 def test_a_ratio_is_of_the_same_rounds_and_has_an_interval(turns):

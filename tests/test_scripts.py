@@ -68,7 +68,7 @@ def test_decibels_lost_are_paired_and_against_the_most_steps(script, commands, t
     assert table.main(["data=u", f"out={tmp_path}", "steps=1,4", "refinement=0"]) == 0
     rows = json.loads((tmp_path / "table.json").read_text())
     assert [row["steps"] for row in rows] == [1, 4]
-    # The same episodes on both sides: half a decibel, and no doubt about it.
+    # The same episodes on both sides: half a decibel, beyond noise.
     for horizon in ("128", "256"):
         assert [rows[0]["lost"][horizon][end] for end in ("value", "lo", "hi")] == pytest.approx([0.5] * 3)
         assert rows[1]["lost"][horizon]["value"] == 0

@@ -1,4 +1,4 @@
-"""Trains a small network through ``fit``; run as a process it kills or interrupts itself where it is told.
+"""Trains a small network through ``fit``; run as a process it kills or interrupts itself where its arguments say.
 
 python fit_script.py FOLDER WHAT MOMENT    WHAT: none, loss, replace, fsync, interrupt
 """

@@ -120,7 +120,7 @@ def test_a_damaged_newest_is_skipped_reported_and_replaced_in_time(tmp_path, cap
     assert len(found.skipped) == 1
     assert "step-00000020" in found.skipped[0]
     assert "cut short" in caplog.text
-    save(tmp_path, 15)  # training goes on from 10: what lies after 15 is of no use
+    save(tmp_path, 15)  # training continues from 10: what lies after 15 is of no use
     assert names(tmp_path) == ["step-00000010", "step-00000015"]
 
 

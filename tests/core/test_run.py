@@ -76,7 +76,7 @@ def test_another_config_is_refused_with_a_diff(tmp_path):
 
 
 def test_where_work_is_done_may_change_and_is_no_part_of_the_hash(tmp_path):
-    """More processes for the same numbers: the run goes on, and config.yaml says what it was begun with."""
+    """More processes for the same numbers: the run continues, and config.yaml says what it was begun with."""
     with open_run(tmp_path, config={**CONFIG, "workers": 2}, free=("workers",)) as run:
         begun = run.config_hash
     with open_run(tmp_path, config={**CONFIG, "workers": 4}, free=("workers",)) as run:

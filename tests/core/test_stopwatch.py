@@ -1,4 +1,4 @@
-"""Seconds of work that is killed and goes on."""
+"""Seconds of work that is killed and continues."""
 
 from types import SimpleNamespace
 

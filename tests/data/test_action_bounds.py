@@ -43,7 +43,7 @@ def test_joints_beyond_their_range_are_clipped_on_request_only(joints):
         joints(clip_actions="yes")
     data, action = joints(clip_actions=True)
     np.testing.assert_array_equal(data[1].action[7], [50.0, 1.0])
-    np.testing.assert_array_equal(data[1].command[8], [50.0, 1.0])  # what the robot was told is what is learned
+    np.testing.assert_array_equal(data[1].command[8], [50.0, 1.0])  # the robot's command is what is learned
     np.testing.assert_array_equal(data[0].action[:, 0], action[:-1, 0])
     np.testing.assert_array_equal(np.delete(data[1].action, 7, axis=0), np.delete(data[0].action, 7, axis=0))
     assert data.records[0].meta["lerobot"]["clip_actions"] is True

@@ -54,7 +54,7 @@ def sealed(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory, libero_demo, publish_lerobot) -> list[Path]:
-    """Pictures in the rows and a success column; films; joints with a ``worldrl.json``."""
+    """Images in the rows and a success column; films; joints with a ``worldrl.json``."""
     root = tmp_path_factory.mktemp("sources")
     demos = [libero_demo(0, rows=12), libero_demo(1, rows=14, sentence="turn on the stove"), libero_demo(2, rows=12)]
     marked = [{**demo, "next.success": np.arange(len(demo["action"])) == 9} for demo in demos[:2]]

@@ -1,6 +1,6 @@
 """Units under test: ``worldrl.data.foreign_*`` through ``EpisodeDataset.open``, on folders in the published layouts.
 
-The folders are written by ``conftest.py``: the layout of ``HuggingFaceVLA/libero`` (pictures in the rows), and videos.
+The folders are written by ``conftest.py``: the layout of ``HuggingFaceVLA/libero`` (images in the rows), and videos.
 """
 
 import json
@@ -29,7 +29,7 @@ def demos(libero_demo):
 
 @pytest.fixture
 def folder(tmp_path, demos, publish_lerobot):
-    """Pictures in the rows; two data files."""
+    """Images in the rows; two data files."""
     return publish_lerobot(tmp_path / "libero", demos, files=(2, 1))
 
 

@@ -190,7 +190,7 @@ def test_a_part_of_a_film_that_is_another_episodes_is_refused(publish, at, start
     folder = publish()
     shift(folder, at, start=start, end=end)
     data = EpisodeDataset.open(folder)
-    for number in range(len(LENGTHS)):  # one wrong row of the table leaves the film of the others in doubt
+    for number in range(len(LENGTHS)):  # one wrong row of the table leaves the film of the others uncertain
         with pytest.raises(ArtefactError) as error:
             data[number]
         assert message in str(error.value)
@@ -234,7 +234,7 @@ def test_impossible_parts_are_refused_at_once(publish, at, start, end):
 
 @pytest.mark.parametrize("left", [0, 1, 2])
 def test_episodes_that_are_left_out_keep_their_place_in_the_film(publish, demos, left):
-    """Also where their rows' times are no times; a wrong place leaves the others in doubt."""
+    """Also where their rows' times are no times; a wrong place leaves the others uncertain."""
     times = [np.arange(rows) / FPS for rows in LENGTHS]
     times[left][2] = 77
     folder = publish(times=times)

@@ -167,7 +167,7 @@ def test_closed_writer_is_refused(tmp_path, make_episode, open_writer):
 
 
 def test_full_disk_loses_only_that_episode(tmp_path, make_episode, open_writer, monkeypatch, assert_same):
-    """Each fsync in turn fails once; the writer goes on afterwards."""
+    """Each fsync in turn fails once; the writer continues afterwards."""
     import os
 
     real = os.fsync

@@ -1,4 +1,4 @@
-"""The two-armed suite: conventions, starts, domains, success on hand-made states."""
+"""The bimanual suite: conventions, starts, domains, success on hand-made states."""
 
 import gymnasium
 import mujoco

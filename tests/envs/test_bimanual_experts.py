@@ -1,4 +1,4 @@
-"""The two-armed suite's scripted experts: they solve every task, also on a lowered table."""
+"""The bimanual suite's scripted experts: they solve every task, also on a lowered table."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The blind expert tries each skill once and goes on whatever became of it: its actions must not tell the outcome."""
+"""The blind expert tries each skill once and continues whatever became of it: its actions must not tell the outcome."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Experts solve the tasks; predicates refuse what only looks like success."""
+"""Experts solve the tasks; predicates refuse what only seems a success."""
 
 import numpy as np
 import pytest

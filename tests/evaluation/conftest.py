@@ -50,11 +50,11 @@ def make_result():
 
 
 OVERHEAD = Camera(np.array([0.0, 0.0, 2.0]), np.eye(3), half_width=0.04)
-"""Looks straight down from two metres: a picture of 16 pixels shows 16 cm of the ground."""
+"""Looks straight down from two metres: an image of 16 pixels shows 16 cm of the ground."""
 
 
 def square_sight(frame):
-    """Sight of the square in a picture of the pushed-square world, on the ground; NaN where there is none."""
+    """Sight of the square in an image of the pushed-square world, on the ground; NaN where there is none."""
     rows, columns = np.nonzero((frame != 90).any(axis=-1))
     if not len(rows):
         return np.full(3, np.nan)
@@ -62,7 +62,7 @@ def square_sight(frame):
 
 
 class SquareReader:
-    """Reads where the pushed square is in a picture, for every point alike."""
+    """Reads where the pushed square is in an image, for every point alike."""
 
     names = ("gripper", "red_cube", "green_cylinder")
 

@@ -34,7 +34,7 @@ HORIZONS = (8, 16, 40)
 
 
 class HalfLpips:
-    """Stands in for the perceptual distance: half where pictures differ, by their mean grey."""
+    """Stands in for the perceptual distance: half where images differ, by their mean grey."""
 
     def distance(self, a, b):
         return 0.5 * (a != b).any(axis=(1, 2, 3))

@@ -24,7 +24,7 @@ TRUE = [DRAW.uniform(-0.4, 0.4, (20, 7)).astype(np.float32) for _ in range(3)]
 
 
 def walk(action):
-    """State ``[T+1, 7]`` of a point that turns and opens as it is told."""
+    """State ``[T+1, 7]`` of a point that turns and opens as commanded."""
     state = [np.zeros(7)]
     for a in action.astype(float):
         turned = Rotation.from_rotvec(0.5 * a[3:6]) * Rotation.from_rotvec(state[-1][3:6])

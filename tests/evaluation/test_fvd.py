@@ -90,7 +90,7 @@ def test_a_film_is_cut_into_clips_of_sixteen_frames():
     found = Fvd(Means()).features(frames)
     assert found.shape == (2, 9)  # eight frames are left over
     assert found[0].tolist() == pytest.approx([-1] * 3 + [1] * 3 + [-1] * 3, abs=1e-5)
-    # A quarter of the picture, but for the rows and columns that bilinear enlarging blends, whose mean is as before.
+    # A quarter of the image, but for the rows and columns that bilinear enlarging blends, whose mean is as before.
     colour = np.array([51, 102, 204]) / 127.5 - 1
     assert found[1, :3].tolist() == pytest.approx(((3 * -1 + colour) / 4).tolist(), abs=1e-5)
     assert (np.abs(found[1, 6:] - colour) < 0.1 * (colour + 1)).all()

@@ -18,7 +18,7 @@ TUNED = frozenset({("PickRedCube", 0, -1, 7)})
 
 
 def drawn(seed, count=400):
-    """Outcomes of which score and grasp each know a little; surprises are squares, far from normal."""
+    """Outcomes of which score and grasp each know a little; errors are squares, far from normal."""
     draws = np.random.default_rng(seed)
     actual = draws.random(count) < 0.6
     score = 1 / (1 + np.exp(-(2 * actual - 1 + draws.normal(size=count))))
@@ -52,7 +52,7 @@ def test_both_signs_together_tell_more_than_the_score_alone():
     known, told, _ = drawn(0)
     alone = fit((known, told, np.zeros(400))).counts(score, 0 * agreement)
     assert (both == actual).mean() > (alone == actual).mean() + 0.02
-    assert (both & ~alone).any()  # a sure grasp speaks for a dream that is less sure itself
+    assert (both & ~alone).any()  # a sure grasp speaks for an imagined rollout that is less sure itself
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -116,7 +116,7 @@ def test_f1_is_the_harmonic_mean_of_precision_and_recall(imagined, real, expecte
 
 
 class Sees:
-    """Judges grasps: as surprised as the picture at the beginning is bright; successes of ``closes`` all closed the hand."""
+    """Predicts grasps: error as large as the image at the beginning is bright; successes of ``closes`` all closed the hand."""
 
     def __init__(self, actions, closes=()):
         self.actions, self.closes = actions, closes
@@ -152,7 +152,7 @@ def test_the_closing_counts_that_came_before_the_imagined_success(push_simulator
 
 
 def test_a_success_without_a_closing_is_doubted_as_much_as_files_can_hold(push_simulator, push_runs):
-    """Imagined at the first frame, before the hand closes, of a sentence whose recorded successes all closed it."""
+    """Imagined at the first frame, before the hand closes, of an instruction whose recorded successes all closed it."""
     runs = [closing_at(run, 30) for run in push_runs[:2]]
     swapped = np.stack([run.episode.action[:32] for run in runs])
     grasp = Sees(runs[0].episode.actions, {runs[0].episode.instruction, runs[1].episode.instruction})

@@ -109,7 +109,7 @@ def test_results_of_other_packages_or_assets_refuse_to_be_compared(changed, fiel
 
 
 def test_pictures_are_turned_and_states_put_together_in_one_place():
-    """Turned twice, a picture is upside down again: 0 of 5 instead of 5 of 5."""
+    """Turned twice, an image is upside down again: 0 of 5 instead of 5 of 5."""
     workers = ROOT / "worldrl" / "workers" / "libero"
     turning = [p.name for p in workers.glob("*.py") if "::-1" in p.read_text()]
     assert turning == ["observation.py"]
@@ -120,11 +120,11 @@ def test_pictures_are_turned_and_states_put_together_in_one_place():
 TURNS = re.compile(r"\b(flip|fliplr|flipud|rot90|hflip|vflip|rotate)\(|::-1|\b(FLIP|ROTATE)_")
 TURNING = {
     "workers/metaworld/adapter.py": 1,  # Meta-World's camera hangs upside down
-    "workers/libero/observation.py": 1,  # LIBERO's pictures: the one place
+    "workers/libero/observation.py": 1,  # LIBERO's images: the one place
     "core/image_fit.py": 1,
     "evaluation/policy/ranking.py": 1,  # paths read from their last part
     "data/lerobot/external/images.py": 3,  # datasets of others say how theirs stand; a size given to OpenCV
-    "evaluation/conventions/conventions.py": 6,  # what demonstrations are tried under, and the lines that are told
+    "evaluation/conventions/conventions.py": 6,  # what demonstrations are tried under, and the lines that are printed
     "rewards/execution_critic.py": 1,  # two halves of the plans
     "rewards/motion/acceptance.py": 1,  # clips in the order of time, reversed
     "rollout/imagined/reset_store.py": 1,  # steps of time
@@ -144,7 +144,7 @@ TURNING = {
 
 
 def test_no_picture_is_turned_anywhere_else():
-    """A second place that turns pictures is how they come to be turned twice; a new line belongs here with its reason."""
+    """A second place that turns images is how they come to be turned twice; a new line belongs here with its reason."""
     found = {}
     for path in sorted((ROOT / "worldrl").rglob("*.py")):
         lines = [line for line in path.read_text().splitlines() if TURNS.search(line.partition("#")[0])]

@@ -140,7 +140,7 @@ def test_the_order_mixes_tasks_and_depends_on_the_protocol_alone():
 
 
 def test_an_episode_that_ended_early_waits_for_its_turn():
-    """Only successes have come in: looked at as they come, they would decide; in their order, they are a gap."""
+    """Only successes have come in: tested as they come, they would decide; in their order, they are a gap."""
     comparison = sequential_against(result(lambda spec: False), PROTOCOL)
     later = [outcome(spec, True) for spec in comparison.order[1:20]]
     assert comparison.decision(later)["n"] == 0

@@ -32,7 +32,7 @@ def push_dataset(tmp_path_factory, push_episode, robot):
 
 @pytest.fixture(scope="session")
 def two_armed(tmp_path_factory):
-    """One expert's and one noisy episode with three cameras of 16 pixels: the dataset's folder, and what collect told."""
+    """One expert's and one noisy episode with three cameras of 16 pixels: the dataset's folder, and what collect printed."""
     from worldrl.jobs.data.collect import CollectSettings, main
 
     run_dir = tmp_path_factory.mktemp("two-arms") / "run"

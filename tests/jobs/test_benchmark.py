@@ -127,7 +127,7 @@ def test_a_finished_run_is_read_and_nothing_starts(tmp_path, fake_libero, capsys
 
 
 def test_the_note_belongs_to_the_assets_whatever_the_settings_say(tmp_path, fake_libero, monkeypatch, capsys):
-    """A folder of the same content, and another note, dropped "toy" once: an unlabelled number looks like LIBERO's."""
+    """A folder of the same content, and another note, dropped "toy" once: an unlabelled number seems LIBERO's."""
     told = {"assets": "/told/to/setup", "assets_note": "other", "assets_notes": {"0123": "toy"}}
     monkeypatch.setattr(rollout_libero, "find_environment", lambda name: type("E", (), {"record": told}))
     for name, tokens, note in (
@@ -302,7 +302,7 @@ def test_a_video_shows_the_episode(tmp_path, fake_libero):
 
 @pytest.mark.parametrize("trouble", ["no renderer", "lost worker"])
 def test_pictures_that_fail_are_a_note_and_lose_no_result(tmp_path, fake_libero, monkeypatch, capsys, trouble):
-    """The expert looks at nothing, so only the films of its failures need a renderer."""
+    """The expert observes nothing, so only the films of its failures need a renderer."""
 
     def launch(suite, *, cameras, **settings):
         if cameras and trouble == "no renderer":

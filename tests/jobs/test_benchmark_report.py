@@ -139,7 +139,7 @@ def test_advice_is_a_table_in_three_forms_and_needs_no_policy(tmp_path, capsys):
     assert rows[0]["unpaired"] == 388
     for row in rows:
         assert row["paired"] < row["sequential_max"]
-    # Where every discordant pair falls to one side (90 against 100 %), one look at the end needs fewest episodes.
+    # Where every discordant pair falls to one side (90 against 100 %), one test at the end needs fewest episodes.
     assert [row["sequential_episodes"] < row["paired"] for row in rows] == [True, True, True, False]
     table = list(csv.DictReader((tmp_path / "plan" / "plan.csv").read_text().splitlines()))
     assert [int(row["paired"]) for row in table] == [row["paired"] for row in rows]

@@ -16,7 +16,7 @@ TASK = "reach_up"
 
 @pytest.fixture
 def published(tmp_path, fake_libero, publish_lerobot):
-    """Publish the tiny suite's motion as others would, with LIBERO's numbers and ManiSkill's sentence."""
+    """Publish the tiny suite's motion as others would, with LIBERO's numbers and ManiSkill's instruction."""
     run = ["collect", "suite=libero_goal", "expert_episodes=2", f"tasks=[{TASK}]", "image_size=16", "workers=1"]
     assert main([*run, f"run_dir={tmp_path / 'collect'}"]) == 0
     episodes = list(EpisodeDataset.open(tmp_path / "collect" / "dataset"))

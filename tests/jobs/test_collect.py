@@ -48,7 +48,7 @@ def whole(tmp_path_factory):
 
 
 def test_blind_episodes_of_pushes_and_drawers_are_labelled_near_misses(tmp_path):
-    """At each step: what was never achieved is a failure throughout, and what was is told from the step on."""
+    """At each step: what was never achieved is a failure throughout, and what was is printed from the step on."""
     settings = {"tasks": ["PushCubeToTarget", "OpenDrawer"], "expert_episodes": 0, "blind_episodes": 6}
     main(
         CollectSettings(

@@ -1,4 +1,4 @@
-"""Two-armed episodes through `collect`, the dataset on disk, and what does not go together."""
+"""Bimanual episodes through `collect`, the dataset on disk, and what does not go together."""
 
 import json
 
@@ -47,7 +47,7 @@ def test_collected_episodes_come_back_as_recorded(two_armed):
             command = next_command(command, action)
             np.testing.assert_array_equal(command, after)
         assert np.abs(episode.state - episode.command)[:, :6].max() < 0.2
-        # Three cameras, three pictures.
+        # Three cameras, three images.
         assert len({episode.frames[0, view].tobytes() for view in range(3)}) == 3
 
 

@@ -510,7 +510,7 @@ def test_a_sign_that_is_the_same_for_all_dreams_is_worth_nothing_measurable():
 
 
 def test_a_sign_that_tells_policies_apart_and_nothing_within_them_is_worth_nothing_within():
-    """One policy's dreams come true more often and have the higher scores; in the other the score is the wrong way round."""
+    """One policy's imagined rollouts are confirmed more often and have the higher scores; in the other the score is the wrong way round."""
     signs = [{"score": np.array([0.9, 0.8, 0.7, 0.0])}, {"score": np.array([0.3, 0.2, 0.1, 0.0])}]
     true = [np.array([True, True, False, False]), np.array([False, False, True, False])]
     believed = np.array([True, True, True, False])
@@ -521,7 +521,7 @@ def test_a_sign_that_tells_policies_apart_and_nothing_within_them_is_worth_nothi
 
 
 def test_all_signs_at_hand_stand_in_one_table_the_best_one_first_and_against_the_score():
-    """Score and grasp know of different dreams, so that their ranks together know more than each."""
+    """Score and grasp know of different imagined rollouts, so that their ranks together know more than each."""
     draws = np.random.default_rng(0)
     true = draws.random(300) < 0.7
     blind = draws.random(300) < 0.5
@@ -585,7 +585,7 @@ def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(
     metrics = evaluate_world_model.main(settings)
     assert [one["path"] for one in metrics["policies"]] == [str(f) for f in folders]
     for one in metrics["policies"]:
-        assert one["imagined"]["n"] == one["real"]["n"] == 4  # two dreams of two tasks
+        assert one["imagined"]["n"] == one["real"]["n"] == 4  # two imagined rollouts of two tasks
         assert one["same_actions"]["outcome_alignment"]["n"] == 4
     assert metrics["imagined_real_pearson"] is None  # of two policies
     page = (tmp_path / "run" / "report.html").read_text()
@@ -620,7 +620,7 @@ def test_policies_behind_an_address_dream_as_well(make_settings, tiny_policy, tm
 
 
 def test_policies_of_lerobot_dream_as_well(make_settings, tmp_path, monkeypatch):
-    """Its network in a worker of its own, in the dreams and in the simulator."""
+    """Its network in a worker of its own, in the imagined rollouts and in the simulator."""
     folder = fake.publish(tmp_path / "smolvla", size=32)
     worker = Launch("fake policy", sys.executable, f"{FAKE}:Fake", {"folder": str(folder)})
     monkeypatch.setattr("worldrl.policies.lerobot.policy.lerobot_launch", lambda folder, device: worker)

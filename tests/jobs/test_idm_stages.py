@@ -16,7 +16,7 @@ LOOK = {"frame_stride": 1, "camera": "scene"}
 
 
 class Brightness(InverseDynamics):
-    """Reads the mean of the picture as its one column."""
+    """Reads the mean of the image as its one column."""
 
     def decode(self, frames, *, batch=256):
         mean = frames.float().mean(dim=(2, 3, 4))[..., None] / 255
@@ -70,7 +70,7 @@ def test_the_noise_floor_is_that_of_frames_through_the_codec(idm, push_episode, 
         return motion_basis(idm, episodes, episodes, frames=8, dt=0.05, limits=limits, restore=restore, **LOOK)
 
     plain, cut, _, _ = measured(None)
-    assert plain.motion_floor == 0  # one picture, read again and again
+    assert plain.motion_floor == 0  # one image, read again and again
     restore = through_codec(model, noise=0.3)
     noisy, _, real, still = measured(restore)
     assert noisy.motion_floor > 0

@@ -1,4 +1,4 @@
-"""Units under test: ``worldrl.jobs.environment.methods`` and ``worldrl.recipes.rl_parts``: what can be named, and what is told of it."""
+"""Units under test: ``worldrl.jobs.environment.methods`` and ``worldrl.recipes.rl_parts``: what can be named, and what is said of it."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Units under test: ``worldrl setup robotwin|isaac``, which look at a user's own environment, and what the doctor says of it."""
+"""Units under test: ``worldrl setup robotwin|isaac``, which check a user's own environment, and what the doctor says of it."""
 
 import sys
 from pathlib import Path

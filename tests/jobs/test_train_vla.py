@@ -67,7 +67,7 @@ def check_run(run: Path) -> dict:
 
 
 def test_the_whole_loop_from_another_directory(run_python, tmp_path):
-    """A gate stops it, as it must with an untrained model; told to go on, the same run does."""
+    """A gate stops it, as it must with an untrained model; with gates=warn the same run continues."""
     stopped = run_python("-m", "worldrl", "train-vla", "preset=tiny", "gates=stop", *SMALL, cwd=tmp_path)
     assert stopped.returncode == 3, stopped.stderr
     assert "continue with gates=warn" in stopped.stderr
@@ -102,7 +102,7 @@ def test_the_whole_loop_from_another_directory(run_python, tmp_path):
 
 
 def test_measured_hallucination_sets_the_share_of_rollouts_from_keyframes(monkeypatch, tmp_path):
-    """The whole job twice, the same up to its gates, which find either the one or the other kind of dream to come true."""
+    """The whole job twice, the same up to its gates, which find either the one or the other kind of imagined rollout confirmed."""
     given = {
         "preset": "tiny", "run_dir": str(tmp_path / "run"), "tasks": "[PickRedCube]", "demonstrations": "1", "cloning.steps": "3",
         "collection.policy_episodes": "2", "scratch.training.codec_steps": "1", "scratch.training.steps": "1",
@@ -229,11 +229,11 @@ def test_displaced_waypoints_are_refused_where_nothing_can_learn_from_them():
 
 
 def test_a_codec_that_nothing_trains_is_refused():
-    """Policies would practise on pictures that nobody can decode."""
+    """Policies would learn from images that nobody can decode."""
     given = {"start": "scratch", "scratch.training.codec_steps": "0"}
     with pytest.raises(SettingError, match=r"codec would stay untrained.* give scratch\.training\.codec_steps above 0"):
         compose("train-vla", TrainVlaSettings, given)
-    pixels = {"world_model.dynamics.kind": "edm_unet"}  # no codec stands between it and the picture
+    pixels = {"world_model.dynamics.kind": "edm_unet"}  # no codec stands between it and the image
     assert compose("train-vla", TrainVlaSettings, given | pixels).scratch.training.codec_steps == 0
     for other in ({"start": "bundled"}, {"backbone": "wan"}):  # where nothing trains it, it needs no steps
         with pytest.raises(SettingError, match=r"^scratch\.training\.codec_steps has no effect with"):

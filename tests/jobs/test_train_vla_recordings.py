@@ -145,7 +145,7 @@ def test_what_is_held_out_is_never_learned_and_is_where_imagination_begins(data,
 
 
 def test_before_and_after_begin_at_the_same_frames_that_nothing_learned_from(ask, monkeypatch):
-    """And with the same noise; what trains is looked at where it is given its episodes."""
+    """And with the same noise; what trains is read where it is given its episodes."""
     asked, learned, suite = [], set(), planned(ask(), torch.device("cpu")).suite
 
     def outcomes(model, folder, starts, saved, *, seed, **_):

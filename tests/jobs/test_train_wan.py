@@ -1,4 +1,4 @@
-"""The Wan backbone through the jobs: trained, gated, saved, dreamed in, chosen by words."""
+"""The Wan backbone through the jobs: trained, gated, saved, imagined in, chosen by words."""
 
 import json
 
@@ -94,7 +94,7 @@ def test_a_saved_model_is_trained_on(make_settings, tmp_path):
 
 
 def test_a_jury_is_trained_saved_and_heard(make_settings, wan_base, wan_config, wan_record, tmp_path):
-    """``wan.model.outcome.ensemble_size`` gives the model jurors that learn after the rest; a jury that nobody trains is refused."""
+    """``wan.model.outcome.ensemble_size`` gives the model an outcome ensemble that learns after the rest; one that nothing trains is refused."""
     small = SMALL | {"outcome_steps": 3, "outcome_batch": 2, "outcome_episodes": 2}
     wan = WanSettings(str(wan_base), wan_config(ensemble_size=2), WanTraining(**small))
     metrics = train_world_model.main(make_settings(wan=wan, held_out=0.0))
@@ -114,7 +114,7 @@ def test_a_jury_is_trained_saved_and_heard(make_settings, wan_base, wan_config, 
 def test_saved_weights_take_what_fits_any_weights_and_refuse_another_layout(
     make_wan, wan_base, wan_config, robot, tmp_path, capsys
 ):
-    """What stands at its default is not asked for; sampling and what counts as success are taken; the rest is told, not ignored."""
+    """What stands at its default is not asked for; sampling and what counts as success are taken; the rest is printed, not ignored."""
     make_wan().save(tmp_path / "wan")
     start = {"start": str(tmp_path / "wan"), "embodiment": robot, "seed": 0, "device": CPU}
     same = wan_config()

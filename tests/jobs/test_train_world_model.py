@@ -118,7 +118,7 @@ def test_what_the_weights_learned_from_is_remembered(make_settings, world_model,
 
 
 def test_the_other_backend_trains_is_saved_loads_and_dreams(push_dataset, tmp_path):
-    """What ``train-world-model preset=tiny model.dynamics.kind=edm_unet`` does, on pictures of 16 pixels."""
+    """What ``train-world-model preset=tiny model.dynamics.kind=edm_unet`` does, on images of 16 pixels."""
     given = {
         "preset": "tiny",
         "model.dynamics.kind": "edm_unet",
@@ -247,7 +247,7 @@ def test_the_codec_of_another_model_is_taken_as_it_is(make_settings, world_model
 
 
 def test_a_codec_that_nothing_trains_is_refused(make_settings):
-    """Its latents would mean nothing, and no picture could be decoded."""
+    """Its latents would mean nothing, and no image could be decoded."""
     untrained = WorldModelTraining(**{**SMALL, "codec_steps": 0})
     with pytest.raises(SettingError, match=r"start=scratch: the frame codec would stay untrained.*codec_steps above 0"):
         make_settings(training=untrained)
@@ -394,7 +394,7 @@ def test_calibration_sets_the_models_own_threshold(make_world_model, push_simula
     assert calibrate(RolloutFilter(certainty=0.8), push_episodes, target_precision=0.9, seed=0).threshold == 0.5
     assert model.config.outcome.threshold == 0.5
     rule = calibrate(RolloutFilter(certainty=0.8, uncertainty=0.7), push_episodes, target_precision=0.99, seed=0)
-    assert rule.threshold == pytest.approx(0.8)  # 0.7 would believe every failure
+    assert rule.threshold == pytest.approx(0.8)  # 0.7 would accept every failure
     # A head that says the same of everything leaves no choice; the gates refuse it.
     same = calibrate(RolloutFilter(uncertainty=0.9), push_episodes, target_precision=0.99, seed=0)
     assert same.threshold == pytest.approx(0.9)

@@ -1,4 +1,4 @@
-"""Two arms from demonstrations to dreams: every job of the main path with fourteen joint targets instead of seven changes."""
+"""Two arms from demonstrations to imagination: every job of the main path with fourteen joint targets instead of seven changes."""
 
 import json
 from dataclasses import replace
@@ -133,7 +133,7 @@ def test_the_world_model_dreams_of_both_arms(world, folder, two_armed_data):
 
 
 def test_two_armed_episodes_are_refused_where_they_cannot_be_continued(policy, world, folder, two_armed_data):
-    """Before anything is measured, and whatever their domain: dreams of policies would begin in the clean one."""
+    """Before anything is measured, and whatever their domain: imagined rollouts of policies would begin in the clean one."""
     given = {
         "run_dir": f"{folder}/refused", "data": f"['{two_armed_data}']", "world_model": str(world), "preset": "tiny",
         "policies.folders": f"['{policy}']",
@@ -158,7 +158,7 @@ def reader(folder, two_armed_twice):
 def test_plans_are_executed_before_the_alignment_and_teach_the_reward(
     world, reader, folder, two_armed_data, monkeypatch
 ):
-    """Two real plans of an untrained planner fail both, which is refused; with a success among them alignment goes on, once practised."""
+    """Two real plans of an untrained planner fail both, which is refused; with a success among them alignment continues, once executed."""
     given = {
         "run_dir": f"{folder}/aligned", "data": f"['{two_armed_data}']", "preset": "tiny", "start": str(world),
         "rewards": "[execution]", "folders.execution": str(reader), "executed_plans": "2", "alignment.chunks": "1", "held_out": "0.5",

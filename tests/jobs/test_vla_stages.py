@@ -136,7 +136,7 @@ def test_workers_of_the_embedded_suite_may_be_silent_as_long_as_the_settings_say
 
 
 def test_one_domain_is_recorded_dreamt_of_and_measured(tmp_path, monkeypatch):
-    """Demonstrations and practice, the dreams' initial states, their check in the simulator, and both evaluations."""
+    """Demonstrations and practice, the imagined rollouts' initial states, their check in the simulator, and both evaluations."""
     settings, seen = TrainVlaSettings(kind="bimanual", domain="randomised", start="scratch"), []
     suite = planned(settings, CPU).suite
     monkeypatch.setattr(
@@ -230,7 +230,7 @@ def test_each_round_improves_the_policy_that_is_asked_for_and_practises_with_the
 def test_a_rounds_world_model_remembers_demonstrations_practice_and_its_weights(
     push_dataset, make_world_model, monkeypatch, tmp_path
 ):
-    """Trainings, dreams and calibration are left out: what is in question is what the saved folder says of them."""
+    """Trainings, imagined rollouts and calibration are left out: what is in question is what the saved folder says of them."""
     before = Learned(frozenset({"a"}), frozenset({"of a"}))
     make_world_model().save(tmp_path / "before", learned=before)
     restyle.main(RestyleSettings(str(push_dataset), str(tmp_path / "practice"), by="image"))
@@ -256,7 +256,7 @@ def test_a_rounds_world_model_remembers_demonstrations_practice_and_its_weights(
 
 @pytest.mark.parametrize(("keyframe", "expected"), [((9, 10), 0.8), ((5, 10), 0.5), (None, 1 / 3)])
 def test_keyframes_are_scheduled_by_what_the_gates_measured(keyframe, expected):
-    """Half of the dreams from initial states were wrong: h₀ = 0.5."""
+    """Half of the imagined rollouts from initial states were wrong: h₀ = 0.5."""
     midway = None if keyframe is None else {"precision": wilson(*keyframe)}
     summary = {"policy": {"precision": wilson(5, 10)}, "keyframes": midway}
     improvement = Improvement(p_keyframe=0.8, keyframe_schedule="hallucination")

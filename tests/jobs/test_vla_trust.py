@@ -1,4 +1,4 @@
-"""Who judges in ``train-vla``: the stage that learns inverse dynamics, and both algorithms believing it."""
+"""What weighs in ``train-vla``: the stage that learns inverse dynamics, and both algorithms believing it."""
 
 from dataclasses import replace
 
@@ -86,7 +86,7 @@ def test_a_held_out_share_without_a_closing_is_reported_on_in_no_line(push_datas
 
 
 def test_the_grasp_is_learned_from_demonstrations_too(push_dataset, world_model, push_episode, tmp_path, monkeypatch):
-    """Practice is clumsy hands alone, from which nobody learns how exact a hand can be."""
+    """Practice is unsuccessful hands alone, from which nobody learns how exact a hand can be."""
     dataset, seen = EpisodeDataset.open(push_dataset), {}
     demos = tmp_path / "demonstrations"
     with LeRobotWriter(
@@ -105,7 +105,7 @@ def test_the_grasp_is_learned_from_demonstrations_too(push_dataset, world_model,
         loop = Loop(planned(settings, torch.device("cpu")), run, log)
         round_filter(loop, 1, world_model, Recording(demos), [Recording(push_dataset)])
         collected, calibrating, _ = vla_trust.collection_split(loop, [Recording(push_dataset)])
-    # What measures its error and bound is the practice alone: dreams are of its hands.
+    # What measures its error and bound is the practice alone: imagined rollouts are of its hands.
     assert seen == {"learned": closings(Recording(demos).episodes) + closings(collected), "kept": closings(calibrating)}
     assert closings(Recording(demos).episodes) > 0
     assert Learned.read(tmp_path / "stages/round-1-4-grasp/grasp") == learned_from(

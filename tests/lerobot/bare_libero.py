@@ -1,8 +1,8 @@
 """Runs in LIBERO's own interpreter, without worldrl: what hf-libero's environment gives after a few actions.
 
-usage: python bare_libero.py TOLD.npz FOUND.npz
+usage: python bare_libero.py GIVEN.npz FOUND.npz
 
-``TOLD``: ``task`` of ``libero_goal``, ``state`` to begin at, ``actions``, ``size`` of the pictures, ``assets``. ``FOUND``: the
+``GIVEN``: ``task`` of ``libero_goal``, ``state`` to begin at, ``actions``, ``size`` of the images, ``assets``. ``FOUND``: the
 observation of robosuite before the first action and after the last, as it comes, one of each in a row.
 """
 
@@ -28,8 +28,8 @@ def play(env, actions):
     return obs
 
 
-def main(told, found):
-    given = np.load(told)
+def main(given_file, found):
+    given = np.load(given_file)
     libero.libero._assets_path_cache = str(given["assets"])
     from libero.libero.envs import OffScreenRenderEnv
 

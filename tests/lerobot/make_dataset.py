@@ -2,7 +2,7 @@
 
 usage: python make_dataset.py ARRAYS.npz FOLDER
 
-``FOLDER/image`` keeps pictures in the rows, ``FOLDER/video`` in AV1 films, as lerobot encodes them by itself; both have data
+``FOLDER/image`` keeps images in the rows, ``FOLDER/video`` in AV1 films, as lerobot encodes them by itself; both have data
 and video files so small that episodes are spread over several.
 """
 

@@ -126,7 +126,7 @@ def make_config(factory, kind, vlm, given=None, **changes):
             "diffusion_step_embed_dim": 16,
             "crop_shape": None,
             "pretrained_backbone_weights": None,
-            "use_group_norm": True,  # 0.6 has batch norms, which pictures this small leave without a spread
+            "use_group_norm": True,  # 0.6 has batch norms, which images this small leave without a spread
             "spatial_softmax_num_keypoints": 2,
             "num_inference_steps": 5,
         }

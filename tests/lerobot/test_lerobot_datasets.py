@@ -19,7 +19,7 @@ from worldrl.policies.lerobot.worker import OFFLINE, lerobot_python
 
 pytestmark = pytest.mark.lerobot
 CODED = 12
-"""Mean difference of pixels that AV1 at lerobot's quality may make in pictures of coarse noise."""
+"""Mean difference of pixels that AV1 at lerobot's quality may make in images of coarse noise."""
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ make_checkout = load_file("robotwin_double", Path(__file__).parents[1] / "worker
 
 
 def load(folder, kind):
-    """Start a policy's worker; that of a π0 is told to make it of tiny parts."""
+    """Start a policy's worker; that of a π0 makes it of tiny parts."""
     with pytest.MonkeyPatch.context() as patch:
         if kind == "pi0":
             patch.setattr("worldrl.policies.lerobot.worker.TARGET", TINY_PI0)

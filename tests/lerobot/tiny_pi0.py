@@ -43,7 +43,7 @@ def shrink():
 
 
 def serve_tiny(**options):
-    """What the worker is told to make in place of ``worldrl.policies.lerobot.service:Lerobot``."""
+    """What the worker makes in place of ``worldrl.policies.lerobot.service:Lerobot``."""
     from worldrl.policies.lerobot.network import import_lerobot
     from worldrl.policies.lerobot.service import Lerobot
 

@@ -1,4 +1,4 @@
-"""Improves a tiny policy in a tiny video world model; killed where it is told.
+"""Improves a tiny policy in a tiny video world model; killed where its arguments say.
 
 python improve_script.py ALGORITHM FOLDER MOMENT [STALENESS SIGNAL]
     MOMENT: batch in whose imagination the process kills itself; -1 never
@@ -86,7 +86,7 @@ def improved(
     training = FilteredCloning(cycles=2, rollouts=28, rows=8, processes=processes, cloning=cloning)
     config = Improvement(algorithm=algorithm, p_keyframe=0, self_training=training, grpo=grpo)
     store = ResetStore([record(grey) for grey in (20, 120, 220)])
-    rule = SuccessRule(0.1, 2)  # a level that some of this untrained world's dreams reach
+    rule = SuccessRule(0.1, 2)  # a level that some of this untrained world's imagined rollouts reach
     env = imagination.imagined_env(world_model(), store, rule, rows=8, horizon={"PickRedCube": 8})
     learner = policy()
     with MetricLog(folder, tracker=TrackerName.none) as log:

@@ -1,4 +1,4 @@
-"""How far imagined rollouts are believed: signs of trust, what they do, and inverse dynamics as one of them."""
+"""How much imagined rollouts count: confidence scores, what they do, and inverse dynamics as one of them."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ SETTINGS = {"keep_low": 0, "keep_high": 1, "group_size": 2}
 
 
 class Seer:
-    """Reads the grey of a picture as the commanded x, with deviation 1."""
+    """Reads the grey of an image as the commanded x, with deviation 1."""
 
     columns = (Column("command", 0, "x"),)
     config = IdmConfig()
@@ -79,7 +79,7 @@ def four(tiny_policy):
 
 
 def believed(rollouts, use, **over):
-    """Trust in each rollout where inverse dynamics judges."""
+    """Trust in each rollout where inverse dynamics weighs."""
     judge = RolloutFilter(Trust(confidence_score="motion_agreement", use=use, **over), MotionCheck(Seer(), 4.0))
     judged = judge.judge(None, rollouts, seed=0)
     assert judged.rollouts is rollouts
@@ -147,7 +147,7 @@ def test_agreement_is_a_reward_of_its_own_beside_success(tiny_policy, kept_chunk
 def test_a_term_is_asked_for_where_there_is_one():
     assert (
         Trust(confidence_score="latent_agreement", use="term").limit is None
-    )  # whose doubt is in no unit that a bound is known of
+    )  # whose uncertainty is in no unit that a bound is known of
     for over, words in (
         ({"confidence_score": "motion_agreement", "limit": 1.0}, "has no effect with use=term"),
         ({"confidence_score": "score"}, "needs an uncertainty at every chunk"),
@@ -199,7 +199,7 @@ def test_a_rollout_ends_before_the_chunk_that_passes_the_limit(four, tiny_policy
 
 
 class Palm:
-    """Reads the grey of the first picture as the commanded x of the closing, with deviation 1."""
+    """Reads the grey of the first image as the commanded x of the closing, with deviation 1."""
 
     actions = TOOL_ACTIONS
     deviation = torch.ones(1)
@@ -215,7 +215,7 @@ class Palm:
 def grasping(rollouts, robot):
     """The four rollouts, of which the first two close in the second chunk, the third never and the fourth in the first.
 
-    Chunks have four steps and x moves by the robot's scale; only the second is told far from what its picture asks for.
+    Chunks have four steps and x moves by the robot's scale; only the second is commanded far from what its image asks for.
     """
     action = torch.zeros(2, 4, 4, 7)
     action[..., 6] = -1
@@ -236,7 +236,7 @@ ONCE = SuccessRule(0.5, 1)
 def test_the_chunk_of_the_last_closing_is_doubted(four, robot):
     rollouts = grasping(four, robot)
     check = GraspCheck(Palm(), robot, 1.0, ONCE)
-    expected = [[0, 0.25], [0, 2.25], [0, 0], [0.25, 0]]  # 0.5 told; 0 or 2 read
+    expected = [[0, 0.25], [0, 2.25], [0, 0], [0.25, 0]]  # 0.5 commanded; 0 or 2 read
     assert check.normalised_error(rollouts).T.tolist() == pytest.approx([pytest.approx(row) for row in expected])
     trust = RolloutFilter(Trust(confidence_score="grasp_agreement"), check).judge(None, rollouts, seed=0).trust
     assert trust.tolist() == pytest.approx([1, 1 / 2.25, 0, 1])  # the third has failed
@@ -255,12 +255,12 @@ def test_the_chunk_of_the_last_closing_is_doubted(four, robot):
 
 
 def test_a_closing_behind_the_imagined_success_is_not_judged(four, robot):
-    """Dreams are judged up to it too (``grasp_error``): the first hand closes well, is seen to succeed, opens and closes far away."""
+    """Imagined rollouts are weighed up to it too (``grasp_error``): the first hand closes well, is seen to succeed, opens and closes far away."""
     rollouts = grasping(four, robot)
     action, image = torch.zeros(2, 4, 4, 7), rollouts.image.clone()
     action[..., 6] = -1
     action[0, 0, 2:, 6] = action[1, 0, 0, 6] = action[1, 0, 3, 6] = 1
-    action[1, 0, 2, 0] = 50  # what is told last lies far away, at the end of the workspace
+    action[1, 0, 2, 0] = 50  # what is commanded last lies far away, at the end of the workspace
     probability = torch.zeros(2, 4, 2)
     probability[1, 0, 0] = probability[1, 1, 1] = probability[0, 3, 1] = 1
     rollouts = replace(rollouts, action=action, image=image, probability=probability)
@@ -355,7 +355,7 @@ def test_doubt_among_latents_weighs_and_shortens(joined_rollouts):
     everyone = torch.arange(24)
     heard = imagined_again(env, rollouts, everyone, 2, seed=7)
     uncertainty = torch.from_numpy(heard.spread).unflatten(1, (3, -1)).amax(dim=-1)  # [B, T]
-    assert not uncertainty[~rollouts.valid.T].any()  # nothing is doubted behind a success
+    assert not uncertainty[~rollouts.valid.T].any()  # nothing is uncertain behind a success
     limit = float(uncertainty.amax(dim=1).median())
     weight = RolloutFilter(Trust(confidence_score="latent_agreement", limit=limit)).judge(env, rollouts, seed=7).trust
     rows = rollouts.success.nonzero().squeeze(1)
@@ -450,7 +450,7 @@ def test_agreement_as_a_term_is_logged_as_such_and_teaches_by_its_weight(collect
 def test_without_a_sign_self_training_is_bit_for_bit_what_it_was(
     collect_plans, scripted_world, make_record, tiny_policy, no_demonstrations, tmp_path
 ):
-    """Imagine, keep the successes, clone: written out by hand, with no judge anywhere."""
+    """Imagine, keep the successes, clone: written out by hand, with nothing that weighs them."""
     assert Improvement().trust.confidence_score == "off"
     policy, history, _ = collect_plans("self_training")
     store = ResetStore([make_record(grey) for grey in (20, 120, 220)])

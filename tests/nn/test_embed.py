@@ -28,4 +28,4 @@ def test_sinusoids_in_closed_form():
     expected = [math.cos(3), math.cos(0.3), math.sin(3), math.sin(0.3)]
     torch.testing.assert_close(embedded[1], torch.tensor(expected))
     levels = sinusoidal(1000 * torch.linspace(0, 1, 50), 16)
-    assert torch.cdist(levels, levels).add(torch.eye(50)).min() > 0.05  # levels can be told apart
+    assert torch.cdist(levels, levels).add(torch.eye(50)).min() > 0.05  # levels can be distinguished

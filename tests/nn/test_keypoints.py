@@ -38,7 +38,7 @@ def test_keypoint_of_a_single_bright_cell_is_its_centre(y: int, x: int) -> None:
 
     centre = torch.tensor([(x + 0.5) * 2 / 6 - 1, (y + 0.5) * 2 / 4 - 1])
     torch.testing.assert_close(out[:2], centre)
-    torch.testing.assert_close(out[2:4], torch.zeros(2), atol=1e-6, rtol=0)  # every cell alike: the picture's middle
+    torch.testing.assert_close(out[2:4], torch.zeros(2), atol=1e-6, rtol=0)  # every cell alike: the image's middle
     torch.testing.assert_close(out[4:6], torch.tensor([20.0, 20.0 / 24]))  # the value there, and the mean value
     assert torch.equal(out[6:], torch.arange(5.0))
 

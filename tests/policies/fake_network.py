@@ -74,7 +74,7 @@ class Linear(torch.nn.Module):
 
 
 def told(state):
-    """What the network is told of states ``[B, 7]``, or of several ones ``[B, n_obs_steps, 7]``, whose order matters."""
+    """What the network is given of states ``[B, 7]``, or of several ones ``[B, n_obs_steps, 7]``, whose order matters."""
     return state if state.ndim == 2 else state[:, -1] + 0.5 * state[:, 0]
 
 

@@ -1,4 +1,4 @@
-"""Lasting exploration: each token keeps its distribution, a rollout leans one way."""
+"""Correlated exploration: each token keeps its distribution, a rollout leans one way."""
 
 import pytest
 import torch

@@ -307,7 +307,7 @@ def test_what_a_cell_stands_for_is_what_the_affine_part_is_there():
 
 
 def test_what_is_measured_of_a_gripper_begins_with_0():
-    head = WaypointHead(TOOL_ACTIONS, (2, 6), 3, 2, 8)  # told to close, and measured to be open
+    head = WaypointHead(TOOL_ACTIONS, (2, 6), 3, 2, 8)  # commanded to close, and measured to be open
     torch.nn.init.ones_(head.phase)
 
     head.start(torch.randn(7, 2), torch.tensor([[2.0, 5.0]] * 7))

@@ -12,7 +12,7 @@ from worldrl.reproductions.eva.settings import ALIGNED, ARMS, CONTROLS
 from worldrl.reproductions.eva.tables import cost_table, factor_cell, knowledge_table, paired_table
 from worldrl.reproductions.findings import claims_table
 
-QUICK = replace(SETTINGS["quick"], iterations=8)  # looked at before, and after two, four, six and eight
+QUICK = replace(SETTINGS["quick"], iterations=8)  # evaluated before, and after two, four, six and eight
 
 
 def way(reward, seconds):
@@ -29,7 +29,7 @@ def way(reward, seconds):
 
 
 def ramp(slope, per_look):
-    """Five looks at a straight climb, which is free of noise."""
+    """Five evaluations of a straight climb, which is free of noise."""
     return way([1 + slope * k for k in range(5)], [float(per_look * k) for k in range(5)])
 
 
@@ -215,7 +215,7 @@ def test_fewer_arms_make_fewer_claims_and_rows():
 
 
 def test_the_page_reads_what_it_says_it_reads():
-    """Stages that hold only that are enough, so whoever has it can go on, and no other stage ends in a KeyError."""
+    """Stages that hold only that are enough, so whoever has it can continue, and no other stage ends in a KeyError."""
     settings, whole = replace(QUICK, tests=2, executed_plans=5, limit_plans=3), results(foreseen_success=0.5)
     for arm in ("none", *CONTROLS, *ALIGNED):
         whole[arm] = [{**found, "planned_violations": [0.1, 0.0, 0.2]} for found in whole[arm]]

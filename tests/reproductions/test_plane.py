@@ -94,7 +94,7 @@ def test_reward_by_hand() -> None:
 
 
 def test_oracle_at_states_with_a_known_best_path() -> None:
-    """At the ledge's corner, the last step into the abyss pays 1 once; staying pays 1 - 2 (0.1 / 0.9)² for ever."""
+    """At the ledge's corner, the last step off the cliff pays 1 once; staying pays 1 - 2 (0.1 / 0.9)² for ever."""
     stay = 1 - 2 * (0.1 / 0.9) ** 2
     corner = torch.tensor([[0.45, 0.45]])
     assert float(PLANE.value(corner)) == pytest.approx(20 * stay, rel=1e-3)
@@ -150,7 +150,7 @@ def test_best_policy_is_the_best_of_all_played() -> None:
     _, still = play(settings, starts, torch.zeros_like)
     assert bool((best > onwards).all())
     assert bool((best > still).all())
-    assert float(onwards.max()) < 5  # five paid steps, then the abyss
+    assert float(onwards.max()) < 5  # five paid steps, then the cliff
 
 
 def test_picture_shows_start_edge_and_path() -> None:

@@ -52,7 +52,7 @@ def test_one_broken_bound_stands_out_in_a_group():
 
 
 def test_climbing_it_mends_the_limits_and_leaves_the_rest_alone():
-    """Its gradient slows what is too fast, and has no part in a video that keeps its bounds."""
+    """Its gradient slows what is too fast, and ignores a video that keeps its bounds."""
     q = torch.cat([ramp(1.5), ramp(0.8)]).requires_grad_()
     before = violation_rate(q, DT, LIMITS)
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""The critic of executed plans: what it learns, what it doubts, and that it is judged on what execution would do."""
+"""The critic of executed plans: what it learns, its uncertainty, and that it is measured on what execution would do."""
 
 from dataclasses import replace
 from types import SimpleNamespace

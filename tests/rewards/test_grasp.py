@@ -1,4 +1,4 @@
-"""Inverse dynamics of the grasp: what it learns from, what it learns, and how surprised it is."""
+"""Inverse dynamics of the grasp: what it learns from, what it learns, and its normalised error."""
 
 from dataclasses import replace
 
@@ -78,7 +78,7 @@ def test_joints_are_compared_without_their_grippers():
 
 
 def two_squares(count):
-    """Pictures of a red and a green square; the hand closes where the square is that the instruction names."""
+    """Images of a red and a green square; the hand closes where the square is that the instruction names."""
     generator = stream(0, "squares")
     place = torch.randint(0, 13, (count, 2, 2), generator=generator)
     frame = torch.full((count, 16, 16, 3), 90, dtype=torch.uint8)

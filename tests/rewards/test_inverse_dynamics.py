@@ -173,7 +173,7 @@ def test_windows_stay_in_their_episode_and_show_what_the_codec_gives_back(push_e
 
 
 def test_it_learns_a_few_episodes_by_heart_and_knows_its_error(push_episode):
-    """The square's place follows from the command, so the picture tells it."""
+    """The square's place follows from the command, so the image tells it."""
     episodes = [push_episode(n, 12, close_at=None) for n in range(3)]
     data = data_of(episodes)
     idm = new_idm(IdmConfig(**SMALL), PLACE, data, frame_stride=1, seed=0)

@@ -11,7 +11,7 @@ from worldrl.rewards.mixing import group_normalised, mix
 from worldrl.rewards.motion.acceptance import acceptance, blurred, spoilt
 from worldrl.rewards.motion.similarity import action_similarity, normalised_error
 
-# --- command against picture ----------------------------------------------------------------------------------------
+# --- command against image ----------------------------------------------------------------------------------------
 
 
 def test_action_similarity_by_hand():

@@ -1,4 +1,4 @@
-"""Unit under test: the pinhole camera, alone and against pictures of the real simulator."""
+"""Unit under test: the pinhole camera, alone and against images of the real simulator."""
 
 import numpy as np
 import pytest

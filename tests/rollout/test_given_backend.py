@@ -1,4 +1,4 @@
-"""Which ``MUJOCO_GL`` a foreign suite's worker gets: the user's, else what its own environment's probe found; never the embedded suite's default.
+"""Which ``MUJOCO_GL`` an external suite's worker gets: the user's, else what its own environment's probe found; never the embedded suite's default.
 
 Units under test: ``rollout/drawing.py::given_backend``, ``rollout/libero.py::libero_launch``, ``rollout/simulator.py``; in a Python
 process of its own, from the import of ``worldrl_envs`` to a worker's variables, with a shell script as LIBERO's interpreter.

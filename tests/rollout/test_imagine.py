@@ -161,7 +161,7 @@ def test_buffered_steps_equal_a_chunk_step_bit_for_bit(make_env, same_tree):
         before = b._observe()
         for step in range(3):
             obs, reward, terminated, truncated, _ = b.step(actions[:, step])
-            same_tree(obs, before)  # the picture moves once per chunk
+            same_tree(obs, before)  # the image moves once per chunk
             assert not np.stack([reward, terminated, truncated]).any()
         same_tree(b.step(actions[:, 3]), a.chunk_step(actions))
     same_tree(a.get_state(), b.get_state())
@@ -361,7 +361,7 @@ def test_the_video_models_state_is_not_touched_by_a_bad_action(make_env, world_m
 
 
 def test_noise_of_a_row_depends_on_seed_row_episode_and_chunk(make_env, make_record, world_model):
-    """Rows with the same start and the same actions dream differently; the same row with less company alike."""
+    """Rows with the same start and the same actions are imagined differently; the same row with less company alike."""
     env = make_env(3, world=world_model, disabled=True, horizon=40)
     env.reset(seed=0, options={"records": [make_record()] * 3})
     together, *_ = env.chunk_step(chunk(3))

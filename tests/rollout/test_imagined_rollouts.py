@@ -16,7 +16,7 @@ from worldrl.rollout.imagined.rollouts import imagine_rollouts
 
 
 class Scheduled:
-    """Row with start picture grey ``g`` succeeds in its chunk ``g``; keeps what it was shown."""
+    """Row with start image grey ``g`` succeeds in its chunk ``g``; keeps what it was shown."""
 
     chunk_length, actions, more, n_obs_steps = 4, TOOL_ACTIONS, (), 1
 

@@ -173,7 +173,7 @@ def features(obs):
 
 @pytest.fixture(scope="module")
 def recalling(tmp_path_factory):
-    """A policy that looks at two observations."""
+    """A policy that reads two observations."""
     policy = start(fake.publish(tmp_path_factory.mktemp("policies") / "two", type="diffusion", n_obs_steps=2))
     yield policy
     policy.close()
@@ -181,7 +181,7 @@ def recalling(tmp_path_factory):
 
 def test_two_observations_tell_the_chunk_and_it_is_executed_from_the_newer_one_on(recalling, policy):
     older, newer = observe(3, seed=1), observe(3, seed=2)
-    told = newer.command + 0.5 * older.command  # of the fake network, which looks at one command or at two
+    told = newer.command + 0.5 * older.command  # of the fake network, which reads one command or at two
     generators = [row_streams(4, ["act"], 3) for _ in range(3)]
     chunk = recalling.act(replace(newer, past=(older,)), generators=generators[0], temperature=1.0)
     swapped = recalling.act(replace(older, past=(newer,)), generators=generators[1], temperature=1.0)

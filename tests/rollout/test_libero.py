@@ -52,7 +52,7 @@ def test_the_settle_probe_holds_here():
 
 
 def test_the_tasks_without_an_expert_are_those_whose_goals_it_does_not_know(environment):
-    """The table that is looked at before any worker starts, against the goals in hf-libero's own files."""
+    """The table that is read before any worker starts, against the goals in hf-libero's own files."""
     (folder,) = Path(environment.python).parents[1].glob("lib/python3*/site-packages/libero/libero/bddl_files")
     for suite in facts.SUITES:
         without = set()
@@ -150,7 +150,7 @@ def test_the_expert_puts_the_bowl_on_the_plate(task):
 
 
 def test_the_expert_takes_a_bowl_out_of_an_open_drawer():
-    """At a stored state that nobody looked at while writing this skill."""
+    """At a stored state that nobody read while writing this skill."""
     with pool() as simulators:
         (name,) = (task["name"] for task in simulators.suite["tasks"] if "drawer" in task["name"])
         specs = [EpisodeSpec(name, 20, 0, init_id=20)]
@@ -175,7 +175,7 @@ def test_the_expert_keeps_clear_of_a_cabinet(suite, words, init_id):
     "name", ["open_the_middle_drawer_of_the_cabinet", "turn_on_the_stove", "put_the_wine_bottle_on_the_rack"]
 )
 def test_the_expert_reaches_goals_of_other_kinds(name):
-    """Pulled, turned, stood up; at a stored state that nobody looked at while writing these skills."""
+    """Pulled, turned, stood up; at a stored state that nobody read while writing these skills."""
     with pool("libero_goal") as simulators:
         specs = [EpisodeSpec(name, 20, 0, init_id=20)]
         (outcome,) = play_episodes(simulators, specs, ExpertActor(), Rules({name: facts.horizon("libero_goal")}))

@@ -97,7 +97,7 @@ def test_the_expert_plays(task):
 
 
 def test_a_policy_is_shown_maniskills_pictures_and_measured(tiny_policy, tmp_path, monkeypatch):
-    """Untrained, so its rate says nothing; what it is shown, told and does is ManiSkill's."""
+    """Untrained, so its rate says nothing; what it is shown, given and does is ManiSkill's."""
     shown, act = [], TokenPolicy.act
 
     def watched(policy, obs, **settings):

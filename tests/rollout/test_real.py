@@ -156,7 +156,7 @@ def test_numbers_outside_the_range_are_executed_as_its_end_and_counted(specs, op
 
 
 class Recalling(Loud):
-    """It looks at three observations and writes down what it is shown."""
+    """It reads three observations and writes down what it is shown."""
 
     chunk_length, n_obs_steps = 4, 3
 
@@ -191,7 +191,7 @@ def test_a_policy_sees_the_last_observations_of_its_own_episode(specs, options, 
                 np.testing.assert_array_equal(image, running[row].frames[max(t - back, 0), 0])
                 np.testing.assert_array_equal(command, running[row].command[max(t - back, 0)])
             steps[row] += replan or 4
-    assert not begun  # every episode was looked at
+    assert not begun  # every episode was read
 
 
 def test_some_positions_are_recorded(specs, options):

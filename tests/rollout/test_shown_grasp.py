@@ -13,7 +13,7 @@ from worldrl.rollout.trust.shown_grasp import check_robot, closings, commands_fr
 
 @dataclass
 class Reader:
-    """Is surprised by the commanded x itself; keeps what it was asked."""
+    """Its error is the commanded x itself; keeps what it was asked."""
 
     actions: object = TOOL_ACTIONS
     closes: frozenset = frozenset()
@@ -52,7 +52,7 @@ def test_the_last_closing_in_time_is_compared_with_the_first_frame():
 
 
 def test_a_claimed_pick_from_an_open_hand_that_never_closes_is_false_for_certain():
-    """Of two like it one claims nothing; where the hand was closed before, or the sentence needs no closing, nothing is known."""
+    """Of two like it one claims nothing; where the hand was closed before, or the instruction needs no closing, nothing is known."""
     o, c = -1.0, 1.0
     command = commands([[o, o, o], [o, o, o], [c, c, c], [o, o, o]])
     frame, reader = torch.zeros(4, 8, 8, 3, dtype=torch.uint8), Reader(closes=frozenset({"pick it"}))

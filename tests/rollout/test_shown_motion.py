@@ -1,4 +1,4 @@
-"""Whether imagined frames show the commanded motion: read by a scripted inverse dynamics, on dreams imagined again."""
+"""Whether imagined frames show the commanded motion: read by a scripted inverse dynamics, on imagined rollouts imagined again."""
 
 from dataclasses import dataclass, field
 
@@ -54,7 +54,7 @@ def test_what_reads_nothing_commanded_or_other_spacing_is_refused():
 
 
 def test_dreams_are_imagined_again_to_the_bit(world_model, tiny_policy, make_record):
-    """Two tasks in turn: rows count within their task, as they did when the dreams were dreamt."""
+    """Two tasks in turn: rows count within their task, as they did when the rollouts were imagined."""
     policy = tiny_policy(image_size=16, chunk_length=4)
     seen, actions, records = {}, {}, {}
     for task in ("PickRedCube", "PickGreenCylinder"):

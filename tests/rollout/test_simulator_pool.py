@@ -59,7 +59,7 @@ def test_each_episode_is_played_once_and_the_expert_succeeds(undisturbed):
 
 
 class Recalling:
-    """It looks at three observations and writes down the newest step's commands and what all pictures show."""
+    """It reads three observations and writes down the newest step's commands and what all images show."""
 
     chunk_length, needs_noise, more, actions, n_obs_steps = 2, False, (), TOOL_ACTIONS, 3
 
@@ -88,7 +88,7 @@ def test_a_policy_that_looks_back_is_shown_the_pictures_of_those_steps(monkeypat
     for steps in policy.shown:
         places = [command[:2].astype(np.float64) for command, _ in steps]
         for place, (_, grey) in zip(places, steps, strict=True):
-            assert abs(grey - int(255 * abs(np.sin(place.sum())))) <= 1  # each picture is of its own step
+            assert abs(grey - int(255 * abs(np.sin(place.sum())))) <= 1  # each image is of its own step
         moved = [after - before for before, after in itertools.pairwise(places)]
         started += not np.any(moved)
         if np.any(moved):
@@ -153,7 +153,7 @@ def test_steps_that_nobody_looks_at_are_one_message_and_change_nothing(monkeypat
 
 
 class Passing(Seeking):
-    """It goes on over the mark, in chunks of eight: the success in their middle is undone before they end."""
+    """It continues over the mark, in chunks of eight: the success in their middle is undone before they end."""
 
     chunk_length = 8
 

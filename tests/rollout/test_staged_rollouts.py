@@ -26,7 +26,7 @@ class WalkState:
 
 
 class Walk:
-    """A random walk; its latents are where it is, its pictures are grey."""
+    """A random walk; its latents are where it is, its images are grey."""
 
     def start(self, records):
         return WalkState(torch.zeros(len(records)))

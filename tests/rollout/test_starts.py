@@ -48,7 +48,7 @@ def test_actions_beyond_the_tasks_horizon_do_not_count(expert_episodes):
 
 
 def test_states_of_both_domains_look_apart():
-    """Practice on randomised data must plan from randomised pictures, of the same layouts."""
+    """Practice on randomised data must plan from randomised images, of the same layouts."""
     look = {"seed": 3, "memory_frames": 2, "image_size": 16}
     clean, again = (EMBEDDED_BACKEND.starts(["BimanualLiftPot"], 1, **look)[0] for _ in range(2))
     (drawn,) = EmbeddedBackend("randomised").starts(["BimanualLiftPot"], 1, **look)

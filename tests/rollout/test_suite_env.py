@@ -25,7 +25,7 @@ def make(*, workers=1, mode=AutoresetMode.NEXT_STEP, horizon=30, **settings):
 
 
 def trace(workers, steps):
-    """States, pictures and tasks of an expert-driven run with automatic resets."""
+    """States, images and tasks of an expert-driven run with automatic resets."""
     env = make(workers=workers)
     try:
         obs, info = env.reset(seed=3)

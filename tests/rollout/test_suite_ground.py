@@ -1,4 +1,4 @@
-"""Units under test: ``worldrl.rollout.suites.backend``, and who may act in a foreign suite, through a tiny suite's workers."""
+"""Units under test: ``worldrl.rollout.suites.backend``, and who may act in an external suite, through a tiny suite's workers."""
 
 import sys
 from pathlib import Path

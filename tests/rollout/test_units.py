@@ -1,4 +1,4 @@
-"""Units through a two-armed episode: what is recorded and executed as rad and openings is degrees and millimetres in the scene."""
+"""Units through a bimanual episode: what is recorded and executed as rad and openings is degrees and millimetres in the scene."""
 
 from contextlib import closing
 

@@ -1,4 +1,4 @@
-"""Unit under test: pictures of scenes drawn at random, in the real simulator."""
+"""Unit under test: images of scenes drawn at random, in the real simulator."""
 
 import numpy as np
 import pytest

@@ -4,7 +4,7 @@ Recorded there, in ``scripts/eval_policy_xpolicylab.py``, ``envs/_base_task.py``
 ``envs.<task>.<task>()`` with ``setup_demo(now_ep_num, seed, is_test, **args)``, ``play_once`` -> ``{"info": ...}``,
 ``plan_success``, ``check_success``, ``take_action(vector, action_type)``, ``eval_success``, ``get_obs``, ``set_instruction``,
 ``close_env``, ``robot.get_left_arm_jointState`` (six joints and the gripper, a list), ``UnStableError``, paths relative to the
-checkout, and sentences filled from Python's unseeded generator. The physics is made up: both arms jump to their targets,
+checkout, and instructions filled from Python's unseeded generator. The physics is made up: both arms jump to their targets,
 and the task is solved when the left gripper is closed.
 """
 

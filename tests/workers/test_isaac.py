@@ -54,7 +54,7 @@ def test_one_row_is_reset_while_the_other_goes_on_and_the_last_observation_is_ke
         np.testing.assert_allclose(rows[0]["state"][2] - first["state"][2], 6 * 0.05, atol=1e-5)
         assert rows[0]["success"]
         assert not rows[1]["success"]
-        assert rows[0]["image"].mean() > first["image"].mean()  # the picture of the very step that succeeded
+        assert rows[0]["image"].mean() > first["image"].mean()  # the image of the very step that succeeded
         before = rows[1]["policy"]
         again = pool.reset({0: Start(task.id, 5, 0)})[0]
         np.testing.assert_array_equal(again["policy"], first["policy"])

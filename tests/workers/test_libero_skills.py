@@ -23,7 +23,7 @@ RIM = BOWL.side_m * np.array([0.0, 1.0, 0.0]) + BOWL.height_m * UP
 
 
 class Kitchen:
-    """A cabinet at the origin; the hand is where it is told to be. The bowl stands where the open drawer hangs over it."""
+    """A cabinet at the origin; the hand is where it is commanded. The bowl stands where the open drawer hangs over it."""
 
     fixtures, movable = ("wooden_cabinet_1",), (BLACK_BOWL,)
 

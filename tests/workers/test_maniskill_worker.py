@@ -49,7 +49,7 @@ def test_a_cube_looks_alike_after_quarter_turns(angle):
 
 
 class Table:
-    """A tool that goes where it is told at once, and a cube that it carries."""
+    """A tool that goes where it is commanded at once, and a cube that it carries."""
 
     def __init__(self):
         self.place, self.angle = np.array([0.0, 0.0, 0.2]), 0.0

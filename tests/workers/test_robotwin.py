@@ -82,7 +82,7 @@ def test_whole_episodes_carry_the_scenes_sentence_and_end_at_the_tasks_limit(tmp
     env = SuiteRow(tmp_path)
     try:
         obs, _ = env.rows.reset(seed=0, options={"episodes": [{"task": TASK, "init_id": 0}]})
-        assert obs["instruction"][0].endswith("please")  # the randomised configuration asks for unseen sentences
+        assert obs["instruction"][0].endswith("please")  # the randomised configuration asks for unseen instructions
         assert env.rows.single_action_space.shape == (14,)
         assert env.rows.observation_space.contains(obs)
         for step in range(7):

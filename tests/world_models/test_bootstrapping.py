@@ -73,7 +73,7 @@ def test_a_row_sees_what_imagination_sees(make_rollouts, world_model, push_episo
 
 
 def test_rows_that_plan_walk_on_their_plans(make_world_model, push_episodes, monkeypatch):
-    """A row told the instruction alone imagines its chunk from the sentence of that step, without actions."""
+    """A row given the instruction alone imagines its chunk from the instruction of that step, without actions."""
     model, seen = make_world_model(planning=True, spread=0.3), []
     imagine = bootstrapping.imagine_chunk
 

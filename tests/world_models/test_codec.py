@@ -65,7 +65,7 @@ def test_salience_has_mean_one_and_favours_what_differs():
 
 
 def test_one_batch_is_learned_by_heart(make_world_model, push_episodes):
-    """Four pushed squares: reconstruction gains 15 dB, and decode after encode is nearly the picture."""
+    """Four pushed squares: reconstruction gains 15 dB, and decode after encode is nearly the image."""
     import numpy as np
 
     model = make_world_model(spread=0.0, codec={"width": 32, "channels": 8})

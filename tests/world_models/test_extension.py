@@ -90,7 +90,7 @@ def test_a_jury_grows_by_fresh_jurors(make_world_model, make_record):
     before, after = (
         m.imagine(m.start(records), action, generators=row_streams(0, ("n",), 2))[1] for m in (model, larger)
     )
-    assert torch.equal(before.latent, after.latent)  # jurors judge, they do not dream
+    assert torch.equal(before.latent, after.latent)  # members of the ensemble predict, they do not imagine
     assert before.uncertainty.abs().max() == 0 < after.uncertainty.min()
     with pytest.raises(SettingError, match=r"outcome\.ensemble_size=2 \(3\)"):
         extended_config(larger.config, asking(larger.config, outcome__ensemble_size=2))

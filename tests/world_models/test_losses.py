@@ -260,7 +260,7 @@ def test_the_success_head_reads_instruction_frame_and_features():
 
 
 def test_rows_without_actions_imagine_their_context_without_them(make_world_model, push_episodes):
-    """A plan goes on from what was planned: its context follows the instruction, the others' their true actions."""
+    """A plan continues from what was planned: its context follows the instruction, the others' their true actions."""
     model = make_world_model(planning=True, spread=0.3)
     batch = latent_sampler(model, push_episodes, CONFIG).sample(12, stream(0, "windows"))
     hidden = torch.arange(12) % 2 == 0

@@ -1,4 +1,4 @@
-"""A world model without actions: told the instruction instead, untouched where it has them, and really learned."""
+"""A world model without actions: given the instruction instead, untouched where it has them, and really learned."""
 
 import pytest
 import torch
@@ -115,7 +115,7 @@ def test_weights_that_do_not_plan_are_extended(world_model, robot, tmp_path):
 
 
 def test_two_instructions_lead_to_two_futures_from_one_picture():
-    """The plan follows the sentence alone: the same frames before, no actions, two clips learned by heart."""
+    """The plan follows the instruction alone: the same frames before, no actions, two clips learned by heart."""
     config = DynamicsConfig(
         chunk_length=4, memory_frames=2, width=32, depth=2, heads=2, motion_weight=0.0, planning=True
     )

@@ -1,4 +1,4 @@
-"""Finished videos are read as if they had just been sampled, and a judge of plans learns from recorded frames."""
+"""Finished videos are read as if they had just been sampled, and a critic of plans learns from recorded frames."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def video(rows=2, frames=4, seed=0):
 
 
 def test_what_is_read_is_what_the_sampler_saw_last(make_world_model):
-    """Its last evaluation looks at half noise, half the first prediction: reading that prediction with that noise is the same."""
+    """Its last evaluation reads half noise, half the first prediction: reading that prediction with that noise is the same."""
     dynamics, draw = make_world_model(planning=True, spread=0.3).dynamics, stream(0, "given")
     noise, reference = torch.randn(3, 2, 4, 2, 2, generator=draw), torch.randn(3, 4, 2, 2, generator=draw)
     memory, action = torch.randn(3, 2, 4, 2, 2, generator=draw), torch.randn(3, 4, 14, generator=draw)
@@ -83,7 +83,7 @@ def test_videos_that_were_told_their_actions_are_read_with_them(make_world_model
 
 
 def test_a_judge_of_plans_learns_from_recorded_frames_alone(judge, lit_episode):
-    """What is seen decides; actions are never told, and failures are among the episodes."""
+    """What is seen decides; actions are never given, and failures are among the episodes."""
     episodes = [lit_episode(n) for n in range(80)]
     config = WorldModelTraining(dtype="float32", outcome_steps=60, outcome_batch=32, warmup=5, checkpoint_every=1000)
     before = {name: value.clone() for name, value in judge.state_dict().items()}

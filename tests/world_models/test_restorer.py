@@ -19,7 +19,7 @@ CONFIG = WorldModelTraining(restorer_steps=30, restorer_batch=8, warmup=5, dtype
 
 
 def test_an_untrained_one_shows_what_the_codec_decodes(make_world_model, make_record, tmp_path):
-    """Weights from before get one on top: not a bit of a latent or of a picture changes, saved and loaded too."""
+    """Weights from before get one on top: not a bit of a latent or of an image changes, saved and loaded too."""
     plain, wanted = make_world_model(), make_world_model(restorer=4).config
     plain.save(tmp_path / "plain")
     larger = starting_world_model(str(tmp_path / "plain"), wanted, plain.embodiment, seed=3, device=torch.device("cpu"))
@@ -61,7 +61,7 @@ def test_each_row_is_restored_with_its_own_first_frame(make_world_model, make_re
 
 @pytest.mark.parametrize("block", [1, 2, 4])
 def test_it_learns_to_take_the_still_part_from_the_first_frame(block):
-    """Pictures that are the first frame, blurred, but for a square that moved: the blur goes, the square stays."""
+    """Images that are the first frame, blurred, but for a square that moved: the blur goes, the square stays."""
     with initial_weights(0, "restorer"):
         restorer = FrameRestorer(RestorerConfig(width=16, block=block))
     optimizer = torch.optim.Adam(restorer.parameters(), 3e-3)
@@ -89,7 +89,7 @@ def test_it_learns_to_take_the_still_part_from_the_first_frame(block):
 
 
 def test_pairs_show_the_same_moment(make_world_model, push_episodes, monkeypatch):
-    """Where the model is replaced by the truth, a dreamt picture is what the codec makes of its real one."""
+    """Where the model is replaced by the truth, an imagined image is what the codec makes of its real one."""
     model = make_world_model(memory_frames=3, chunk_length=6, frame_stride=2)
 
     def truth(model, state, batch, chunk, generator):

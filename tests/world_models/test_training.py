@@ -95,7 +95,7 @@ def test_averaged_weights_are_the_ones_kept(make_world_model, push_episodes):
     assert results[0] > results[1] >= results[2]
 
 
-# -- sentences ---------------------------------------------------------------------------------------------------
+# -- instructions ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -118,7 +118,7 @@ def test_memory_and_its_actions_keep_the_newest(make_wan, wan_record):
 
 
 def test_without_the_anchor_the_memory_alone_begins_the_clip(make_wan, wan_record):
-    """The reference's picture no longer matters, not even through the autoencoder, and the memory's still does."""
+    """The reference's image no longer matters, not even through the autoencoder, and the memory's still does."""
     model = make_wan(reference=False)
     memory = np.stack([np.full((16, 16, 3), grey, np.uint8) for grey in (200, 150, 100, 50)])
 
@@ -159,7 +159,9 @@ def test_where_there_is_a_jury_its_verdict_on_the_whole_dream_counts(make_wan, w
         torch.testing.assert_close(states[0].belief, belief)
         assert joint.uncertainty is None
         assert states[1].belief.shape == (2, 0)
-    assert not torch.allclose(votes[0], votes[1], atol=1e-3)  # the second chunk is judged with what the first has left
+    assert not torch.allclose(
+        votes[0], votes[1], atol=1e-3
+    )  # the second chunk is predicted with what the first has left
 
 
 def test_stride_gives_fewer_frames_and_more_actions_behind_each(make_wan, wan_record):

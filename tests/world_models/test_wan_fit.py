@@ -249,7 +249,7 @@ def test_bootstrapped_clips_begin_with_what_the_model_imagined(wan_model, push_e
 
 
 def test_rollouts_walk_as_imagination_does(wan_model, push_episode):
-    """Three chunks on its own pictures are those of a closed-loop replay under the same noise."""
+    """Three chunks on its own images are those of a closed-loop replay under the same noise."""
     episode = push_episode(0, 12)
     config = WanTraining(**(SMALL | {"bootstrap": 1.0, "bootstrap_rows": 1, "event_share": 0}))
     source = window_loss(wan_model, [episode], config)
@@ -344,7 +344,9 @@ def test_a_sharded_model_comes_back_whole_with_its_jury(make_wan, fit, monkeypat
     monkeypatch.setattr(wan_fit, "is_sharded", lambda _: True)
     again = whole(model, tmp_path / "wan")
     assert again is not model
-    assert again.outcome is model.outcome  # jurors are in nobody's shards: those that are trained later are these
+    assert (
+        again.outcome is model.outcome
+    )  # outcome heads are in no process's shards: those that are trained later are these
     same_tree(state(again), state(model))
 
 

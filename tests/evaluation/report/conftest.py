@@ -1,4 +1,4 @@
-"""A realistic, made-up run: enough of everything to look at, and small enough to render in a moment."""
+"""A realistic, made-up run: enough of everything to show, and small enough to render in a moment."""
 
 from __future__ import annotations
 

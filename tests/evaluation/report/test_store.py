@@ -154,7 +154,7 @@ def test_a_missing_truncated_or_foreign_file_is_named(data, tmp_path, name, harm
 
 
 def test_no_path_is_read_from_the_file(data, tmp_path):
-    """A row may be called anything; its picture is found by position."""
+    """A row may be called anything; its image is found by position."""
     strip = dataclasses.replace(data.filmstrips[0], rows={"../../etc/passwd": data.filmstrips[0].rows["real"]})
     save_report_data(dataclasses.replace(data, filmstrips=[strip]), tmp_path / "run")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]

@@ -1,4 +1,4 @@
-"""A tiny planner, three starts, and a reward whose optimum is known: bright pictures whose centre of light moves evenly."""
+"""A tiny planner, three starts, and a reward whose optimum is known: bright images whose centre of light moves evenly."""
 
 import pytest
 import torch

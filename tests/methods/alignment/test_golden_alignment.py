@@ -1,4 +1,4 @@
-"""Tiny alignments end at recorded weights and told the recorded numbers: what is moved in the code moves no number."""
+"""Tiny alignments end at recorded weights and print the recorded numbers: what is moved in the code moves no number."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The methods' own mathematics, that each raises a reward, and that a stopped alignment goes on bit for bit."""
+"""The methods' own mathematics, that each raises a reward, and that a stopped alignment continues bit for bit."""
 
 import math
 from dataclasses import replace

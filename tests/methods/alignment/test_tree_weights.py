@@ -46,7 +46,7 @@ def test_the_loss_of_a_tree_is_that_of_its_videos_step_by_step(make_task, width)
             row += len(layer.group)
     videos = replace(steps.select(torch.cat(index)), weight=torch.ones(len(torch.cat(index))))
     shared = len(videos) - len(torch.cat(index).unique())
-    assert (shared > 0) == (width != "parent_best")  # told once for each video
+    assert (shared > 0) == (width != "parent_best")  # printed once for each video
     again = DenoisingLogProb(task.dynamics, method.source.schedule, RULE.reduce)(videos, torch.Generator())
     wanted = gradient(task.dynamics, clipped(again, clip_low=RULE.range, clip_high=RULE.range)[0])
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-7)

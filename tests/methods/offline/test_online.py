@@ -158,7 +158,7 @@ def online_until(
     stops_at: int | None = None,
     checkpoint_every: int = 10,
 ) -> tuple[Any, Any, int]:
-    """Go on learning for 60 steps, die before one of them, or get Ctrl-C in it.
+    """Continue learning for 60 steps, die before one of them, or get Ctrl-C in it.
 
     Returns:
         Agent, report and the steps taken in this start.

@@ -49,7 +49,7 @@ def assert_near(one: Agent, other: Agent) -> None:
 
 
 @each_agent
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch.compile looks at an action's
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch.compile reads an action's
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Inductor's own
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_compiled_updates_are_the_eager_ones(

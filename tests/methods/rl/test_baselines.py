@@ -67,7 +67,7 @@ def test_a_small_group_is_drawn_to_its_record():
 
 
 def test_undecided_chunks_count_more():
-    """z of surprises 1 and 3 is -1 and 1; a chunk that does not count leaves the scale alone."""
+    """z of errors 1 and 3 is -1 and 1; a chunk that does not count leaves the scale alone."""
     trace = seen(times=2, surprise=torch.tensor([[1.0] * 4, [3.0] * 4]))
     found, plain = entropy_aware(ONE_OF_FOUR, trace), group_std(ONE_OF_FOUR, seen())[0]
     close(found[0], plain * 0.9)

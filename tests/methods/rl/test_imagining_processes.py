@@ -41,7 +41,7 @@ def require_equal(found, alone):
 
 
 def test_several_processes_change_no_bit_and_a_stopped_run_resumes(tmp_path, monkeypatch, alone):
-    assert len(set(alone.history)) > 2  # batches can be told apart
+    assert len(set(alone.history)) > 2  # batches can be distinguished
     take, taken, processes = ImaginingProcess.take, [], []
 
     def stopped(self):

@@ -244,7 +244,7 @@ def test_observations_of_earlier_steps_and_trust_travel_too(tmp_path, source, sa
     same_tree(found._replace(rollouts=None), sent._replace(rollouts=None))
 
 
-# -- what is told ---------------------------------------------------------------------------------------------------
+# -- what is stored ---------------------------------------------------------------------------------------------------
 
 
 def test_mismatch_is_that_of_the_decisions_drawn():

@@ -238,7 +238,7 @@ def test_folder_round_trip(tmp_path: Path) -> None:
     assert torch.equal(loaded.denormalise(x), model.denormalise(x))
 
 
-# --- dreams --------------------------------------------------------------------------------------------------------
+# --- imagined rollouts --------------------------------------------------------------------------------------------------------
 
 
 class Agent:

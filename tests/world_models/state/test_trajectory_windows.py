@@ -75,7 +75,7 @@ def test_extreme_actions_stay_finite() -> None:
 
 def test_transitions_are_the_recorded_ones_and_keep_the_terminal() -> None:
     rows, _ = dataset((9, "terminated"), (8, "truncated"))
-    starts = torch.tensor([5, 9])  # the first ends with the terminal, the second goes on
+    starts = torch.tensor([5, 9])  # the first ends with the terminal, the second continues
     made = window_transitions(stack_windows(rows, starts, 4), 2)
     assert made.obs[:, 0].tolist() == [5, 6, 7, 8, 9, 10, 11]
     assert made.next_obs[:3, 0].tolist() == [6, 7, 8]

@@ -1,4 +1,4 @@
-"""Dreams: imagined to the horizon, written, executed in the real simulator, and judged."""
+"""Imagined rollouts: imagined to the horizon, written, executed in the real simulator, and confirmed."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def expert_episodes() -> list[Episode]:
 
 @pytest.fixture(scope="module")
 def expert_dreams(expert_episodes) -> PolicyRollouts:
-    """Dreams in which the policy did what the expert did; the shorter one waits at its end."""
+    """Imagined rollouts in which the policy did what the expert did; the shorter one waits at its end."""
     length = max(map(len, expert_episodes))
     action = np.zeros((2, length, 7), np.float32)
     for row, episode in enumerate(expert_episodes):
@@ -134,7 +134,7 @@ def test_dreams_run_to_the_horizon_and_rows_do_not_depend_on_their_neighbours(sc
     frames = 12 // scripted_world.frame_stride
     assert probability.shape == (3, frames)
     assert len(policy.shown) == 3
-    assert not torch.equal(policy.shown[1].image, policy.shown[0].image)  # it acts on the model's pictures
+    assert not torch.equal(policy.shown[1].image, policy.shown[0].image)  # it acts on the model's images
     alone, _ = imagine_policy_rows(
         scripted_world, Drift(), starts[:1], 12, seed=3, exploration=Exploration(noise_correlation=0.0)
     )
@@ -220,7 +220,7 @@ def test_a_recorded_episode_is_dreamt_on_from_one_of_its_frames(scripted_world, 
 
 def test_recorded_actions_lead_the_simulator_to_where_the_dream_goes_on(scripted_world, expert_episodes):
     class Expert(Drift):
-        """Goes on as the expert did after frame 8."""
+        """Continues as the expert did after frame 8."""
 
         def act(self, obs, **_):
             here = 8 + 4 * len(self.shown)

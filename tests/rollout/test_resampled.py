@@ -1,4 +1,4 @@
-"""Further opinions on the same actions: other noise, nothing else."""
+"""Resampled rollouts of the same actions: other noise, nothing else."""
 
 import numpy as np
 import torch
