@@ -147,7 +147,7 @@ def imagined_beside_real(rounds: Sequence[Mapping[str, Any]], verified: Mapping[
     measured = [part["gates"]["policy"] for part in rounds] + [verified]
     return [
         ImaginedReal(
-            f"after {count(number, 'round')}, the same actions",
+            f"after {count(number, 'round')}" if number else "before the first round",
             found.get("imagined"),
             found.get("same_actions_real"),
             found.get("exploitability"),
