@@ -58,7 +58,11 @@ def test_measured_on_simulators_that_are_wrong(push_simulator, push_episode):
 
     def failed(**wrong):
         gates, _ = measure_gates(
-            push_simulator(error=4, **wrong), episodes, SuccessRule(0.5, 1), GateThresholds(recall=0.8), seed=0
+            push_simulator(error=4, **wrong),
+            episodes,
+            SuccessRule(0.5, 1),
+            GateThresholds(recall=0.8, precision=0.85),
+            seed=0,
         )
         return {g.name for g in gates if not g.passed}
 
@@ -99,6 +103,6 @@ def test_a_rate_fails_when_its_whole_interval_lies_below_and_shows_it():
     assert (found.value, found.lo, found.hi) == (rate["rate"], rate["lo"], rate["hi"])
     assert found.passed == (rate["hi"] >= GateThresholds().precision)
     assert str(found) == "0.778 [0.45, 0.94]"
-    short = make_gates(GOOD | {"precision": wilson(60, 90)}, GateThresholds())
+    short = make_gates(GOOD | {"precision": wilson(60, 90)}, GateThresholds(precision=0.85))
     with pytest.raises(GateError, match=r"precision is 0\.667 \[0\.56, 0\.76\], needs 0\.85"):
         require(short)

@@ -117,7 +117,8 @@ def test_a_lerobot_policy_of_two_cameras_is_not_refused_where_the_loop_observes_
 
 
 def test_an_algorithm_that_a_policy_cannot_learn_by_is_refused_before_anything_is_recorded(tmp_path):
-    settings = TrainVlaSettings(supervised=str(fake.publish(tmp_path / "policy")))
+    learning = Improvement(algorithm="both")
+    settings = TrainVlaSettings(supervised=str(fake.publish(tmp_path / "policy")), improvement=learning)
     with pytest.raises(SettingError, match=r"self-training imitates tokens.*give improvement\.algorithm=grpo"):
         check_policy_fits(settings)
 

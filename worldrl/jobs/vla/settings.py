@@ -11,7 +11,7 @@ from worldrl.evaluation.policy.protocol import CLEAN, DOMAINS
 from worldrl.evaluation.world_model.gates import GateThresholds
 from worldrl.jobs.vla.branch import Branch
 from worldrl.methods.imitation.config import BehaviourCloning
-from worldrl.methods.rl.improve import BOTH, Improvement
+from worldrl.methods.rl.improve import Improvement
 from worldrl.policies.token.policy import TokenPolicyConfig
 from worldrl.recipes.rl_parts import improvement_parts
 from worldrl.recipes.run import ENGINE, WITH_RAY, RayOptions, check_engine
@@ -186,7 +186,7 @@ class TrainVlaSettings(Tracked):
         f"share of the collected episodes kept apart for calibration and gates; with suite={RECORDINGS} also the start frames "
         "of imagined success",
     )
-    target_precision: float = setting(0.85, "precision at which the success threshold is calibrated")
+    target_precision: float = setting(0.7, "precision at which the success threshold is calibrated")
     cameras: list[str] = setting(
         [IMAGE],
         "images that policy and world model observe: image (the main camera's) first, then for example wrist_image",
@@ -214,11 +214,11 @@ class TrainVlaSettings(Tracked):
     wan: WanSettings = field(default_factory=WanSettings, metadata={"only_with": "backbone=wan"})
     thresholds: GateThresholds = field(default_factory=GateThresholds)
     confirmed: float = setting(
-        0.75,
+        0.6,
         "gate: share of imagined successes that the simulator confirms with the same actions; fails when its whole "
         "95 % interval lies below",
     )
-    improvement: Improvement = field(default_factory=lambda: Improvement(algorithm=BOTH))
+    improvement: Improvement = field(default_factory=lambda: Improvement(algorithm="grpo"))
     evaluation: Evaluation = field(default_factory=Evaluation)
     planner: str = setting(
         NONE,
