@@ -17,7 +17,7 @@ GIVEN = {
     "preset": "tiny", "rounds": "2", "tasks": "[PickRedCube]", "demonstrations": "1", "cloning.steps": "3",
     "collection.policy_episodes": "1", "collection.expert_episodes": "1", "scratch.expert_episodes": "3",
     "scratch.training.codec_steps": "2", "scratch.training.steps": "2", "scratch.training.outcome_steps": "1",
-    "improvement.algorithm": "both", "improvement.self_training.rollouts": "4", "improvement.starts_per_task": "1", "evaluation.episodes": "1",
+    "improvement.self_training.rollouts": "4", "improvement.starts_per_task": "1", "evaluation.episodes": "1",
     "evaluation.verify": "1", "workers": "1",
 }  # fmt: skip
 ROUND_2 = "round-2-1-practice"
@@ -114,10 +114,10 @@ def test_what_a_copied_stage_has_read_cannot_change(whole, tmp_path, given, stag
 
 
 def test_settings_that_are_read_later_may_change(whole, tmp_path):
-    given = {"improvement.self_training.rollouts": "8", "target_precision": "0.6"}
+    given = {"improvement.self_training.rollouts": "8", "target_precision": "0.7"}
     metrics = main(branched(tmp_path / "run", whole[0], "round-2-2-world-model", **given))
     assert metrics["branch"]["changed"] == {
-        "target_precision": ["0.7", "0.6"],
+        "target_precision": ["None", "0.7"],
         "improvement.self_training.rollouts": ["4", "8"],
     }
     result = json.loads((tmp_path / "run" / "result.json").read_text())

@@ -34,7 +34,7 @@ CAMERAS = ["image", "wrist_image"]
 SMALL = (
     "cameras=[image,wrist_image]", "state=measured", "rounds=1", "tasks=[PickRedCube]", "demonstrations=1", "cloning.steps=3",
     "cloning.checkpoint_every=1", "collection.policy_episodes=1", "scratch.expert_episodes=3", "scratch.training.codec_steps=2",
-    "scratch.training.steps=2", "improvement.algorithm=both", "improvement.self_training.rollouts=4", "improvement.starts_per_task=1", "evaluation.episodes=1",
+    "scratch.training.steps=2", "improvement.self_training.rollouts=4", "improvement.starts_per_task=1", "evaluation.episodes=1",
     "evaluation.verify=1",
 )  # fmt: skip
 

@@ -39,7 +39,7 @@ SMALL = (
     "preset=tiny", "tasks=[]", "start=scratch", "rounds=1", "workers=1", "envs_per_worker=1", "policy.image_size=16", "world_model.codec.image_size=16",
     "cloning.steps=3",
     "cloning.checkpoint_every=1", "scratch.expert_episodes=0", "collection.expert_episodes=0", "collection.policy_episodes=6",
-    "scratch.training.codec_steps=2", "scratch.training.steps=2", "improvement.algorithm=both", "improvement.self_training.rollouts=2",
+    "scratch.training.codec_steps=2", "scratch.training.steps=2", "improvement.self_training.rollouts=2",
     "improvement.starts_per_task=1", "evaluation.episodes=1", "evaluation.verify=1", "held_out=0.5",
 )  # fmt: skip
 

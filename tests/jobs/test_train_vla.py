@@ -29,14 +29,13 @@ SCRIPT = Path(__file__).parent / "vla_script.py"
 SMALL = (
     "rounds=2", "tasks=[PickRedCube]", "demonstrations=1", "cloning.steps=3", "cloning.checkpoint_every=1", "collection.policy_episodes=1",
     "scratch.expert_episodes=3", "scratch.training.codec_steps=2", "scratch.training.steps=2", "improvement.self_training.rollouts=4",
-    "improvement.algorithm=both",
     "improvement.starts_per_task=1", "evaluation.episodes=1", "evaluation.verify=1", "improvement.trust.confidence_score=motion_agreement",
     "collection.expert_episodes=1", "planner=best_of_n", "planning.candidates=2", "planning.horizon=1", "collection.planner_episodes=1",
     "improvement.self_training.collected_share=0.3",
 )  # fmt: skip
 # Enough rollouts that some are imagined to succeed.
 LARGER = (
-    "seed=3", "rounds=2", "improvement.algorithm=both", "improvement.self_training.rollouts=12", "planner=cem", "planning.candidates=3", "planning.horizon=1",
+    "seed=3", "rounds=2", "improvement.self_training.rollouts=12", "planner=cem", "planning.candidates=3", "planning.horizon=1",
     "collection.planner_episodes=1",
 )  # fmt: skip
 RATE = {"k", "n", "rate", "lo", "hi", "method"}
@@ -108,7 +107,7 @@ def test_measured_hallucination_sets_the_share_of_rollouts_from_keyframes(monkey
         "preset": "tiny", "run_dir": str(tmp_path / "run"), "tasks": "[PickRedCube]", "demonstrations": "1", "cloning.steps": "3",
         "collection.policy_episodes": "2", "scratch.training.codec_steps": "1", "scratch.training.steps": "1",
         "scratch.training.outcome_steps": "1", "improvement.keyframe_schedule": "hallucination", "improvement.p_keyframe": "0.95",
-        "improvement.algorithm": "self_training", "improvement.self_training.rollouts": "32", "improvement.self_training.rows": "32", "improvement.self_training.group_size": "1",
+        "improvement.self_training.rollouts": "32", "improvement.self_training.rows": "32", "improvement.self_training.group_size": "1",
         "improvement.starts_per_task": "2", "evaluation.episodes": "1", "evaluation.verify": "1",
     }  # fmt: skip
     execute, imagine_from_keyframes = checks.imagined_outcome, checks.keyframe_rollouts

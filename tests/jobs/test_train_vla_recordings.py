@@ -39,7 +39,7 @@ STATISTICS = PolicyStatistics(-torch.ones(7), torch.ones(7), torch.zeros(7), tor
 TASKS = {"push_left": "PickRedCube", "push_right": "PickGreenCylinder"}
 SMALL = (
     "preset=tiny", "suite=recordings", "tasks=[]", "policy.image_size=16", "world_model.codec.image_size=16",
-    "evaluation.episodes=20", "improvement.algorithm=self_training", "improvement.self_training.rollouts=12",
+    "evaluation.episodes=20", "improvement.self_training.rollouts=12",
 )  # fmt: skip
 STAGES = (
     "01-recordings", "02-policy", "round-1-2-world-model", "round-1-3-gates", "03-before", "round-1-4-improve", "05-after",

@@ -27,7 +27,7 @@ SMALL = (
     f"policy.image_size={SIZE}", f"world_model.codec.image_size={SIZE}", "scratch.training.codec_steps=2", "scratch.training.steps=2",
     "scratch.training.outcome_steps=2", "training.steps=2", "training.outcome_steps=2", "collection.imagined_episodes=1",
     "planner=mppi", "planning.candidates=2", "planning.horizon=1", "collection.planner_episodes=1",
-    "collection.expert_episodes=2", "improvement.algorithm=both", "improvement.self_training.rollouts=4", "improvement.starts_per_task=2", "evaluation.verify=1",
+    "collection.expert_episodes=2", "improvement.self_training.rollouts=4", "improvement.starts_per_task=2", "evaluation.verify=1",
 )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Stages of ``worldrl train-vla`` by themselves."""
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,9 +117,14 @@ def test_a_lerobot_policy_of_two_cameras_is_not_refused_where_the_loop_observes_
         check_policy_fits(settings)  # what is refused is the size of the bundled weights, no longer the camera
 
 
+@pytest.mark.parametrize(("given", "expected"), [(None, [0.85, 0.7, 0.7]), (0.6, [0.6, 0.6, 0.6])])
+def test_each_round_calibrates_for_its_algorithm_unless_one_precision_is_given(given, expected):
+    with closing((plan := resolve(TrainVlaSettings(rounds=3, target_precision=given))).suite):
+        assert [plan.precision_of(number) for number in (1, 2, 3)] == expected
+
+
 def test_an_algorithm_that_a_policy_cannot_learn_by_is_refused_before_anything_is_recorded(tmp_path):
-    learning = Improvement(algorithm="both")
-    settings = TrainVlaSettings(supervised=str(fake.publish(tmp_path / "policy")), improvement=learning)
+    settings = TrainVlaSettings(supervised=str(fake.publish(tmp_path / "policy")))
     with pytest.raises(SettingError, match=r"self-training imitates tokens.*give improvement\.algorithm=grpo"):
         check_policy_fits(settings)
 

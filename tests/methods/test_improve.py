@@ -269,6 +269,7 @@ def test_both_is_self_training_first_and_grpo_from_then_on(tiny_policy, tmp_path
     config = Improvement("both", grpo=GRPO, self_training=SELF_TRAINING)
     assert [config.of_round(number).algorithm for number in (1, 2, 3)] == ["self_training", "grpo", "grpo"]
     assert Improvement("grpo").of_round(1).algorithm == "grpo"
+    assert [config.of_round(number).target_precision for number in (1, 2)] == [0.85, 0.7]  # a false success is imitated
     with pytest.raises(SettingError, match=r"algorithm=both: a round has one of the two; give config\.of_round"):
         improve(
             tiny_policy,

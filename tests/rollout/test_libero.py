@@ -284,7 +284,7 @@ def test_one_round_of_the_main_job_runs_on_libero_goal(tmp_path, environment):
         "preset=tiny", "suite=libero_goal", "tasks=[put_the_bowl_on_the_plate]", "shadows=false", "timeout_s=900", "envs_per_worker=2",
         "demonstrations=1", "collection.policy_episodes=1", "scratch.expert_episodes=3", "collection.noise=0.05",
         "evaluation.episodes=1", "evaluation.videos=0", "evaluation.verify=1", "improvement.starts_per_task=2",
-        "improvement.algorithm=both", "improvement.self_training.rollouts=4", "scratch.training.outcome_steps=10",
+        "improvement.self_training.rollouts=4", "scratch.training.outcome_steps=10",
     )  # fmt: skip
     assert main(["train-vla", *tokens, f"run_dir={tmp_path}"]) == 0
     metrics = json.loads((tmp_path / "result.json").read_text())["metrics"]

@@ -88,7 +88,7 @@ class Plan:
     first_training: WorldModelTraining | WanTraining
     weights: str | None
     training: WorldModelTraining | WanTraining
-    target_precision: float
+    target_precision: float | None
     thresholds: GateThresholds
     confirmed: float
     stop_at_gate: bool
@@ -114,6 +114,11 @@ class Plan:
         if not isinstance(self.suite, SimulatedSuite):
             raise TypeError(f"suite={self.suite.name} has no simulator")  # its loop has no such stage
         return self.suite
+
+    def precision_of(self, number: int) -> float:
+        """Precision at which the success threshold of a round is calibrated."""
+        own = self.improvement.of_round(number).target_precision
+        return own if self.target_precision is None else self.target_precision
 
     def seed_of(self, *names: str | int) -> int:
         """Derive a stage's seed; below 2**31, which every simulator keeps."""

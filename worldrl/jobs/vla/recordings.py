@@ -108,7 +108,7 @@ def world_model(loop: Loop, suite: RecordedSuite, data: EpisodeDataset) -> Saved
         before = None if plan.start is None else loop.world(plan.start)
         training, calibration = (list(data.subset(part)) for part in (suite.parts.training, suite.parts.calibration))
         model, numbers = trained_world_model(loop, 1, training, data.embodiment, before)
-        calibrate(model, calibration, target_precision=plan.target_precision, seed=plan.seed_of("world-model", 1))
+        calibrate(model, calibration, target_precision=plan.precision_of(1), seed=plan.seed_of("world-model", 1))
         seen = Recording(Path(str(plan.data)), data.subset([*suite.parts.training, *suite.parts.calibration]))
         keep_world_model(loop, stage, model, [seen], before, {"training": numbers, "episodes": len(training)})
     return loop.world(stage.folder / WORLD_MODEL)

@@ -11,7 +11,7 @@ from worldrl.evaluation.policy.protocol import CLEAN, DOMAINS
 from worldrl.evaluation.world_model.gates import GateThresholds
 from worldrl.jobs.vla.branch import Branch
 from worldrl.methods.imitation.config import BehaviourCloning
-from worldrl.methods.rl.improve import Improvement
+from worldrl.methods.rl.improve import BOTH, Improvement
 from worldrl.policies.token.policy import TokenPolicyConfig
 from worldrl.recipes.rl_parts import improvement_parts
 from worldrl.recipes.run import ENGINE, WITH_RAY, RayOptions, check_engine
@@ -186,7 +186,10 @@ class TrainVlaSettings(Tracked):
         f"share of the collected episodes kept apart for calibration and gates; with suite={RECORDINGS} also the start frames "
         "of imagined success",
     )
-    target_precision: float = setting(0.7, "precision at which the success threshold is calibrated")
+    target_precision: float | None = setting(
+        None,
+        "precision at which the success threshold is calibrated; null: 0.85 in a round of self-training, 0.7 in one of GRPO",
+    )
     cameras: list[str] = setting(
         [IMAGE],
         "images that policy and world model observe: image (the main camera's) first, then for example wrist_image",
@@ -218,7 +221,7 @@ class TrainVlaSettings(Tracked):
         "gate: share of imagined successes that the simulator confirms with the same actions; fails when its whole "
         "95 % interval lies below",
     )
-    improvement: Improvement = field(default_factory=lambda: Improvement(algorithm="grpo"))
+    improvement: Improvement = field(default_factory=lambda: Improvement(algorithm=BOTH))
     evaluation: Evaluation = field(default_factory=Evaluation)
     planner: str = setting(
         NONE,
@@ -245,7 +248,8 @@ class TrainVlaSettings(Tracked):
             self.improvement.self_training.teaches_actions(waypoint=False)
         fraction("held_out", self.held_out)
         fraction("confirmed", self.confirmed)
-        fraction("target_precision", self.target_precision)
+        if self.target_precision is not None:
+            fraction("target_precision", self.target_precision)
         for name in ("rounds", "demonstrations", "threads", "workers", "envs_per_worker", "timeout_s"):
             positive(name, getattr(self, name))
         non_negative("styles", self.styles)

@@ -236,7 +236,7 @@ def world_model(
             model,
             calibration,
             joined_rollouts,
-            target_precision=plan.target_precision,
+            target_precision=plan.precision_of(number),
             seed=seed,
             simulator_backend=plan.simulator.simulator_backend,
         )

@@ -101,7 +101,7 @@ class TrainWorldModelSettings(Tracked):
     held_out: float = setting(
         0.1, "share of the episodes kept apart, half to calibrate the success head, half for the gates"
     )
-    target_precision: float = setting(0.7, "precision at which the success threshold is calibrated")
+    target_precision: float = setting(0.85, "precision at which the success threshold is calibrated")
     gates: str = setting("stop", "what a failed gate does: stop or warn")
     thresholds: GateThresholds = field(default_factory=GateThresholds)
     store_dtype: str = setting("float32", "number type of the stored weights: float32, float16 or bfloat16")

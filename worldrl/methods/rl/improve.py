@@ -27,6 +27,9 @@ ALGORITHMS = {
     "grpo": "worldrl.methods.rl.grpo:train_grpo",
 }
 BOTH = "both"
+TARGET_PRECISION = {"self_training": 0.85, "grpo": 0.7}
+"""Precision of imagined success at its threshold. Self-training imitates a false success; for GRPO it is noise, and so is
+each real success that a strict threshold hides."""
 SCHEDULES = ("fixed", "hallucination")
 
 
@@ -82,6 +85,11 @@ class Improvement:
         if self.algorithm != BOTH:
             return self
         return replace(self, algorithm="self_training" if number == 1 else "grpo")
+
+    @property
+    def target_precision(self) -> float:
+        """Precision that imagined success must have, in a round whose algorithm is settled."""
+        return TARGET_PRECISION[self.algorithm]
 
     def exploration_of(self, policy: Policy) -> Exploration:
         """Say how the policy's actions are drawn, in a round whose algorithm is settled."""
