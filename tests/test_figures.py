@@ -313,7 +313,7 @@ def test_planted_figures_are_caught(cell: str) -> None:
 
 def test_a_planted_digit_on_a_real_page_is_caught() -> None:
     text = (ROOT / "docs" / "measurements.md").read_text()
-    wrong = text.replace("+33.3 [", "+33.4 [")
+    wrong = text.replace("+17.7 [", "+17.8 [")
     assert wrong != text
     faults, _ = checked(wrong, ROOT / "docs")
     assert faults
