@@ -24,7 +24,8 @@ def composes(command, key):
     """Give a setting its own default on the command line; KeyError where there is none of that name."""
     row = {row.key: row for row in describe(schema(command))}[key]
     needed = {one.key: one.values[0] for one in row.conditions if not one.other}  # or it would have no effect
-    compose(command, schema(command), {key: str(as_plain(row.default)), **needed})
+    default = as_plain(row.default)
+    compose(command, schema(command), {key: "null" if default is None else str(default), **needed})
 
 
 @pytest.mark.parametrize("gate", list(ADVICE))
