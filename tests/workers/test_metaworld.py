@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from worldrl.rollout.suites.names import ADAPTERS
-from worldrl.workers.metaworld.adapter import MetaWorldMt10, MetaWorldMt10At20Hz
+from worldrl.workers.metaworld.adapter import MetaWorldMt10
+from worldrl.workers.metaworld.held import MetaWorldMt10At20Hz
 
 
 class Counting:

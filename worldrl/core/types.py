@@ -43,7 +43,7 @@ class Episode:
     contact: NDArray[np.bool_]  # bool `[T+1]`, the fingers touch a task object
     terminated: bool  # the task ended the episode (success)
     truncated: bool  # the time limit ended it
-    instruction: str  # the robot's command
+    instruction: str  # what the robot is to do
     task: str  # name of the task, for example `"PickRedCube"`
     cameras: tuple[str, ...] = ("scene",)  # names, in the order of axis `V`
     # JSON-ready provenance: seed, index, source (expert, policy id, random), style.
@@ -232,7 +232,7 @@ class ResetRecord:
     # Uint8 `[K, Y, X, 3]`, the last `K` model frames up to now; repeats of the reference at an episode's start.
     memory: NDArray[np.uint8]
     command: NDArray[np.float32]  # float32 `[A]` now
-    instruction: str  # the robot's command
+    instruction: str  # what the robot is to do
     task: str  # name of the task
     step: int  # control steps already spent (0 for an initial state), taken off the horizon
     source: str  # where it comes from, for example `"demonstrations/12"`

@@ -169,7 +169,7 @@ class EpisodeRecord:
     length: int  # how many actions `T`; its data file has `T + 1` rows
     first_row: int  # how many rows come before it in the dataset
     task: str  # name of the task
-    instruction: str  # the robot's command
+    instruction: str  # what the robot is to do
     task_index: int  # number of the instruction, in order of first appearance (lerobot's `task_index`)
     terminated: bool  # the task ended the episode
     truncated: bool  # the time limit ended it

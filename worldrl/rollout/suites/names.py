@@ -24,7 +24,7 @@ FAMILIES = {
 """Environment (of ``worldrl setup``) → its suites."""
 ADAPTERS = {
     "metaworld_mt10": ("metaworld", "worldrl.workers.metaworld.adapter:MetaWorldMt10"),
-    "metaworld_mt10_20hz": ("metaworld", "worldrl.workers.metaworld.adapter:MetaWorldMt10At20Hz"),
+    "metaworld_mt10_20hz": ("metaworld", "worldrl.workers.metaworld.held:MetaWorldMt10At20Hz"),
     "fetch": ("fetch", "worldrl.workers.fetch.adapter:Fetch"),
     "pusht": ("pusht", "worldrl.workers.pusht.adapter:PushT"),
     "aloha": ("aloha", "worldrl.workers.aloha.adapter:Aloha"),

@@ -1,7 +1,6 @@
 """Meta-World's MT10 as an adapter: Yu et al. 2019 (arXiv:1910.10897), the package metaworld 3.1.1.
 
 An action's numbers 0-2 move the hand (1 is 0.01 m at 80 Hz), number 6 is the gripper; the hand keeps its rotation.
-MT10's tasks also exist at 20 Hz: each action is held for four of Meta-World's steps, so episodes have few frames.
 """
 
 import hashlib
@@ -30,7 +29,6 @@ class MetaWorldMt10:
         "window-close-v3": "close the window",
     }
     horizon = 500
-    held = 1  # steps of Meta-World for each action
     packages = ("metaworld", "mujoco")
 
     def __init__(self, task, cameras, image_size):
@@ -50,10 +48,9 @@ class MetaWorldMt10:
         self.expert_policy, self.solved, self.gripper = self.policy(), False, -1.0
 
     def step(self, action):
-        self.gripper, self.solved = float(action[6]), False
-        for _ in range(self.held):
-            self.obs, _, _, _, info = self.env.step(np.append(action[:3], action[6]))
-            self.solved = self.solved or bool(info["success"])
+        self.gripper = float(action[6])
+        self.obs, _, _, _, info = self.env.step(np.append(action[:3], action[6]))
+        self.solved = bool(info["success"])
 
     def state(self):
         finger = 0.05 * self.obs[3]  # the normalised opening is 1 at 0.1 m
@@ -71,12 +68,3 @@ class MetaWorldMt10:
     def expert(self):
         x, y, z, gripper = np.clip(self.expert_policy.get_action(self.obs), -1, 1)
         return [x, y, z, 0.0, 0.0, 0.0, gripper]
-
-
-class MetaWorldMt10At20Hz(MetaWorldMt10):
-    """The same tasks with four steps to an action and 40 actions to an episode (2 s); experts need 11 to 23 in the median."""
-
-    name = "metaworld_mt10_20hz"
-    robot = {**MetaWorldMt10.robot, "position_scale": 0.04, "control_hz": 20.0}
-    horizon = 40
-    held = 4

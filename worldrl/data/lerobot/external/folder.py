@@ -68,7 +68,7 @@ class ExternalEpisode:
     index: int  # its number
     rows: int  # how many frames it has
     first_row: int  # how many rows come before it in the dataset
-    sentence: str  # the robot's command
+    sentence: str  # what the robot is to do
     file: Path  # the data file
     clips: Mapping[str, Clip]  # by camera feature, of the cameras that are videos
 

@@ -29,7 +29,7 @@ class TableRow:
 
     index: int  # its number
     rows: int  # how many frames it has; 0 where that is no number
-    sentences: tuple[str, ...]  # the robot's command
+    sentences: tuple[str, ...]  # what the robot is to do
     data: tuple[int, int]  # numbers of the data file's chunk and file
     films: Mapping[str, Any]  # what is written about its films, by column
     fault: str  # why it cannot be read, with file and field; empty where it can be
