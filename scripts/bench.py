@@ -20,6 +20,7 @@ NAMES = {
     "play": "what a chunk of `worldrl play` costs, and how long a driver waits for it",
     "cluster": "engine=ray beside local processes: equality, overhead, killed nodes",
     "staleness": "GRPO with a process that imagines ahead, at lag 0, 2 and 8",
+    "pages": "what large memory pages save in training and imagination",
     "workers": "what LIBERO's workers cost and bring",
 }
 

@@ -1,7 +1,17 @@
-"""``python -m worldrl``: the same as ``worldrl``."""
+"""``worldrl`` and ``python -m worldrl``."""
 
 import sys
 
-from worldrl.cli import main
+from worldrl.memory_pages import start_with_large_pages
 
-sys.exit(main())
+
+def command() -> int:
+    """Run the command line in a process with large memory pages; returns the exit code."""
+    start_with_large_pages()
+    from worldrl.cli import main
+
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(command())

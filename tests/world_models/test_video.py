@@ -58,6 +58,19 @@ def test_shapes_and_exact_commands(world_model, start, robot):
     torch.testing.assert_close(world_model.decode_newest(after, 2), frames)
 
 
+def test_rows_of_one_record_are_encoded_once_and_start_alike(world_model, make_record, monkeypatch):
+    one, other = make_record(20), make_record(230)
+    encoded = []
+    encode = world_model.codec.encode
+    monkeypatch.setattr(world_model.codec, "encode", lambda frames: encoded.append(len(frames)) or encode(frames))
+    state = world_model.start([other, one, one, other])
+    assert encoded == [2]
+    for got, record in zip(range(4), (other, one, one, other), strict=True):
+        alone = world_model.start([record])
+        for name in ("memory", "reference", "first", "command", "instruction"):
+            torch.testing.assert_close(getattr(state, name)[got], getattr(alone, name)[0])
+
+
 def test_memory_keeps_the_newest_frames(make_world_model, make_record, kind):
     model = make_world_model(memory_frames=3, kind=kind)
     picture = np.zeros((3, 16, 16, 3), np.uint8)

@@ -88,15 +88,16 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], Shared, nn.Module):
     @torch.no_grad()
     def start(self, records: Sequence[ResetRecord]) -> VideoState:
         """Begin one rollout per record."""
-        stacked = np.stack([np.concatenate([r.reference[None], r.memory]) for r in records])
+        kept, row = distinct(records)
+        stacked = np.stack([np.concatenate([r.reference[None], r.memory]) for r in kept])
         frames = torch.from_numpy(stacked).to(self.device)
         with self.autocast():
-            latent = self.codec.encode(to_unit(frames)).float()  # [B, 1+K, c, h, w]
+            latent = self.codec.encode(to_unit(frames)).float()[row]  # [B, 1+K, c, h, w]
             instruction = self.success.embed([r.instruction for r in records]).float()
         command = torch.from_numpy(np.stack([r.command for r in records])).to(self.device)
         belief = self.outcome.blank(len(records))
         measured = self.first_state(records, self.device)
-        return VideoState(latent[:, 0], latent[:, 1:], command, instruction, belief, frames[:, 0], measured)
+        return VideoState(latent[:, 0], latent[:, 1:], command, instruction, belief, frames[row, 0], measured)
 
     @torch.no_grad()
     def imagine(
@@ -271,3 +272,10 @@ def make_dynamics(
         return FlowTransformer(config.dynamics, latent_shape, actions, len(config.cameras))
     pixels = config.codec_kind is CodecKind.identity
     return EdmUNet(config.dynamics, latent_shape, actions, len(config.cameras), pixels=pixels)
+
+
+def distinct(records: Sequence[ResetRecord]) -> tuple[list[ResetRecord], Tensor]:
+    """Return each record once, and its place in that list for every row ``[B]``; a group's rollouts share one record."""
+    kept = {id(record): record for record in records}
+    place = {key: row for row, key in enumerate(kept)}
+    return list(kept.values()), torch.tensor([place[id(record)] for record in records])
