@@ -29,6 +29,11 @@ def start_with_large_pages() -> None:
         os.execve(sys.executable, sys.orig_argv, os.environ | {VARIABLE: TUNABLES})
 
 
+def has_large_pages() -> bool:
+    """Whether this process asked for large pages when it started."""
+    return "glibc.malloc.hugetlb=1" in os.environ.get(VARIABLE, "")
+
+
 def offered(libc: str, pages: Path) -> bool:
     """Whether glibc is at least 2.35, and Linux gives large pages to those who ask."""
     name, _, version = libc.partition(" ")

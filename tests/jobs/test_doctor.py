@@ -11,6 +11,7 @@ from worldrl.core.errors import SettingError, WorldrlError
 from worldrl.core.storage.artefact import write_artefact
 from worldrl.jobs.environment import doctor
 from worldrl.jobs.environment.doctor import DoctorSettings, Failure, examine, main
+from worldrl.memory_pages import TUNABLES, VARIABLE
 from worldrl.simulators.environments import NAMES
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -100,6 +101,12 @@ def test_scarce_machine_gets_notes(tmp_path: Path) -> None:
     with pytest.raises(Failure, match=r"GB available, 1e\+09 wanted"):
         doctor.check_memory(1e9)
     assert not (tmp_path / "not").exists()
+
+
+@pytest.mark.parametrize(("tunables", "pages"), [("", "small"), (TUNABLES, "large")])
+def test_memory_names_the_size_of_its_pages(tunables: str, pages: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, tunables)
+    assert doctor.check_memory(0.0).endswith(f"in {pages} pages")
 
 
 def test_missing_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:

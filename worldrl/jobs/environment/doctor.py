@@ -30,6 +30,7 @@ from worldrl.core.extras import REINSTALL
 from worldrl.core.storage.capacity import available_memory
 from worldrl.core.storage.run import RunDirectory
 from worldrl.jobs.environment.setup_adopt import lacking_checkout
+from worldrl.memory_pages import has_large_pages
 from worldrl.paths import bundled_weights
 from worldrl.settings import as_plain, positive, resume_command, setting
 from worldrl.simulators.environments import CHECKED, NAMES, find_environment
@@ -165,7 +166,7 @@ def check_memory(wanted_gb: float) -> str:
     available = available_memory() / 1e9
     if available < wanted_gb:
         raise Failure(f"{available:.1f} GB available, {wanted_gb:g} wanted", "worldrl COMMAND preset=tiny")
-    return f"{available:.1f} GB available"
+    return f"{available:.1f} GB available, in {'large' if has_large_pages() else 'small'} pages"
 
 
 def check_shm() -> str:
