@@ -2,7 +2,7 @@
 
 import sys
 
-from worldrl.memory_pages import start_with_large_pages
+from worldrl.core.memory_pages import start_with_large_pages
 
 
 def command() -> int:

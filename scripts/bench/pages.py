@@ -3,7 +3,7 @@
 python scripts/bench.py pages --json pages.json
 
 The sizes are those of the cpu preset, the weights and inputs random. The processes take turns; what counts is their CPU
-time. ``worldrl`` starts itself with large pages where Linux offers them; see ``worldrl/memory_pages.py``.
+time. ``worldrl`` starts itself with large pages where Linux offers them; see ``worldrl/core/memory_pages.py``.
 """
 
 import os
@@ -20,9 +20,9 @@ from bench.rollout import rollout, world_model
 from bench.turns import Part, options, pin, results, show, take_turns, tell
 from worldrl.core.device import autocast
 from worldrl.core.errors import SettingError
+from worldrl.core.memory_pages import PAGES, TUNABLES, VARIABLE, glibc, offered
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.types import PolicyObs
-from worldrl.memory_pages import PAGES, TUNABLES, VARIABLE, glibc, offered
 from worldrl.methods.imitation.behaviour_cloning import set_encoders_dtype
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from worldrl.core.errors import SettingError, WorldrlError
+from worldrl.core.memory_pages import TUNABLES, VARIABLE
 from worldrl.core.storage.artefact import write_artefact
 from worldrl.jobs.environment import doctor
 from worldrl.jobs.environment.doctor import DoctorSettings, Failure, examine, main
-from worldrl.memory_pages import TUNABLES, VARIABLE
 from worldrl.simulators.environments import NAMES
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"

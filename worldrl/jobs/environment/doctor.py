@@ -27,10 +27,10 @@ from rich.console import Console
 
 from worldrl.core.errors import WorkerEnvironmentError, WorldrlError
 from worldrl.core.extras import REINSTALL
+from worldrl.core.memory_pages import has_large_pages
 from worldrl.core.storage.capacity import available_memory
 from worldrl.core.storage.run import RunDirectory
 from worldrl.jobs.environment.setup_adopt import lacking_checkout
-from worldrl.memory_pages import has_large_pages
 from worldrl.paths import bundled_weights
 from worldrl.settings import as_plain, positive, resume_command, setting
 from worldrl.simulators.environments import CHECKED, NAMES, find_environment

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from worldrl.memory_pages import PAGES, TUNABLES, VARIABLE, glibc, offered
+from worldrl.core.memory_pages import PAGES, TUNABLES, VARIABLE, glibc, offered
 
 NOTED = "import os\nopen(os.environ['NOTES'], 'a').write(f\"{os.getpid()} {os.environ.get('GLIBC_TUNABLES')}\\n\")\n"
 
