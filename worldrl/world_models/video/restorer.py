@@ -31,8 +31,8 @@ class FrameRestorer(nn.Module):
         for parameter in self.out.parameters():
             nn.init.zeros_(parameter)
         self.further = nn.ModuleList([FrameRestorer(config) for _ in range(views - 1)])
-        # On a CPU the convolutions of 64 by 64 pixels then take three quarters of the time.
-        self.to(memory_format=torch.channels_last)
+        # On a CPU the convolutions then take three quarters of the time. torch's overloads leave this keyword out.
+        self.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
     def forward(self, frame: Tensor, first: Tensor) -> Tensor:
         """Restore ``[N V, 3, Y, X]`` in [-1, 1], the views of a moment in turn; ``first`` of the episode."""
