@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,19 @@ def test_memory_ends_now_and_repeats_the_first_frame_before_the_start(push_episo
     assert (record.step, record.task, record.instruction) == (5, episode.task, episode.instruction)
     first = record_at(episode, 0, memory_frames=3, frame_stride=2, source="x")
     np.testing.assert_array_equal(first.memory, np.stack([episode.frames[0, 0]] * 3))
+
+
+def test_a_record_of_two_cameras_keeps_its_own_frames_alone(push_episode):
+    episode = push_episode(0, 16)
+    both = np.concatenate([episode.frames, 255 - episode.frames], axis=1)
+    episode = replace(episode, frames=both, cameras=(episode.cameras[0], "wrist"))
+    record = record_at(episode, 5, memory_frames=4, frame_stride=2, source="x", more=("wrist_image",))
+    sheets = episode.sheet(("image", "wrist_image"))
+    np.testing.assert_array_equal(record.reference, sheets[0])
+    np.testing.assert_array_equal(record.memory, sheets[[0, 1, 3, 5]])
+    # a view into the sheet of the whole episode would keep it in memory: gigabytes over all keyframes
+    kept = [array if array.base is None else array.base for array in (record.reference, record.memory)]
+    assert sum(array.nbytes for array in kept) <= 5 * sheets[0].nbytes
 
 
 def test_an_initial_record_equals_an_episodes_first(push_episode):

@@ -105,11 +105,14 @@ class Episode:
             raise ArtefactError(f"camera {camera!r} was not recorded; this episode has {', '.join(self.cameras)}")
         return self.frames[:, self.cameras.index(camera)]
 
-    def sheet(self, images: Sequence[str] = (IMAGE,)) -> NDArray[np.uint8]:
-        """Views named ``images`` one below the other, ``[T+1, V Y, X, 3]``; ArtefactError where one was not recorded."""
+    def sheet(self, images: Sequence[str] = (IMAGE,), at: NDArray[np.int64] | slice = slice(None)) -> NDArray[np.uint8]:
+        """Views named ``images`` one below the other, of the frames ``at``, ``[T', V Y, X, 3]``.
+
+        ArtefactError where one was not recorded. Several views are copied, so ask for the frames that you need.
+        """
         if tuple(images) == (IMAGE,):
-            return self.main_view
-        return stack_views([self.view(camera_of(name, self.cameras)) for name in images])
+            return self.main_view[at]
+        return stack_views([self.view(camera_of(name, self.cameras))[at] for name in images])
 
     def __repr__(self) -> str:
         """Show shapes, not arrays."""

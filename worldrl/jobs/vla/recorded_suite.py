@@ -74,7 +74,7 @@ class RecordedSuite(TrainingSuite):
             for place in sorted(drawn.tolist()):
                 episode = among[place]
                 record = initial_record(
-                    episode.sheet(images_among(more))[0],
+                    episode.sheet(images_among(more), slice(1))[0],
                     episode.command[0],
                     instruction=episode.instruction,
                     task=task,

@@ -27,10 +27,10 @@ def record_at(
     ``more`` names what is observed besides the main camera, command and instruction.
     """
     index = np.maximum(step - frame_stride * np.arange(memory_frames)[::-1], 0)
-    view = episode.sheet(images_among(more))
+    images = images_among(more)
     return ResetRecord(
-        reference=view[0],
-        memory=view[index],
+        reference=episode.sheet(images, slice(1))[0],
+        memory=episode.sheet(images, index),
         command=episode.command[step],
         instruction=episode.instruction,
         task=episode.task,
