@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from worldrl.core.statistics.intervals import Rate, paired, wilson
 from worldrl.core.storage.artefact import artefact_hash
@@ -119,13 +120,23 @@ def imagined_outcome(
     """Execute imagined rollouts in the simulator, and compare.
 
     Returns precision, recall and so on of imagined success, the imagined rate and the real one, and their paired
-    difference, imagined minus real.
+    difference, imagined minus real; ``tasks`` holds the same of each task.
     """
     imagined, real = policy_rollouts.success_step(rule), execute(policy_rollouts, simulator_backend)
-    predicted, actual = imagined >= 0, confirmed_by_execution(imagined, real)
+    predicted, actual, names = imagined >= 0, confirmed_by_execution(imagined, real), np.array(policy_rollouts.task)
+    rows = {task: names == task for task in dict.fromkeys(policy_rollouts.task)}
     return {
-        **outcome_report(predicted, actual),
+        **_imagined_and_real(predicted, actual, real >= 0),
+        "tasks": {task: _imagined_and_real(predicted[row], actual[row], real[row] >= 0) for task, row in rows.items()},
+    }
+
+
+def _imagined_and_real(
+    predicted: NDArray[np.bool_], confirmed: NDArray[np.bool_], real: NDArray[np.bool_]
+) -> dict[str, Any]:
+    return {
+        **outcome_report(predicted, confirmed),
         "imagined": wilson(int(predicted.sum()), len(predicted)),
-        "same_actions_real": wilson(int((real >= 0).sum()), len(real)),
-        "exploitability": paired(real >= 0, predicted),
+        "same_actions_real": wilson(int(real.sum()), len(real)),
+        "exploitability": paired(real, predicted),
     }

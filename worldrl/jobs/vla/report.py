@@ -143,17 +143,20 @@ def _measured_hallucination(gates: Mapping[str, Any]) -> str:
 
 
 def imagined_beside_real(rounds: Sequence[Mapping[str, Any]], verified: Mapping[str, Any]) -> list[ImaginedReal]:
-    """Imagined and real success of the same actions, of each round's first policy and of the final one."""
+    """Imagined and real success of the same actions, of each round's first policy and of the final one, then by task."""
     measured = [part["gates"]["policy"] for part in rounds] + [verified]
+    tasks = verified.get("tasks", {}) if len(verified.get("tasks", {})) > 1 else {}
     return [
-        ImaginedReal(
-            f"after {count(number, 'round')}" if number else "before the first round",
-            found.get("imagined"),
-            found.get("same_actions_real"),
-            found.get("exploitability"),
-        )
-        for number, found in enumerate(measured)
+        *(
+            _imagined_real(f"after {count(number, 'round')}" if number else "before the first round", found)
+            for number, found in enumerate(measured)
+        ),
+        *(_imagined_real(f"after the last round, {task}", found) for task, found in tasks.items()),
     ]
+
+
+def _imagined_real(label: str, found: Mapping[str, Any]) -> ImaginedReal:
+    return ImaginedReal(label, found.get("imagined"), found.get("same_actions_real"), found.get("exploitability"))
 
 
 def improvement_curves(rounds: Sequence[Mapping[str, Any]]) -> list[Curve]:

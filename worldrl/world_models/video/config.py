@@ -216,6 +216,8 @@ class OutcomeHeadConfig:
     threshold: float = 0.7  # probability from which a frame counts as success; calibrated on held-out rollouts.
     min_threshold: float = 0.5  # lower limit of the calibration.
     debounce: int = 2  # consecutive frames over the threshold that make a success.
+    # logits added to the probability in rollouts of a task; calibrated with the threshold, none where a task is alone.
+    offsets: dict[str, float] = field(default_factory=dict[str, float])
     # input beside the frames: ``actions`` (to improve a policy in imagination), or ``instruction`` (to rate planned
     # videos, which have no actions).
     conditioning: str = "actions"

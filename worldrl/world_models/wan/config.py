@@ -143,6 +143,8 @@ class WanOutcomeConfig:
     threshold: float = 0.7  # probability from which a frame counts; calibrated on held-out rollouts.
     min_threshold: float = 0.5  # calibration never goes below this.
     debounce: int = 2  # consecutive frames over the threshold that make a success.
+    # logits added to the probability in rollouts of a task; calibrated with the threshold, none where a task is alone.
+    offsets: dict[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
         if self.ensemble_size < 0:
