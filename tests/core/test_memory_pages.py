@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from worldrl.core import memory_pages
 from worldrl.core.memory_pages import PAGES, TUNABLES, VARIABLE, glibc, offered
 
 NOTED = "import os\nopen(os.environ['NOTES'], 'a').write(f\"{os.getpid()} {os.environ.get('GLIBC_TUNABLES')}\\n\")\n"
@@ -59,3 +60,19 @@ def test_a_value_of_the_users_own_stays(own: str, tmp_path: Path) -> None:
     (only,), finished = starts(tmp_path, [sys.executable, "-m", "worldrl", "--version"], GLIBC_TUNABLES=own)
     assert only[1] == own
     assert finished.stdout.startswith("worldrl ")
+
+
+@pytest.mark.skipif(not offered(glibc(), PAGES), reason="no large pages here")
+@pytest.mark.skipif("[always]" in (PAGES.read_text() if PAGES.exists() else ""), reason="every process has large pages")
+@pytest.mark.parametrize(("tunables", "large"), [("", "False"), (TUNABLES, "True")])
+def test_the_kernel_tells_whether_the_pages_are_large(tunables: str, large: str) -> None:
+    asked = [sys.executable, "-c", "from worldrl.core.memory_pages import has_large_pages as h; print(h())"]
+    said = subprocess.run(
+        asked, env=os.environ | {VARIABLE: tunables}, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert said.stdout.strip() == large
+
+
+def test_a_kernel_that_counts_nothing_gives_small_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_pages, "COUNTS", tmp_path / "missing")
+    assert not memory_pages.has_large_pages()

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from worldrl.core.errors import SettingError, WorldrlError
-from worldrl.core.memory_pages import TUNABLES, VARIABLE
 from worldrl.core.storage.artefact import write_artefact
 from worldrl.jobs.environment import doctor
 from worldrl.jobs.environment.doctor import DoctorSettings, Failure, examine, main
@@ -103,9 +102,9 @@ def test_scarce_machine_gets_notes(tmp_path: Path) -> None:
     assert not (tmp_path / "not").exists()
 
 
-@pytest.mark.parametrize(("tunables", "pages"), [("", "small"), (TUNABLES, "large")])
-def test_memory_names_the_size_of_its_pages(tunables: str, pages: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, tunables)
+@pytest.mark.parametrize(("large", "pages"), [(False, "small"), (True, "large")])
+def test_memory_names_the_size_of_its_pages(large: bool, pages: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "has_large_pages", lambda: large)
     assert doctor.check_memory(0.0).endswith(f"in {pages} pages")
 
 

@@ -6,6 +6,7 @@ environment variable GLIBC_TUNABLES says so. It reads that variable before ``mai
 """
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -18,6 +19,8 @@ TUNABLES = ":".join(
     )
 )
 PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+COUNTS = Path("/proc/self/smaps_rollup")
+BLOCK_BYTES = 32 << 20
 
 
 def start_with_large_pages() -> None:
@@ -30,8 +33,13 @@ def start_with_large_pages() -> None:
 
 
 def has_large_pages() -> bool:
-    """Whether this process asked for large pages when it started."""
-    return "glibc.malloc.hugetlb=1" in os.environ.get(VARIABLE, "")
+    """Whether Linux gives this process large pages: it counts those of a block that is allocated to see."""
+    block = b"\1" * BLOCK_BYTES
+    try:
+        counted = re.search(r"^AnonHugePages:\s+(\d+) kB$", COUNTS.read_text(), re.MULTILINE)
+    except OSError:
+        counted = None
+    return bool(block) and counted is not None and int(counted[1]) > 0
 
 
 def offered(libc: str, pages: Path) -> bool:
