@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from worldrl.core.errors import ProtocolError
 from worldrl.core.statistics.intervals import Rate, paired, wilson
 from worldrl.core.storage.artefact import artefact_hash
 from worldrl.core.storage.log import console
 from worldrl.core.types import Episode
+from worldrl.evaluation.policy.protocol import require_same
 from worldrl.evaluation.policy.result import EvalResult
 from worldrl.evaluation.world_model.rollout_error import outcome_report, padded_actions, replay, whole_chunks
 from worldrl.jobs.vla.artefacts import Recording, SavedPolicy, SavedWorld
@@ -42,6 +44,21 @@ def evaluate(loop: Loop, name: str, policy: SavedPolicy, planner: Planner | None
         )
         loop.finish(stage, {**result.metrics(), "facts": dict(loop.plan.simulator.facts)})
     return EvalResult.load(stage.folder / "evaluation")
+
+
+def require_unchanged(loop: Loop, before: EvalResult) -> None:
+    """Refuse to train further where the last evaluation would have another protocol than the first; ProtocolError.
+
+    A resumed run or a branch may meet another version of the simulator, an adapter or the assets.
+    """
+    if loop.run.stage("05-after").finished:
+        return
+    try:
+        require_same(before.protocol, loop.plan.simulator.protocol)
+    except ProtocolError as error:
+        raise ProtocolError(
+            f"this run's first evaluation does not fit the simulator of today: {error}; or give another run_dir and begin anew"
+        ) from error
 
 
 def gates(
@@ -103,7 +120,9 @@ def verify(loop: Loop, policy: SavedPolicy, world: SavedWorld) -> dict[str, Any]
         loop.finish(
             stage, {**outcome, "policy": policy_facts(policy.folder).hash, "world_model": artefact_hash(world.folder)}
         )
-        console().print(confirmed_line(outcome["precision"]), markup=False, highlight=False)
+        for line in (confirmed_line(outcome["precision"]), exploited(outcome["precision"], loop.plan.confirmed)):
+            if line:
+                console().print(line, markup=False, highlight=False)
     return stage.summary
 
 
@@ -112,6 +131,16 @@ def confirmed_line(precision: Rate | None) -> str:
     if precision is None:
         return "imagined success confirmed by the simulator: not measurable, nothing was imagined to succeed"
     return f"imagined success confirmed by the simulator: {precision['k']} of {precision['n']} ({rate_interval(precision)})"
+
+
+def exploited(precision: Rate | None, confirmed: float) -> str:
+    """Say that the final policy exploits its world model, where too few of its imagined successes are real; else nothing."""
+    if precision is None or precision["hi"] >= confirmed:
+        return ""
+    return (
+        f"the final policy exploits its world model: {rate_interval(precision)} of its imagined successes are real, confirmed={confirmed} "
+        "is asked; do not use it unmeasured, and try fewer iterations, more collection or another round"
+    )
 
 
 def imagined_outcome(

@@ -26,6 +26,7 @@ from worldrl.evaluation.report.model import (
 from worldrl.evaluation.report.page import POLICY_PAGE
 from worldrl.evaluation.report.words import count, duration
 from worldrl.jobs.vla.branch import branch_notes
+from worldrl.jobs.vla.checks import exploited
 from worldrl.jobs.vla.loop import Loop
 from worldrl.jobs.vla.planning import planning_tables
 from worldrl.methods.rl.improve import Improvement, hallucination
@@ -73,8 +74,20 @@ def report_page(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
             "evaluation seed": str(loop.plan.evaluation.seed),
             "device": str(loop.plan.device),
         },
-        notes=(*assets_limit(metrics), *branch_notes(metrics), *loop.plan.suite.limits, *LIMITS),
+        notes=(
+            *exploited_limit(loop, metrics),
+            *assets_limit(metrics),
+            *branch_notes(metrics),
+            *loop.plan.suite.limits,
+            *LIMITS,
+        ),
     )
+
+
+def exploited_limit(loop: Loop, metrics: Mapping[str, Any]) -> tuple[str, ...]:
+    """What must be said of a final policy whose imagined successes are too seldom real."""
+    said = exploited(metrics["verify"]["precision"], loop.plan.confirmed)
+    return (f"{said[0].upper()}{said[1:]}.",) if said else ()
 
 
 def assets_limit(metrics: Mapping[str, Any]) -> tuple[str, ...]:

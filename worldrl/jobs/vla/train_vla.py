@@ -56,6 +56,7 @@ def run_loop(loop: Loop) -> dict[str, Any]:
     demos = stages.demonstrations(loop)
     supervised = stages.supervised_policy(loop, demos)
     before = checks.evaluate(loop, "03-before", supervised)
+    checks.require_unchanged(loop, before)
     policy, world = run_rounds(loop, demos, supervised)
     verified = checks.verify(loop, policy, world)
     after = checks.evaluate(loop, "05-after", policy)
