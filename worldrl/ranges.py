@@ -80,7 +80,7 @@ _NAMES: tuple[tuple[Range, str], ...] = (
             "snapshot_steps|speed_chunks|speed_rows|stage_chunks|stages|starts_per_task|truncate_after|unroll|"
             "updates_per_step|window|elites|holdout_most"),
     (AT_LEAST_TWO, "bins"),
-    (FROM_ZERO, "blind_episodes|bootstrap_rows|candidates|clone_steps|codec_steps|demonstrations|flow_map_steps|on_policy_steps|"
+    (FROM_ZERO, "accept|blind_episodes|bootstrap_rows|candidates|clone_steps|codec_steps|demonstrations|flow_map_steps|on_policy_steps|"
                 "episodes|epochs|evaluation_episodes|executed|executed_plans|expert_episodes|failures|filmstrips|first_index|"
                 "first_step|frames|hold_steps|imagined_episodes|imagined_rollouts|latency|learning_starts|memory_frames|min_epochs|"
                 "noisy_episodes|noisy_from|noisy_steps|outcome_episodes|outcome_steps|planner_episodes|policy_episodes|prompts|prune_depth|"

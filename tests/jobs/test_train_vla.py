@@ -10,6 +10,7 @@ import pytest
 
 from worldrl.core.errors import SettingError
 from worldrl.core.statistics.intervals import wilson
+from worldrl.core.storage.jsonfile import read_json
 from worldrl.core.storage.log import read_metrics
 from worldrl.jobs.vla import checks
 from worldrl.jobs.vla.settings import CollectionSettings, Evaluation
@@ -153,6 +154,37 @@ def test_measured_hallucination_sets_the_share_of_rollouts_from_keyframes(monkey
         for name in ("round-1-3-gates", "round-1-4-improve", "04-verify", "05-after"):
             shutil.rmtree(tmp_path / "run" / "stages" / name)
         (tmp_path / "run" / "result.json").unlink()
+
+
+def test_a_round_that_loses_real_success_is_undone(monkeypatch, tmp_path):
+    """The same run with a round that gains nothing, which is kept, and one that is said to lose."""
+    given = {
+        "preset": "tiny", "run_dir": str(tmp_path / "run"), "tasks": "[PickRedCube]", "demonstrations": "1", "cloning.steps": "3",
+        "collection.policy_episodes": "2", "scratch.training.codec_steps": "1", "scratch.training.steps": "1",
+        "scratch.training.outcome_steps": "1", "improvement.self_training.rollouts": "4", "improvement.starts_per_task": "1",
+        "evaluation.episodes": "1", "evaluation.verify": "1",
+    }  # fmt: skip
+    kept = main(compose("train-vla", TrainVlaSettings, given))
+    (part,) = kept["rounds"]
+    assert (part["accept"]["kept"], part["accept"]["paired"]["n"]) == (True, 1)
+    assert kept["policy"] == "stages/round-1-4-improve/policy"
+    measured = tmp_path / "run" / "stages" / "round-1-5-accept"
+    seeds = {
+        read_json(folder / "evaluation.json")["protocol"]["seed"]
+        for folder in (measured / "before", measured / "after")
+    }
+    assert len(seeds) == 1
+    assert kept["before"]["protocol"]["seed"] not in seeds
+    for name in ("round-1-5-accept", "04-verify", "05-after"):
+        shutil.rmtree(tmp_path / "run" / "stages" / name)
+    (tmp_path / "run" / "result.json").unlink()
+    monkeypatch.setattr(checks, "loses", lambda pair: True)
+    undone = main(compose("train-vla", TrainVlaSettings, given))
+    assert undone["policy"] == "stages/02-policy/policy"
+    assert undone["comparison"]["a_hash"] == undone["comparison"]["b_hash"] != kept["comparison"]["b_hash"]
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Round 1 undone" in page
+    assert "0 to 0 of 1 on training states" in page.replace("\xa0", " ")
 
 
 def timeless(value):

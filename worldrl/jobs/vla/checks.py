@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.core.errors import ProtocolError
-from worldrl.core.statistics.intervals import Rate, paired, wilson
+from worldrl.core.statistics.intervals import Paired, Rate, paired, wilson
 from worldrl.core.storage.artefact import artefact_hash
 from worldrl.core.storage.log import console
 from worldrl.core.types import Episode
@@ -95,6 +95,47 @@ def gates(
     summary["keyframes"] = imagined_outcome(midway, rule, loop.plan.simulator.simulator_backend) if midway else None
     loop.finish(stage, summary)
     return stage.summary
+
+
+LOSS = 1.0
+"""A round's policy is undone where it loses more than this many standard errors of real success (McNemar's z)."""
+
+
+def accepted(loop: Loop, number: int, before: SavedPolicy, after: SavedPolicy) -> SavedPolicy:
+    """Return the policy of a round, or the one before where the simulator shows that the round has lost success.
+
+    Both act from the same initial states, which no other stage measures. The limit lets one round of six pass that changes
+    nothing: a gain is rather kept by mistake than a loss undone by mistake.
+    """
+    from worldrl.evaluation.policy.compare import compare
+
+    if not (count := loop.plan.evaluation.accept):
+        return after
+    stage = loop.run.stage(f"round-{number}-5-accept")
+    if not stage.finished:
+        protocol = loop.plan.simulator.training_protocol(count, seed=loop.plan.seed_of("accept", number))
+        first, second = (
+            loop.plan.simulator.evaluate(policy.folder, protocol=protocol, out=stage.folder / name)
+            for name, policy in (("before", before), ("after", after))
+        )
+        found = compare(first, second).metrics()
+        kept = not loses(found["paired"])
+        loop.finish(stage, {"kept": kept, **{key: found[key] for key in ("before", "after", "paired", "tasks")}})
+        console().print(accepted_line(number, stage.summary), markup=False, highlight=False)
+    return after if stage.summary["kept"] else before
+
+
+def loses(pair: Paired) -> bool:
+    """Whether the second policy loses more than :data:`LOSS` standard errors: lost - won > LOSS · √(lost + won)."""
+    lost, won = pair["only_a"], pair["only_b"]
+    return lost - won > LOSS * (lost + won) ** 0.5
+
+
+def accepted_line(number: int, found: Mapping[str, Any]) -> str:
+    """Say what became of a round's policy."""
+    rates = " to ".join(f"{found[name]['k']}" for name in ("before", "after"))
+    end = "kept" if found["kept"] else "undone, the policy before it stays"
+    return f"round {number}: {rates} real successes of {found['before']['n']} on training states; {end}"
 
 
 def save_replays(folder: Path, model: AnyVideoModel, episodes: Sequence[Episode], *, seed: int) -> None:

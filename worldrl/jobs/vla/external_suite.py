@@ -7,6 +7,7 @@ begins at one of the rest, in an order of its own (``rollout.suites.backend``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -131,3 +132,7 @@ class ExternalTrainingSuite(SimulatedSuite):
             shadows=self.options.shadows,
             assets_note=opened.assets_note,
         )
+
+    def training_protocol(self, episodes: int, *, seed: int) -> EvalProtocol:
+        """The first of the states that are left to training; their draw has no seed."""
+        return replace(self.protocol, episodes_per_task=episodes, first_index=0)

@@ -231,6 +231,7 @@ def external_tasks(settings: TrainVlaSettings, suite: Suite) -> tuple[str, ...]:
         "demonstrations": 0 if settings.data else settings.demonstrations,
         "collection.policy_episodes": settings.collection.policy_episodes,
         "collection.planner_episodes": settings.collection.planner_episodes,
+        "evaluation.accept": settings.evaluation.accept,
         "scratch.expert_episodes": settings.scratch.expert_episodes if scratch else 0,
         "collection.expert_episodes": settings.collection.expert_episodes if later else 0,
     }

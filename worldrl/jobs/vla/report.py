@@ -56,6 +56,7 @@ def report_page(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
         ],
         headline=[
             *headline(loop.run, metrics),
+            *undone_rounds(rounds),
             *keyframe_numbers(loop.plan.improvement, rounds),
             *staleness_numbers(rounds),
         ],
@@ -112,6 +113,21 @@ def headline(run: RunDirectory, metrics: Mapping[str, Any]) -> list[Number]:
             "%",
             note="same actions replayed in the simulator",
         ),
+    ]
+
+
+def undone_rounds(rounds: Sequence[Mapping[str, Any]]) -> list[Number]:
+    """Rounds whose policy lost real success and was undone; nothing where all were kept."""
+    found = [(number, part["accept"]) for number, part in enumerate(rounds, start=1) if "accept" in part]
+    return [
+        Number(
+            f"Round {number} undone",
+            round(100 * accept["paired"]["diff"]),
+            "points",
+            note=f"{accept['before']['k']} to {accept['after']['k']} of {accept['before']['n']} on training states",
+        )
+        for number, accept in found
+        if not accept["kept"]
     ]
 
 
@@ -269,6 +285,10 @@ def data_budget(loop: Loop, metrics: Mapping[str, Any]) -> list[DataUse]:
     for number, part in enumerate(metrics["rounds"], start=1):
         for source, rate in part["collection"]["success"].items():
             uses.append(DataUse(f"round {number}: {source}", rate["n"], "world model, keyframes, gates"))
+        if "accept" in part:
+            uses.append(
+                DataUse(f"round {number}: both policies", 2 * part["accept"]["before"]["n"], "keep or undo the round")
+            )
     sides = "before and after, alone and with the planner" if "planning" in metrics else "before and after"
     count = (4 if "planning" in metrics else 2) * metrics["before"]["success"]["n"]
     uses.append(DataUse("evaluation", count, f"{sides}, the same states"))

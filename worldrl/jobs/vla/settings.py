@@ -114,6 +114,8 @@ class Evaluation:
         temperature: null decodes greedily.
         videos: filmed episodes per task.
         verify: imagined rollouts per task that are replayed in the simulator with the same actions.
+        accept: further initial states of each task on which a round's policy is measured beside the one before, and undone where
+            it loses; 0 keeps each round's policy unmeasured.
     """
 
     episodes: int = 100
@@ -121,12 +123,14 @@ class Evaluation:
     temperature: float | None = None
     videos: int = 1
     verify: int = 60
+    accept: int = 20
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         positive("evaluation.episodes", self.episodes)
         non_negative("evaluation.videos", self.videos)
         positive("evaluation.verify", self.verify)
+        non_negative("evaluation.accept", self.accept)
 
 
 @dataclass

@@ -104,7 +104,8 @@ def run_rounds(loop: Loop, demos: Recording, supervised: SavedPolicy) -> tuple[S
         checks.gates(loop, number, policy, world, practices)
         # WoVR continues from the latest policy, World-VLA-Loop from the supervised one each time.
         learner = supervised if plan.from_supervised else policy
-        policy = stages.improved_policy(loop, number, demos, learner, world, practices)
+        improved = stages.improved_policy(loop, number, demos, learner, world, practices)
+        policy = checks.accepted(loop, number, policy, improved)
     if world is None:
         raise ValueError("rounds must be positive")  # the settings have checked it
     return policy, world
@@ -116,6 +117,8 @@ def round_summary(loop: Loop, number: int) -> dict[str, Any]:
     from worldrl.methods.rl.trust import READ
 
     names = {"practice": 1, "world-model": 2, "gates": 3, "improve": 4}  # of the stage folders
+    if loop.plan.evaluation.accept:
+        names["accept"] = 5
     found = {RESULTS.get(name, name): loop.run.stage(f"round-{number}-{k}-{name}").summary for name, k in names.items()}
     sign = loop.plan.improvement.trust.confidence_score
     # A branch may have begun to use the score after this round.

@@ -139,9 +139,13 @@ class SimulatedSuite(TrainingSuite):
     def _deciding(self, actor: AnyActor) -> AnyActor:
         return replace(actor, device=self.device) if isinstance(actor, PolicyActor) else actor
 
-    def evaluate(self, policy: Path, **measuring: Any) -> EvalResult:
+    @abstractmethod
+    def training_protocol(self, episodes: int, *, seed: int) -> EvalProtocol:
+        """Return the protocol with so many initial states of each task that neither evaluation has."""
+
+    def evaluate(self, policy: Path, *, protocol: EvalProtocol | None = None, **measuring: Any) -> EvalResult:
         """Measure a policy; ``measuring`` as of :func:`~worldrl.evaluation.policy.evaluate.evaluate`."""
-        return evaluate_policy(self.player, policy, self.protocol, device=self.device, **measuring)
+        return evaluate_policy(self.player, policy, protocol or self.protocol, device=self.device, **measuring)
 
 
 class EmbeddedTrainingSuite(SimulatedSuite):
@@ -183,3 +187,7 @@ class EmbeddedTrainingSuite(SimulatedSuite):
             temperature=evaluation.temperature,
             domain=self.options.domain,
         )
+
+    def training_protocol(self, episodes: int, *, seed: int) -> EvalProtocol:
+        """Initial states of another seed."""
+        return replace(self.protocol, episodes_per_task=episodes, seed=seed)
