@@ -52,6 +52,30 @@ def test_batches_do_not_change_a_replay(world_model, push_episodes, actions):
     assert np.abs(whole.imagined.astype(int) - other.imagined).max() > 5
 
 
+def test_nothing_is_imagined_beyond_the_longest_episode_of_a_task(push_simulator, push_episode, monkeypatch):
+    """A task of 8 control steps beside one of 20: its rows stop there, and each row is what it is alone."""
+    red, green = (
+        push_episode(n, steps, task=task)
+        for n, (task, steps) in enumerate((("PickRedCube", 8), ("PickGreenCylinder", 20)))
+    )
+    episodes, imagined = [green, red, green], []
+    simulator = push_simulator(uncertainty=0.4)
+    imagine = simulator.imagine
+    monkeypatch.setattr(
+        simulator, "imagine", lambda state, *a, **k: imagined.append(len(state.place)) or imagine(state, *a, **k)
+    )
+    held = np.stack([padded_actions(episode, 20) for episode in episodes])
+    result = replay(simulator, episodes, held, seed=0, batch=1)
+    assert len(imagined) == 2 + 5 + 5
+    assert (result.probability[1, :4] > 0).all()
+    assert (result.probability[1, 4:] == 0).all()
+    assert squared_error(result).max() == 0
+    np.testing.assert_array_equal(result.imagined[1, 4:], np.repeat(result.imagined[1, 3:4], 6, axis=0))
+    for n, episode in enumerate(episodes):
+        alone = replay(push_simulator(uncertainty=0.4), [episode], held[n : n + 1], seed=0, row=n)
+        np.testing.assert_array_equal(result.probability[n], alone.probability[0])
+
+
 def made(real, imagined, valid, stride=2):
     probability = np.zeros(valid.shape, np.float32)
     return Replay(real.astype(np.uint8), imagined.astype(np.uint8), valid, probability, stride)

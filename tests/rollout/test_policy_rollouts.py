@@ -159,6 +159,19 @@ def test_beyond_a_tasks_horizon_a_dream_is_over(scripted_world):
     assert policy_rollouts.probability.tolist() == [[0.5, 0.5, 0.5, 0.0]] * 2 + [[0.5] * 4] * 2
 
 
+def test_a_task_is_not_imagined_to_the_horizon_of_another(scripted_world):
+    policy, length = Drift(), scripted_world.chunk_length
+    horizon = {"PickRedCube": length, "PickYellowBrick": 3 * length}
+    found = imagine_policy(
+        scripted_world, policy, list(horizon), 2, seed=1, horizon=horizon, image_size=16, exploration=Exploration()
+    )
+    assert len(policy.shown) == 1 + 3
+    assert found.action.shape == (4, 3 * length, 7)
+    assert found.probability.shape == (4, 3 * length // scripted_world.frame_stride)
+    assert (found.action[:2, length:, :6] == 0).all()
+    assert (found.probability[:2, length // scripted_world.frame_stride :] == 0).all()
+
+
 def test_of_several_rollouts_the_most_probable_success_within_the_time_limit_is_kept():
     def rollouts(*probability: list[float]):
         return np.full((len(probability), 4, 7), probability[0][0], np.float32), np.array(probability, np.float32)

@@ -65,22 +65,30 @@ def replay(
     seed: int,
     batch: int = 64,
     row: int = 0,
+    limited: bool = True,
 ) -> Replay:
     """Imagine ``actions`` ``[E, K·L, A]`` from each episode's first frame, ``batch`` episodes at a time.
 
+    Where ``limited``, nothing is imagined beyond the longest of a task's episodes: frames repeat there, and the probability is 0.
     ``row`` is the first episode's number in a longer list, so that each part of the list has its own noise.
     """
-    parts = [
-        _replay_rows(model, episodes[i : i + batch], actions[i : i + batch], seed, row + i)
-        for i in range(0, len(episodes), batch)
-    ]
-    frames = parts[0][0].shape[1]
+    frames = actions.shape[1] // model.frame_stride
+    limits = np.full(len(episodes), actions.shape[1])
+    if limited:
+        limits = np.minimum(task_limits(episodes, model.chunk_length), limits)
+    order = np.argsort(limits, kind="stable")
+    parts = []
+    for rows in np.split(order, range(batch, len(order), batch)):
+        chosen, steps = [episodes[i] for i in rows], int(limits[rows].max())
+        found = _replay_rows(model, chosen, actions[rows, :steps], seed, [row + int(i) for i in rows])
+        parts.append(_to_length(found, limits[rows] // model.frame_stride, frames))
     step = model.frame_stride * (1 + np.arange(frames))
     last = np.array([len(episode) for episode in episodes])
     index = np.minimum(step[None], last[:, None])
     images = images_among(model.more)
     real = np.stack([episode.sheet(images)[row] for episode, row in zip(episodes, index, strict=True)])
-    imagined, probability, state = (np.concatenate([part[k] for part in parts]) for k in (0, 1, 2))
+    back = np.argsort(order)
+    imagined, probability, state = (np.concatenate([part[k] for part in parts])[back] for k in (0, 1, 2))
     views = {
         name: (np.ascontiguousarray(true), np.ascontiguousarray(shown))
         for name, true, shown in zip(
@@ -96,7 +104,26 @@ def replay(
     return Replay(*main, valid, probability, model.frame_stride, views, (measured, state), names)
 
 
-def _replay_rows(model: AnyVideoModel, episodes: Sequence[Episode], actions: NDArray[np.float32], seed: int, row: int):
+def task_limits(episodes: Sequence[Episode], length: int) -> NDArray[np.int64]:
+    """Control steps of the longest episode of each episode's task ``[E]``, in whole chunks."""
+    longest: dict[str, int] = {}
+    for episode in episodes:
+        longest[episode.task] = max(longest.get(episode.task, 0), len(episode))
+    return np.array([whole_chunks(longest[episode.task], length) for episode in episodes])
+
+
+def _to_length(found: list[NDArray[Any]], limits: NDArray[np.int64], frames: int) -> list[NDArray[Any]]:
+    """Bring images, probabilities and state ``[E, t, ...]`` to ``frames``; beyond a row's limit they repeat, the probability is 0."""
+    inside, row = np.arange(frames)[None] < limits[:, None], np.arange(len(limits))[:, None]
+    index = np.where(inside, np.arange(frames), limits[:, None] - 1)
+    images, probability, state = found
+    measured = state[row, index] if state.shape[1] else state
+    return [images[row, index], np.where(inside, probability[row, index], 0), measured]
+
+
+def _replay_rows(
+    model: AnyVideoModel, episodes: Sequence[Episode], actions: NDArray[np.float32], seed: int, numbers: Sequence[int]
+) -> list[NDArray[Any]]:
     records = [
         record_at(
             e, 0, memory_frames=model.memory_frames, frame_stride=model.frame_stride, source="replay", more=model.more
@@ -109,7 +136,7 @@ def _replay_rows(model: AnyVideoModel, episodes: Sequence[Episode], actions: NDA
     act = given_actions(torch.from_numpy(actions).to(model.device), model.chunk_length)
 
     def noise(chunk: int) -> list[torch.Generator]:
-        return [stream(seed, "replay", row + i, chunk) for i in range(len(episodes))]
+        return [stream(seed, "replay", number, chunk) for number in numbers]
 
     chunks = actions.shape[1] // model.chunk_length
     for _, imagined in roll_forward(model, state, chunks, act, noise):
@@ -171,7 +198,7 @@ def static_error(
 ) -> NDArray[np.float64]:
     """Mean squared error ``[E]`` between the first frame and the imagined frame after ``steps`` of holding still."""
     still = np.stack([np.tile(episode.null_action, (steps, 1)) for episode in episodes])
-    result = replay(model, episodes, still, seed=seed, row=row)
+    result = replay(model, episodes, still, seed=seed, row=row, limited=False)
     first = np.stack([episode.main_view[0] for episode in episodes]).astype(np.float32)
     difference = (result.imagined[:, -1].astype(np.float32) - first) / 255
     return np.square(difference).mean(axis=(1, 2, 3), dtype=np.float64)

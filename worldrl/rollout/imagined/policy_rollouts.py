@@ -123,14 +123,19 @@ def imagine_policy(
     gives control steps per task. Of ``candidates`` rollouts from each state, the most probable success is kept
     (:func:`most_probable`).
     """
-    steps = max(-(-horizon[task] // model.chunk_length) for task in tasks) * model.chunk_length
+    length = model.chunk_length
+    whole = {task: -(-horizon[task] // length) * length for task in tasks}
+    steps = max(whole.values())
     parts = []
     for task in tasks:
         layout = {"memory_frames": model.memory_frames, "image_size": image_size, "more": model.more}
         starts = simulator_backend.starts([task], count, seed=seed, **layout)
         seeds = [seed, *(stream_seed(seed, "candidate", number) for number in range(1, candidates))]
-        tried = [imagine_policy_rows(model, policy, starts, steps, seed=one, exploration=exploration) for one in seeds]
-        action, probability = most_probable(tried, horizon[task] // model.frame_stride, debounce)
+        tried = [
+            imagine_policy_rows(model, policy, starts, whole[task], seed=one, exploration=exploration) for one in seeds
+        ]
+        rows = most_probable(tried, horizon[task] // model.frame_stride, debounce)
+        action, probability = _padded_rows(rows, steps - whole[task], model.frame_stride)
         action[:, horizon[task] :] = policy.actions.hold(action[:, horizon[task] - 1])[:, None]
         probability[:, horizon[task] // model.frame_stride :] = 0
         parts.append((action, probability))
@@ -138,6 +143,12 @@ def imagine_policy(
     names = tuple(task for task in tasks for _ in range(count))
     index, seeds = np.tile(np.arange(count), len(tasks)), np.full(len(names), seed, np.int64)
     return PolicyRollouts(names, index, seeds, action, probability, model.frame_stride, policy.actions)
+
+
+def _padded_rows(rows: Rows, more: int, stride: int) -> Rows:
+    """Append ``more`` control steps, of zeros."""
+    action, probability = rows
+    return np.pad(action, ((0, 0), (0, more), (0, 0))), np.pad(probability, ((0, 0), (0, more // stride)))
 
 
 Rows = tuple[NDArray[np.float32], NDArray[np.float32]]
