@@ -189,17 +189,21 @@ def imagine_from_keyframes(
         )
         for (e, _), step in zip(starts, at, strict=True)
     ]
-    steps = -(-(length - min(at)) // model.chunk_length) * model.chunk_length
-    action, probability = imagine_policy_rows(model, policy, records, steps, seed=seed, exploration=exploration)
-    joined = [_joined(e, step, a, horizon[e.task], length) for (e, _), step, a in zip(starts, at, action, strict=True)]
-    later = [
-        _later(p, step // stride, horizon[e.task] // stride, length // stride)
-        for (e, _), step, p in zip(starts, at, probability, strict=True)
-    ]
+    joined, later = {}, {}
+    for task in dict.fromkeys(episode.task for episode, _ in starts):
+        rows, limit = [row for row, (episode, _) in enumerate(starts) if episode.task == task], horizon[task]
+        steps = -(-(limit - min(at[row] for row in rows)) // model.chunk_length) * model.chunk_length
+        begun = [records[row] for row in rows]
+        found = imagine_policy_rows(model, policy, begun, steps, seed=seed, exploration=exploration)
+        for row, action, probability in zip(rows, *found, strict=True):
+            joined[row] = _joined(starts[row][0], at[row], action, limit, length)
+            later[row] = _later(probability, at[row] // stride, limit // stride, length // stride)
+    order = range(len(starts))
     specs = [spec_of(episode.meta) for episode, _ in starts]
     index, seeds = (np.array([getattr(spec, name) for spec in specs], np.int64) for name in ("index", "seed"))
     names = tuple(spec.task for spec in specs)
-    return PolicyRollouts(names, index, seeds, np.stack(joined), np.stack(later), stride, policy.actions)
+    actions, probabilities = (np.stack([part[row] for row in order]) for part in (joined, later))
+    return PolicyRollouts(names, index, seeds, actions, probabilities, stride, policy.actions)
 
 
 def _joined(episode: Episode, step: int, action: NDArray[np.float32], horizon: int, length: int) -> NDArray[np.float32]:
