@@ -14,12 +14,14 @@ from worldrl.world_models.video.config import (
     CodecConfig,
     DynamicsConfig,
     DynamicsKind,
+    OutcomeHeadConfig,
     UNetConfig,
     VideoWorldModelConfig,
 )
 from worldrl.world_models.video.flow_transformer import FlowTransformer
 from worldrl.world_models.video.model import VideoWorldModel
 from worldrl.world_models.video.unet import EdmUNet
+from worldrl.world_models.wan.config import WanOutcomeConfig
 
 
 @pytest.fixture
@@ -226,6 +228,13 @@ def test_offsets_of_tasks_shift_their_rows_alone(make_world_model, make_record, 
     gap = torch.logit(shifted.success_prob[1]) - torch.logit(plain.success_prob[1])
     torch.testing.assert_close(gap, torch.full_like(gap, -1.5), atol=1e-4, rtol=0)
     assert torch.equal(after.select(torch.tensor([1])).offset, torch.tensor([-1.5]))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -51.0])
+@pytest.mark.parametrize("outcome", [OutcomeHeadConfig, WanOutcomeConfig])
+def test_offsets_that_leave_no_probability_are_refused(outcome, value):
+    with pytest.raises(SettingError, match=r"outcome.offsets.PickRedCube must be in \[-50, 50\]"):
+        outcome(offsets={"PickRedCube": value})
 
 
 # -- folder ------------------------------------------------------------------------------------------------------

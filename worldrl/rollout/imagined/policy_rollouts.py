@@ -145,14 +145,14 @@ def imagine_policy(
     return PolicyRollouts(names, index, seeds, action, probability, model.frame_stride, policy.actions)
 
 
+Rows = tuple[NDArray[np.float32], NDArray[np.float32]]
+"""Actions ``[E, T, A]`` and success probabilities ``[E, N]``."""
+
+
 def _padded_rows(rows: Rows, more: int, stride: int) -> Rows:
     """Append ``more`` control steps, of zeros."""
     action, probability = rows
     return np.pad(action, ((0, 0), (0, more), (0, 0))), np.pad(probability, ((0, 0), (0, more // stride)))
-
-
-Rows = tuple[NDArray[np.float32], NDArray[np.float32]]
-"""Actions ``[E, T, A]`` and success probabilities ``[E, N]``."""
 
 
 def most_probable(tried: Sequence[Rows], frames: int, debounce: int) -> Rows:

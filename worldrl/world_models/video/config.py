@@ -1,5 +1,6 @@
 """Configuration of the video world model; it is stored with the weights as JSON."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -203,6 +204,18 @@ class StateHeadConfig:
     loss_weight: float = 0.05  # weight of its negative log-likelihood (nats per number) beside the flow loss.
 
 
+LARGEST_OFFSET = 50.0
+
+
+def check_offsets(offsets: Mapping[str, float]) -> None:
+    """Refuse offsets of tasks that make every probability 0, 1 or NaN; SettingError."""
+    for task, value in offsets.items():
+        if not abs(value) <= LARGEST_OFFSET:
+            raise SettingError(
+                f"outcome.offsets.{task} must be in [-{LARGEST_OFFSET:g}, {LARGEST_OFFSET:g}], got {value}"
+            )
+
+
 CONDITIONINGS = ("actions", "instruction")  # conditions of a video
 
 
@@ -229,6 +242,7 @@ class OutcomeHeadConfig:
             )
         if self.ensemble_size < 1:
             raise SettingError(f"outcome.ensemble_size must be at least 1, got {self.ensemble_size}")
+        check_offsets(self.offsets)
 
 
 @dataclass

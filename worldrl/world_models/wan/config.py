@@ -8,7 +8,7 @@ from worldrl.core.image_fit import Fit, ImageFit
 from worldrl.core.observation import IMAGE, NOT_OBSERVED, OBSERVATION, check_inputs
 from worldrl.core.renames import current_config
 from worldrl.core.storage.typed import from_plain
-from worldrl.world_models.video.config import StateHeadConfig, SuccessHeadConfig
+from worldrl.world_models.video.config import StateHeadConfig, SuccessHeadConfig, check_offsets
 
 KIND = "wan-world-model"
 GROUP = 4  # frames per latent frame after the first: Wan's autoencoder takes one frame alone, then groups of four
@@ -151,6 +151,7 @@ class WanOutcomeConfig:
             raise SettingError(
                 f"outcome.ensemble_size must not be negative, got {self.ensemble_size}; 0 is no outcome head"
             )
+        check_offsets(self.offsets)
 
 
 @dataclass
