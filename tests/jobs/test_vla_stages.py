@@ -208,12 +208,12 @@ def test_a_given_policy_is_taken_as_it_is(policy_folder, tmp_path):
 
 @pytest.mark.parametrize(
     ("improve_from", "begun"),
-    [("latest", ["supervised", "improved-1", "improved-2"]), ("supervised", ["supervised"] * 3)],
+    [("latest", ["supervised", "improved-1", "improved-1"]), ("supervised", ["supervised"] * 3)],
 )
 def test_each_round_improves_the_policy_that_is_asked_for_and_practises_with_the_latest(
     monkeypatch, improve_from, begun
 ):
-    learners, actors = [], []
+    learners, actors, compared = [], [], []
 
     def practice(loop, number, policy, world):
         actors.append(policy)
@@ -223,15 +223,21 @@ def test_each_round_improves_the_policy_that_is_asked_for_and_practises_with_the
         learners.append(learner)
         return f"improved-{number}"
 
+    def accepted(loop, number, before, after):
+        compared.append((before, after))
+        return before if number == 2 else after
+
     monkeypatch.setattr(train_vla.stages, "practice", practice)
     monkeypatch.setattr(train_vla.stages, "world_model", lambda loop, number, *_: f"world-{number}")
     monkeypatch.setattr(train_vla.stages, "improved_policy", improved)
     monkeypatch.setattr(train_vla.checks, "gates", lambda *_: None)
+    monkeypatch.setattr(train_vla.checks, "accepted", accepted)
     plan = planned(TrainVlaSettings(rounds=3, improve_from=improve_from, start="scratch"), CPU)
     last = train_vla.run_rounds(SimpleNamespace(plan=plan), "demos", "supervised")
     assert last == ("improved-3", "world-3")
     assert learners == begun
-    assert actors == ["supervised", "improved-1", "improved-2"]
+    assert actors == ["supervised", "improved-1", "improved-1"]  # the second round is undone
+    assert compared == [("supervised", "improved-1"), ("improved-1", "improved-2"), ("improved-1", "improved-3")]
 
 
 def test_a_rounds_world_model_remembers_demonstrations_practice_and_its_weights(
