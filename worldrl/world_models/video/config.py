@@ -240,8 +240,7 @@ class OutcomeHeadConfig:
             raise SettingError(
                 f"outcome.conditioning: unknown value {self.conditioning!r}{nearest(self.conditioning, CONDITIONINGS)}"
             )
-        if self.ensemble_size < 1:
-            raise SettingError(f"outcome.ensemble_size must be at least 1, got {self.ensemble_size}")
+        require_at_least_one(self, ("ensemble_size", "width"), of="outcome")
         check_offsets(self.offsets)
 
 

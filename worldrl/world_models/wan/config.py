@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from worldrl.core.errors import SettingError, one_of
+from worldrl.core.errors import SettingError, one_of, require_at_least_one
 from worldrl.core.image_fit import Fit, ImageFit
 from worldrl.core.observation import IMAGE, NOT_OBSERVED, OBSERVATION, check_inputs
 from worldrl.core.renames import current_config
@@ -151,6 +151,7 @@ class WanOutcomeConfig:
             raise SettingError(
                 f"outcome.ensemble_size must not be negative, got {self.ensemble_size}; 0 is no outcome head"
             )
+        require_at_least_one(self, ("width",), of="outcome")
         check_offsets(self.offsets)
 
 
