@@ -19,13 +19,11 @@ from worldrl.jobs.world_model import imagine, train_world_model
 from worldrl.jobs.world_model.imagine import ImagineSettings
 from worldrl.jobs.world_model.train_world_model import TrainWorldModelSettings
 from worldrl.paths import weights_dir
-from worldrl.recipes import stages
 from worldrl.recipes.sampler import Sampler
 from worldrl.recipes.stages import calibrate, split_held_out
 from worldrl.recipes.world_model.lineage import bundled_by_name, learned_from, lineage
 from worldrl.recipes.world_model.start import check_start, robot_of, starting_world_model, weights_folder
 from worldrl.recipes.world_model.unseen_episodes import refuse_seen
-from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts
 from worldrl.rollout.real.specs import EpisodeSpec
 from worldrl.settings import compose
 from worldrl.world_models.video.config import CodecConfig, DynamicsKind, VideoWorldModelConfig
@@ -400,36 +398,6 @@ def test_calibration_sets_the_models_own_threshold(make_world_model, push_simula
     # A head that says the same of everything leaves no choice; the gates refuse it.
     same = calibrate(RolloutFilter(uncertainty=0.9), push_episodes, target_precision=0.99, seed=0)
     assert same.threshold == pytest.approx(0.9)
-
-
-def test_calibration_adds_what_the_offsets_of_tasks_still_lack(make_world_model):
-    """Two tasks with the same outcomes, the scores of one two logits lower: its rollouts gain, the others lose."""
-    draw = np.random.default_rng(0)
-    logit, tasks = draw.normal(0, 1.5, 400), ("PickRedCube", "PickGreenCylinder") * 200
-    real = draw.random(400) < 1 / (1 + np.exp(-2 * logit))
-    low = np.array([task == "PickGreenCylinder" for task in tasks])
-
-    def rollouts(lower):
-        score = 1 / (1 + np.exp(lower * low - logit))
-        names = np.zeros((400, 1))
-        return PolicyRollouts(tasks, names, names, names, np.repeat(score[:, None], 2, axis=1).astype(np.float32), 2)
-
-    model = make_world_model()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stages, "execute", lambda rollouts, backend: np.where(real, 8, -1))
-        calibrate(model, [], rollouts(2.0), target_precision=0.7, seed=0)
-        gap = {task: -sign * 1.0 for task, sign in (("PickRedCube", 1), ("PickGreenCylinder", -1))}
-        assert model.config.outcome.offsets == pytest.approx(gap, abs=0.25)
-        first, threshold = dict(model.config.outcome.offsets), model.config.outcome.threshold
-        shift = np.array([first[task] for task in tasks])  # the scores as the model gives them now
-        again = replace(rollouts(2.0), probability=moved(rollouts(2.0).probability, shift))
-        calibrate(model, [], again, target_precision=0.7, seed=0)
-    assert model.config.outcome.offsets == pytest.approx(first, abs=0.1)
-    assert model.config.outcome.threshold == pytest.approx(threshold, abs=0.05)
-
-
-def moved(probability, shift):
-    return (1 / (1 + (1 / probability - 1) * np.exp(-shift)[:, None])).astype(np.float32)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from worldrl.rewards.success import (
     calibrate_threshold,
     debounced_score,
     first_success,
-    fitted_offsets,
     precision_recall,
     success_step,
 )
@@ -115,42 +114,3 @@ def test_the_step_of_a_success_is_that_of_its_last_frame():
     """Frames two control steps apart, the first imagined one after two; the second row's streak comes too late for two frames."""
     probability = torch.tensor([[0.1, 0.9, 0.9, 0.9], [0.9, 0.1, 0.1, 0.9]])
     assert success_step(probability, SuccessRule(0.5, 2), 2).tolist() == [6, -1]
-
-
-def sigmoid(logit):
-    return 1 / (1 + np.exp(-logit))
-
-
-def scored(offsets, count, *, slope=1.5, intercept=-0.5):
-    """Outcomes drawn from the model of the fit, and the scores that a head without the tasks' offsets gives."""
-    draw = np.random.default_rng(0)
-    tasks = [task for task in offsets for _ in range(count)]
-    logit = draw.normal(0, 1.5, len(tasks))
-    own = np.array([offsets[task] for task in tasks])
-    actual = draw.random(len(tasks)) < sigmoid(slope * (logit + own) + intercept)
-    return sigmoid(logit).astype(np.float32), actual, tasks
-
-
-def test_offsets_of_tasks_are_those_that_made_the_outcomes():
-    true = {"left": 1.2, "right": -0.9, "push": -0.3}
-    found = fitted_offsets(*scored(true, 4000), deviation=10.0)
-    # Only differences are known: a common offset is the intercept.
-    assert found["left"] - found["right"] == pytest.approx(2.1, abs=0.15)
-    assert found["push"] - found["right"] == pytest.approx(0.6, abs=0.15)
-
-
-def test_a_task_of_few_rollouts_stays_near_the_others():
-    score, actual, tasks = scored({"often": 0.0, "seldom": 3.0}, 60)
-    few = [*range(60), 60, 61]
-    found = fitted_offsets(score[few], actual[few], [tasks[i] for i in few])
-    assert 0 < found["seldom"] < 1.5
-    all_of_them = fitted_offsets(score, actual, tasks)
-    assert all_of_them["seldom"] - all_of_them["often"] > found["seldom"] - found["often"]
-
-
-def test_no_offsets_where_none_can_be_known():
-    score, actual, tasks = scored({"a": 1.0, "b": -1.0}, 40)
-    assert fitted_offsets(score, actual, ["a"] * 80) == {}
-    assert fitted_offsets(score, np.zeros(80, bool), tasks) == {}
-    assert fitted_offsets(score, np.ones(80, bool), tasks) == {}
-    assert fitted_offsets(1 - score, actual, tasks) == {}  # the head is wrong: a low score means success

@@ -14,14 +14,12 @@ from worldrl.world_models.video.config import (
     CodecConfig,
     DynamicsConfig,
     DynamicsKind,
-    OutcomeHeadConfig,
     UNetConfig,
     VideoWorldModelConfig,
 )
 from worldrl.world_models.video.flow_transformer import FlowTransformer
 from worldrl.world_models.video.model import VideoWorldModel
 from worldrl.world_models.video.unet import EdmUNet
-from worldrl.world_models.wan.config import WanOutcomeConfig
 
 
 @pytest.fixture
@@ -215,26 +213,6 @@ def test_a_state_can_be_saved_and_restored(world_model, start, same_tree):
     same_tree(vars(one), vars(two))
     with pytest.raises(ActionError, match="memory must be"):
         world_model.restore({**data, "memory": data["memory"][:, :1]})
-
-
-def test_offsets_of_tasks_shift_their_rows_alone(make_world_model, make_record, kind):
-    model = make_world_model(kind=kind)
-    records, action = [make_record(20), make_record(20, task="PickGreenCylinder")], torch.zeros(2, 4, 7)
-    plain = model.imagine(model.start(records), action, generators=streams(2))[1]
-    model.config.outcome.offsets = {"PickGreenCylinder": -1.5}
-    state = model.start(records)
-    after, shifted = model.imagine(model.restore(copy.deepcopy(state.state_dict())), action, generators=streams(2))
-    torch.testing.assert_close(shifted.success_prob[0], plain.success_prob[0])
-    gap = torch.logit(shifted.success_prob[1]) - torch.logit(plain.success_prob[1])
-    torch.testing.assert_close(gap, torch.full_like(gap, -1.5), atol=1e-4, rtol=0)
-    assert torch.equal(after.select(torch.tensor([1])).offset, torch.tensor([-1.5]))
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -51.0])
-@pytest.mark.parametrize("outcome", [OutcomeHeadConfig, WanOutcomeConfig])
-def test_offsets_that_leave_no_probability_are_refused(outcome, value):
-    with pytest.raises(SettingError, match=r"outcome.offsets.PickRedCube must be in \[-50, 50\]"):
-        outcome(offsets={"PickRedCube": value})
 
 
 # -- folder ------------------------------------------------------------------------------------------------------

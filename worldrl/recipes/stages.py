@@ -26,18 +26,15 @@ from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 from worldrl.recipes.language import task_instructions, training_instructions_or_known
 from worldrl.registry import ALGORITHMS
-from worldrl.rewards.success import SuccessRule, calibrate_threshold, debounced_score, fitted_offsets
+from worldrl.rewards.success import SuccessRule, calibrate_threshold, debounced_score
 from worldrl.rollout.agents.actors import AnyActor, ImaginedPlanActor
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts, execute, imagine_policy
 from worldrl.rollout.imagined.starts import EMBEDDED_BACKEND, SimulatorBackend
 from worldrl.rollout.real.collect import CollectPlan
 from worldrl.world_models.loading import VIDEO, WAN, AnyVideoModel
-from worldrl.world_models.video.config import OutcomeHeadConfig
-from worldrl.world_models.video.heads import offset_rows, with_offset
 from worldrl.world_models.video.training_config import WorldModelTraining
 
 if TYPE_CHECKING:
-    from worldrl.world_models.wan.config import WanOutcomeConfig
     from worldrl.world_models.wan.training import WanTraining
 
 POLICY = "policy"  # Folder name of a policy inside a stage
@@ -136,35 +133,22 @@ def calibrate(
     seed: int,
     simulator_backend: SimulatorBackend = EMBEDDED_BACKEND,
 ) -> SuccessRule:
-    """Set success threshold and offsets of tasks in the model's configuration, and return its rule.
+    """Set the success threshold of the model's configuration and return its rule.
 
     From held-out episodes, whose true actions are replayed, and imagined rollouts, which are executed in the simulator.
     ``target_precision`` is the least share of imagined successes that are real.
     """
     head = model.config.outcome
     parts = [_replayed_scores(model, episodes, seed)] if episodes else []
-    tasks = [episode.task for episode in episodes]
     if policy_rollouts is not None:
         score = debounced_score(policy_rollouts.probability, head.debounce)
         parts.append((score, execute(policy_rollouts, simulator_backend) >= 0))
-        tasks += policy_rollouts.task
     if parts:
         score, actual = (np.concatenate(part) for part in zip(*parts, strict=True))
-        score = _set_offsets(head, score, actual, tasks)
         head.threshold = calibrate_threshold(
             score, actual, target_precision=target_precision, default=head.min_threshold
         )
     return SuccessRule.of(head)
-
-
-def _set_offsets(
-    head: OutcomeHeadConfig | WanOutcomeConfig, score: NDArray[np.float32], actual: NDArray[np.bool_], tasks: list[str]
-) -> NDArray[np.float32]:
-    """Add what the tasks' offsets still lack, and return the scores as the model gives them from now on."""
-    more = fitted_offsets(score, actual, tasks)
-    head.offsets = {task: head.offsets.get(task, 0.0) + own for task, own in more.items()} or head.offsets
-    rows = offset_rows(more, tasks, torch.device("cpu"))
-    return with_offset(torch.from_numpy(score)[:, None], rows)[:, 0].numpy()
 
 
 def _replayed_scores(

@@ -4,7 +4,6 @@ Reinforcement learning exploits false positives, so one frame above the threshol
 ``debounce`` consecutive frames. The count continues over chunk borders.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,51 +91,3 @@ def calibrate_threshold(
         return min(good, default=default)
     surest = max(candidates, key=lambda t: precision[t]["lo"])
     return surest if precision[surest]["k"] else HIGHEST_THRESHOLD
-
-
-DEVIATION = 1.0
-"""σ of the prior of tasks' offsets, in logits."""
-LEAST_SLOPE = 0.1
-"""Of :func:`fitted_offsets`' a: below it a score says nothing about success, and no offset is fitted."""
-EDGE, NEWTON_STEPS = 1e-3, 30
-"""Of the fit: distance of scores from 0 and 1, and its steps."""
-
-
-def fitted_offsets(
-    score: NDArray[np.float32], actual: NDArray[np.bool_], tasks: Sequence[str], *, deviation: float = DEVIATION
-) -> dict[str, float]:
-    """Fit a logit for each task, to be added to the probability of its rollouts, so that one threshold suits every task.
-
-    logit P(success of rollout i) = a · logit s_i + c + b_task(i), b ~ N(0, ``deviation``²): the offset is b / a, of the most
-    probable fit (Platt 1999, with an intercept for each task). The prior keeps a task of few rollouts near the others.
-    Debounced scores s, real outcomes and tasks are ``[E]``. Returns nothing for fewer than two tasks, for outcomes of one
-    kind, and for scores that do not tell success.
-    """
-    names = sorted(set(tasks))
-    if len(names) < 2 or actual.all() or not actual.any():
-        return {}
-    of_task = np.array(tasks)[:, None] == np.array(names)
-    inputs = np.concatenate([logits(score)[:, None], np.ones((len(score), 1)), of_task], axis=1)
-    slope, _, *intercepts = _most_probable(inputs, actual, np.array([0.01, 1e-4, *[deviation**-2] * len(names)]))
-    if slope < LEAST_SLOPE:
-        return {}
-    return {name: round(float(own / slope), 3) for name, own in zip(names, intercepts, strict=True)}
-
-
-def _most_probable(
-    inputs: NDArray[np.float64], actual: NDArray[np.bool_], precision: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Weights ``[D]`` of a logistic regression on ``[E, D]`` with a normal prior, by Newton's method."""
-    weights = np.zeros(inputs.shape[1])
-    for _ in range(NEWTON_STEPS):
-        chance = 1 / (1 + np.exp(-inputs @ weights))
-        gradient = inputs.T @ (chance - actual) + precision * weights
-        curvature = (inputs * (chance * (1 - chance))[:, None]).T @ inputs + np.diag(precision)
-        weights -= np.linalg.solve(curvature, gradient)
-    return weights
-
-
-def logits(probability: NDArray[np.float32]) -> NDArray[np.float64]:
-    """log(p / (1 - p)) of probabilities, kept away from 0 and 1."""
-    kept = np.clip(probability.astype(np.float64), EDGE, 1 - EDGE)
-    return np.log(kept / (1 - kept))

@@ -1,6 +1,5 @@
 """Configuration of the video world model; it is stored with the weights as JSON."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -204,18 +203,6 @@ class StateHeadConfig:
     loss_weight: float = 0.05  # weight of its negative log-likelihood (nats per number) beside the flow loss.
 
 
-LARGEST_OFFSET = 50.0
-
-
-def check_offsets(offsets: Mapping[str, float]) -> None:
-    """Refuse offsets of tasks that make every probability 0, 1 or NaN; SettingError."""
-    for task, value in offsets.items():
-        if not abs(value) <= LARGEST_OFFSET:
-            raise SettingError(
-                f"outcome.offsets.{task} must be in [-{LARGEST_OFFSET:g}, {LARGEST_OFFSET:g}], got {value}"
-            )
-
-
 CONDITIONINGS = ("actions", "instruction")  # conditions of a video
 
 
@@ -229,8 +216,6 @@ class OutcomeHeadConfig:
     threshold: float = 0.7  # probability from which a frame counts as success; calibrated on held-out rollouts.
     min_threshold: float = 0.5  # lower limit of the calibration.
     debounce: int = 2  # consecutive frames over the threshold that make a success.
-    # logits added to the probability in rollouts of a task; calibrated with the threshold, none where a task is alone.
-    offsets: dict[str, float] = field(default_factory=dict[str, float])
     # input beside the frames: ``actions`` (to improve a policy in imagination), or ``instruction`` (to rate planned
     # videos, which have no actions).
     conditioning: str = "actions"
@@ -241,7 +226,6 @@ class OutcomeHeadConfig:
                 f"outcome.conditioning: unknown value {self.conditioning!r}{nearest(self.conditioning, CONDITIONINGS)}"
             )
         require_at_least_one(self, ("ensemble_size", "width"), of="outcome")
-        check_offsets(self.offsets)
 
 
 @dataclass

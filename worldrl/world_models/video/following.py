@@ -63,7 +63,6 @@ class VideoState(RowState):
     belief: Tensor  # recurrent state of the outcome ensemble ``[B, J b]``.
     first: Tensor  # uint8 ``[B, V Y, X, 3]``, each row's first sheet.
     measured: Tensor | None = None  # newest measured numbers ``[B, S]``; None where the model does not predict them.
-    offset: Tensor | None = None  # of each row's task ``[B]``, in logits; None where the tasks have none.
 
 
 def latent_start(batch: WindowBatch) -> VideoState:

@@ -252,18 +252,6 @@ def ensemble_success(logits: Tensor) -> tuple[Tensor, Tensor]:
     return probability.mean(dim=0), probability.std(dim=0, correction=0)
 
 
-def offset_rows(offsets: Mapping[str, float], tasks: Sequence[str], device: torch.device) -> Tensor | None:
-    """Give each row the offset of its task ``[B]``, 0 to an unknown one; None where there are no offsets."""
-    return torch.tensor([offsets.get(task, 0.0) for task in tasks], device=device) if offsets else None
-
-
-def with_offset(probability: Tensor, offset: Tensor | None) -> Tensor:
-    """Shift the logits of probabilities ``[B, F]`` by each row's offset ``[B]``; unchanged without one."""
-    if offset is None:
-        return probability
-    return torch.sigmoid(torch.logit(probability.float(), eps=1e-6) + offset[:, None])
-
-
 def named_as_ensemble(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return a world model's weights; a single outcome head gets the names of an ensemble of one."""
     single = re.compile(r"^outcome\.(?=into\.|memory\.|out\.)")

@@ -39,8 +39,6 @@ from worldrl.world_models.video.heads import (
     SuccessHead,
     ensemble_success,
     named_as_ensemble,
-    offset_rows,
-    with_offset,
 )
 
 if TYPE_CHECKING:
@@ -99,8 +97,7 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], Shared, nn.Module):
         command = torch.from_numpy(np.stack([r.command for r in records])).to(self.device)
         belief = self.outcome.blank(len(records))
         measured = self.first_state(records, self.device)
-        offset = offset_rows(self.config.outcome.offsets, [record.task for record in records], self.device)
-        return VideoState(latent[:, 0], latent[:, 1:], command, instruction, belief, frames[row, 0], measured, offset)
+        return VideoState(latent[:, 0], latent[:, 1:], command, instruction, belief, frames[row, 0], measured)
 
     @torch.no_grad()
     def imagine(
@@ -125,9 +122,7 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], Shared, nn.Module):
         after = replace(self.remember(state, latent, commands), belief=belief)
         if measured is not None:
             after = replace(after, measured=measured[:, -1])
-        probability, uncertainty = ensemble_success(logits)
-        probability = with_offset(probability, state.offset)
-        return after, Imagined(latent, self.frame_steps, commands, probability, uncertainty, measured, spread)
+        return after, Imagined(latent, self.frame_steps, commands, *ensemble_success(logits), measured, spread)
 
     def chunk_condition(self, state: VideoState, action: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the condition of each row's chunk, and its commands ``[B, L, A]``; see :meth:`imagine`."""

@@ -8,7 +8,7 @@ from worldrl.core.image_fit import Fit, ImageFit
 from worldrl.core.observation import IMAGE, NOT_OBSERVED, OBSERVATION, check_inputs
 from worldrl.core.renames import current_config
 from worldrl.core.storage.typed import from_plain
-from worldrl.world_models.video.config import StateHeadConfig, SuccessHeadConfig, check_offsets
+from worldrl.world_models.video.config import StateHeadConfig, SuccessHeadConfig
 
 KIND = "wan-world-model"
 GROUP = 4  # frames per latent frame after the first: Wan's autoencoder takes one frame alone, then groups of four
@@ -143,8 +143,6 @@ class WanOutcomeConfig:
     threshold: float = 0.7  # probability from which a frame counts; calibrated on held-out rollouts.
     min_threshold: float = 0.5  # calibration never goes below this.
     debounce: int = 2  # consecutive frames over the threshold that make a success.
-    # logits added to the probability in rollouts of a task; calibrated with the threshold, none where a task is alone.
-    offsets: dict[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
         if self.ensemble_size < 0:
@@ -152,7 +150,6 @@ class WanOutcomeConfig:
                 f"outcome.ensemble_size must not be negative, got {self.ensemble_size}; 0 is no outcome head"
             )
         require_at_least_one(self, ("width",), of="outcome")
-        check_offsets(self.offsets)
 
 
 @dataclass

@@ -29,7 +29,7 @@ from worldrl.core.types import Imagined, ResetRecord
 from worldrl.data.windows.batch import WindowBatch
 from worldrl.world_models.video.chunks import Chunked, check_chunk, check_imagined
 from worldrl.world_models.video.extension import overlaid
-from worldrl.world_models.video.heads import OutcomeEnsemble, ensemble_success, offset_rows, with_offset
+from worldrl.world_models.video.heads import OutcomeEnsemble, ensemble_success
 from worldrl.world_models.wan.adapter import add_adapter, is_trained
 from worldrl.world_models.wan.codec import WanCodec
 from worldrl.world_models.wan.config import KIND, WanConfig
@@ -120,8 +120,7 @@ class WanWorldModel(Chunked[WanConfig], Shared, nn.Module):
         kept = {name: torch.from_numpy(array).to(self.device) for name, array in arrays.items()}
         belief = instruction.new_zeros(len(records), 0) if self.outcome is None else self.outcome.blank(len(records))
         measured = self.first_state(records, self.device)
-        offset = offset_rows(self.config.outcome.offsets, [record.task for record in records], self.device)
-        return WanState(**kept, instruction=instruction, belief=belief, measured=measured, offset=offset)
+        return WanState(**kept, instruction=instruction, belief=belief, measured=measured)
 
     @torch.no_grad()
     def imagine(
@@ -142,7 +141,6 @@ class WanWorldModel(Chunked[WanConfig], Shared, nn.Module):
         check_imagined(clip)
         newest = None if measured is None else measured[:, -1]
         after = replace(self._remember(state, clip, action, commands), belief=belief, measured=newest)
-        probability = with_offset(probability, state.offset)
         return after, Imagined(clip, self.frame_steps, commands, probability, uncertainty, measured, spread)
 
     def _clip(self, state: WanState, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

@@ -30,7 +30,6 @@ class WanState(RowState):
     instruction: Tensor  # embedded instructions ``[B, d]``.
     belief: Tensor  # of the outcome ensemble ``[B, J b]``, nothing where there is none.
     measured: Tensor | None = None  # newest measured numbers ``[B, S]``; None where the model does not predict them.
-    offset: Tensor | None = None  # of each row's task ``[B]``, in logits; None where the tasks have none.
 
 
 def clip_action(null_action: Tensor, memory_action: Tensor, action: Tensor) -> Tensor:
