@@ -104,8 +104,8 @@ LOSS = 1.0
 def accepted(loop: Loop, number: int, before: SavedPolicy, after: SavedPolicy) -> SavedPolicy:
     """Return the policy of a round, or the one before where the simulator shows that the round has lost success.
 
-    Both act from the same initial states, which no other stage measures. The limit lets one round of six pass that changes
-    nothing: a gain is rather kept by mistake than a loss undone by mistake.
+    Both act from the same initial states, which neither evaluation has. Of rounds that change nothing, one of six is undone;
+    a gain is seldom.
     """
     from worldrl.evaluation.policy.compare import compare
 
