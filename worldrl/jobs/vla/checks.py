@@ -180,7 +180,7 @@ def exploited(precision: Rate | None, confirmed: float) -> str:
         return ""
     return (
         f"the final policy exploits its world model: {rate_interval(precision)} of its imagined successes are real, confirmed={confirmed} "
-        "is asked; do not use it unmeasured, and try fewer iterations, more collection or another round"
+        "is asked; measure it before use, and try fewer iterations or more collection"
     )
 
 

@@ -114,8 +114,8 @@ class Evaluation:
         temperature: null decodes greedily.
         videos: filmed episodes per task.
         verify: imagined rollouts per task that are replayed in the simulator with the same actions.
-        accept: further initial states of each task on which a round's policy is measured beside the one before, and undone where
-            it loses; 0 keeps each round's policy unmeasured.
+        accept: initial states of each task, none of the evaluation's, on which a round's policy is measured beside the one
+            before, and undone where it loses; 0 keeps each round's policy unmeasured.
     """
 
     episodes: int = 100
