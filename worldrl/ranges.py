@@ -94,7 +94,7 @@ _NAMES: tuple[tuple[Range, str], ...] = (
     (Range(1, 4096), "threads"),
     (Range(1, 64), "clients|processes|tabs"),
     (PROCESSES, "workers"),
-    (Range(0, 64), "gpus|staleness"),
+    (Range(0, 64), "gpus|staleness|segment_chunks|spare_groups"),
     (Range(0, 2**63 - 1), "seed"),
     (Range(0, 65_535), "port"),
     (SECONDS, "timeout_s|render_timeout_s|minutes"),

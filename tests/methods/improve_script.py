@@ -1,7 +1,9 @@
 """Improves a tiny policy in a tiny video world model; killed where its arguments say.
 
 python improve_script.py ALGORITHM FOLDER MOMENT [STALENESS SIGNAL]
+python improve_script.py partial FOLDER MOMENT [STALENESS SIGNAL]
     MOMENT: batch in whose imagination the process kills itself; -1 never
+    partial: GRPO of rollouts that last for several iterations (``PARTIAL``)
     STALENESS: of GRPO, above 0 with a process of its own; SIGNAL: what the group of both receives instead of the kill
 """
 
@@ -19,7 +21,7 @@ from worldrl.core.rng import initial_weights, stream
 from worldrl.core.storage.log import MetricLog, TrackerName
 from worldrl.core.types import ResetRecord
 from worldrl.methods.imitation.config import BehaviourCloning
-from worldrl.methods.rl import imagination, imagining
+from worldrl.methods.rl import imagination, imagining, partial_rollouts
 from worldrl.methods.rl.config import FilteredCloning, GrpoConfig
 from worldrl.methods.rl.imagining import Imaginers
 from worldrl.methods.rl.improve import Improvement, improve
@@ -31,6 +33,7 @@ from worldrl.rollout.imagined.reset_store import ResetStore
 from worldrl.world_models.video.config import CodecConfig, DynamicsConfig, SuccessHeadConfig, VideoWorldModelConfig
 from worldrl.world_models.video.model import VideoWorldModel
 
+PARTIAL = {"segment_chunks": 1, "spare_groups": 1, "horizon": 12}
 ROBOT = Embodiment(0.02, 0.1, (0.34, -0.22, 0.012), (0.66, 0.22, 0.24), 0.5, 20.0)
 
 
@@ -67,9 +70,15 @@ def demonstrations() -> Samples:
 
 
 def improved(
-    algorithm: str, folder: Path, *, staleness: int = 0, processes: int = 1, imaginers: Imaginers | None = None
+    algorithm: str,
+    folder: Path,
+    *,
+    processes: int = 1,
+    imaginers: Imaginers | None = None,
+    horizon: int = 8,
+    **settings: int,
 ) -> tuple[TokenPolicy, list[float]]:
-    """Improve the policy, with checkpoints and log in ``folder``; return it and its history."""
+    """Improve the policy, with checkpoints and log in ``folder``; return it and its history. GRPO takes ``settings``."""
     grpo = GrpoConfig(
         iterations=7,
         checkpoint_every=3,
@@ -80,14 +89,14 @@ def improved(
         keep_low=0,
         keep_high=1,
         kl=0.1,
-        staleness=staleness,
+        **settings,
     )
     cloning = BehaviourCloning(steps=6, batch_size=8, warmup_steps=1, learning_rate=1e-2, checkpoint_every=4)
     training = FilteredCloning(cycles=2, rollouts=28, rows=8, processes=processes, cloning=cloning)
     config = Improvement(algorithm=algorithm, p_keyframe=0, self_training=training, grpo=grpo)
     store = ResetStore([record(grey) for grey in (20, 120, 220)])
     rule = SuccessRule(0.1, 2)  # a level that some of this untrained world's imagined rollouts reach
-    env = imagination.imagined_env(world_model(), store, rule, rows=8, horizon={"PickRedCube": 8})
+    env = imagination.imagined_env(world_model(), store, rule, rows=config.rows, horizon={"PickRedCube": horizon})
     learner = policy()
     with MetricLog(folder, tracker=TrackerName.none) as log:
         history = improve(
@@ -107,7 +116,9 @@ def improved(
 def main() -> None:
     torch.set_num_threads(1)
     algorithm, folder, moment, *ahead = sys.argv[1:]
-    owner, name = (imagining.ImaginingProcess, "take") if ahead else (imagination, "imagine_rollouts")
+    settings = PARTIAL if algorithm == "partial" else {}
+    here = (partial_rollouts.Slots, "take") if settings else (imagination, "imagine_rollouts")
+    owner, name = (imagining.ImaginingProcess, "take") if ahead else here
     calls, imagine = 0, getattr(owner, name)
 
     def counted(*args: object, **kwargs: object) -> object:
@@ -120,7 +131,8 @@ def main() -> None:
         return imagine(*args, **kwargs)
 
     setattr(owner, name, counted)
-    learner, history = improved(algorithm, Path(folder), staleness=int(ahead[0]) if ahead else 0)
+    settings = {**settings, "staleness": int(ahead[0]) if ahead else 0} if algorithm != "self_training" else {}
+    learner, history = improved("grpo" if algorithm == "partial" else algorithm, Path(folder), **settings)
     learner.save(Path(folder) / "policy")
     (Path(folder) / "history.json").write_text(json.dumps(history))
 

@@ -123,7 +123,7 @@ def test_agreement_is_a_reward_of_its_own_beside_success(tiny_policy, kept_chunk
     judge = RolloutFilter(
         Trust(confidence_score="motion_agreement", use="term", weight=0.5), MotionCheck(Seer(), 100.0)
     )
-    same, trust, agreement = judge.judge(None, plain, seed=0)
+    same, trust, agreement, *_ = judge.judge(None, plain, seed=0)
     assert same is plain
     assert trust is None
     assert agreement.tolist() == [
@@ -181,8 +181,8 @@ def test_a_rollout_ends_before_the_chunk_that_passes_the_limit(four, tiny_policy
     judge = RolloutFilter(
         Trust(confidence_score="motion_agreement", use="shorten", limit=2.0), MotionCheck(Seer(), 4.0)
     )
-    cut, *nothing = judge.judge(None, four, seed=0)
-    assert nothing == [None, None]
+    cut, trust, agreement, *_ = judge.judge(None, four, seed=0)
+    assert trust is agreement is None
     assert cut.valid.T.tolist() == [[True, True], [True, False], [True, True], [False, False]]
     assert cut.success.tolist() == [True, False, False, False]
     lenient = RolloutFilter(Trust(confidence_score="motion_agreement", use="shorten"), MotionCheck(Seer(), 16.0))

@@ -135,7 +135,11 @@ def test_a_task_of_a_killed_node_is_computed_once_more_elsewhere(nodes, crew, tm
     assert computed_by(crew, tmp_path / "ray") == computed_by(None, tmp_path / "local", workers=0)
 
 
-AHEAD = [("self_training", {"processes": 3}), ("grpo", {"staleness": 2})]
+AHEAD = [
+    ("self_training", {"processes": 3}),
+    ("grpo", {"staleness": 2}),
+    ("grpo", {"staleness": 2, **script.PARTIAL}),
+]
 
 
 def improved(folder, algorithm, imaginers=None, **settings):

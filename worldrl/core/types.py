@@ -153,6 +153,12 @@ class CorrelatedNoise:
         """Keep the rows of ``index``."""
         return CorrelatedNoise(self.value[index], self.share, self.waypoint[index])
 
+    def replaced(self, index: torch.Tensor, new: "CorrelatedNoise") -> "CorrelatedNoise":
+        """Take the rows of ``index`` from ``new``, which has as many rows."""
+        value, waypoint = self.value.clone(), self.waypoint.clone()
+        value[index], waypoint[index] = new.value[index], new.waypoint[index]
+        return CorrelatedNoise(value, self.share, waypoint)
+
     @classmethod
     def join(cls, rows: Sequence["CorrelatedNoise"]) -> "CorrelatedNoise":
         """Put rows of one share into one."""

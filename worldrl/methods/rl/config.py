@@ -69,6 +69,11 @@ class GrpoConfig:
     # iterations by which the weights that imagine a batch lie behind those that learn from it; above 0 a process of its
     # own imagines meanwhile.
     staleness: int = 0
+    # chunks by which rollouts advance in an iteration; those that are not over continue in the next one, with the
+    # weights of then (partial rollouts). 0 waits for all.
+    segment_chunks: int = 0
+    # groups imagined besides ``groups``; an iteration stops once ``groups`` are complete, the others continue (APRIL).
+    spare_groups: int = 0
     parts: PartNames = field(default_factory=PartNames)  # other parts than GRPO's own, by name.
 
     def __post_init__(self) -> None:
@@ -78,9 +83,34 @@ class GrpoConfig:
                 f"improvement.grpo.group_size={self.group_size}: a group of one has no signal; give 2 or more, or "
                 "improvement.grpo.parts.advantage=against_record"
             )
+        if self.partial:
+            self._check_partial()
         if not 0 <= self.keep_low < self.keep_high <= 1:
             raise SettingError(
                 f"improvement.grpo.keep_low must be in [0, keep_high), and keep_high in (keep_low, 1], got {self.keep_low} and {self.keep_high}"
+            )
+
+    @property
+    def partial(self) -> bool:
+        """Whether rollouts may last for several iterations."""
+        return bool(self.segment_chunks or self.spare_groups)
+
+    @property
+    def rows(self) -> int:
+        """Rollouts imagined at once."""
+        return (self.groups + self.spare_groups) * self.group_size
+
+    def _check_partial(self) -> None:
+        name = "segment_chunks" if self.segment_chunks else "spare_groups"
+        if self.parts.budget:
+            raise SettingError(
+                f"improvement.grpo.{name} needs groups of one size, and parts.budget={self.parts.budget} makes others; leave one of "
+                "them out"
+            )
+        if self.parts.control == "verified":
+            raise SettingError(
+                f"improvement.grpo.{name} has rollouts under way between updates, and parts.control=verified imagines others then; "
+                "leave one of them out"
             )
 
 

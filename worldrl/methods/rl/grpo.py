@@ -35,7 +35,8 @@ from worldrl.methods.rl.imagination import PolicyChunks, PolicyImagination
 from worldrl.methods.rl.interfaces import AVERAGE, BEGINNING, DEMONSTRATIONS, SUCCESS, Evaluated, Request, needs_of
 from worldrl.methods.rl.loop import Learner, train
 from worldrl.methods.rl.losses import clipped
-from worldrl.methods.rl.method import Method, fitted
+from worldrl.methods.rl.method import Method, fitted, when_needed
+from worldrl.methods.rl.partial_rollouts import PartialImagination, Slots, as_complete
 from worldrl.methods.rl.proximal import EWMA_DECAY, Follower
 from worldrl.methods.rl.selection import informative
 from worldrl.methods.rl.starts import balanced
@@ -156,10 +157,12 @@ def grpo(
         follow=proximal and proximal.renew,
     )()
     kept = {"starts": source.records if keeps_records(parts) else None, "proximal": proximal, "control": control}
+    if isinstance(source, PartialImagination):
+        kept["rollouts"] = source.slots
     return Method(
         source=source,
-        prompts=config.groups,
-        rows=config.groups * config.group_size,
+        prompts=config.groups + config.spare_groups,
+        rows=config.rows,
         mix=partial(summed_advantages, weights=[1.0, term]) if term else mean_of_terms,
         advantage=parts.advantage or (as_given if term else group_std),
         selection=fitted(parts.selection or informative, **options),
@@ -174,6 +177,7 @@ def grpo(
         kl=config.kl,
         epochs=config.epochs,
         minibatch=config.minibatch,
+        arrival=as_complete if config.partial else when_needed,
         modules={name: part for name, part in kept.items() if hasattr(part, "state_dict")},
     )
 
@@ -220,13 +224,17 @@ def train_grpo(
     Equation: J = mean_i 1/T_i Σ_t mean_k min(ρ A, clip(ρ, 1 - ε_low, 1 + ε_high) A) - β KL
     Paper: GRPO (2402.03300), DAPO (2503.14476), WoVR; PS-GRPO's groups over paraphrases where ``paraphrased``
 
-    ``env`` has ``groups × group_size`` rows; with ``judge=None`` every rollout counts alike. With ``staleness`` another process
+    ``env`` has ``config.rows`` rows; with ``judge=None`` every rollout counts alike. With ``staleness`` another process
     imagines ahead (``methods.rl.staleness``), which ``imaginers`` make (None: on this machine).
     """
     sentences = (paraphrases or {}) if config.paraphrased else {}
-    source = PolicyImagination(
-        env, policy, exploration, p_keyframe, seed, judge, config.length_normalise, sentences=sentences
-    )
+    given = (env, policy, exploration, p_keyframe, seed, judge, config.length_normalise)
+    source = PolicyImagination(*given, sentences=sentences)
+    if config.partial:
+        slots = Slots(env, policy, exploration, config.group_size)
+        source = PartialImagination(
+            *given, sentences=sentences, slots=slots, enough=config.groups, segment=config.segment_chunks
+        )
     reference = copy.deepcopy(policy).eval() if config.kl > 0 else None
     policy.eval()
     learner = policy_learner(policy, config)

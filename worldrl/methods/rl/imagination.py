@@ -6,7 +6,7 @@ Shapes legend: ``B`` rollouts, ``N`` groups, ``T`` chunks, ``M`` kept chunks, ``
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from gymnasium.vector import AutoresetMode
@@ -126,7 +126,7 @@ class PolicyImagination:
         rollouts = imagine_rollouts(
             self.env,
             self.policy,
-            self._start_records(request),
+            self.start_records(request),
             group_size=1,
             seed=stream_seed(self.seed, self.imagining, k),
             exploration=self.exploration,
@@ -136,7 +136,7 @@ class PolicyImagination:
             return FilterResult(rollouts)
         return self.judge.judge(self.env, rollouts, seed=stream_seed(self.seed, self.judging, k))
 
-    def _start_records(self, request: Request) -> list[ResetRecord]:
+    def start_records(self, request: Request) -> list[ResetRecord]:
         """Start record of each row, with the instruction that the row is given."""
         records = [self.env.store.records[number] for number in request.starts[request.group].tolist()]
         if not self.sentences:
@@ -144,6 +144,15 @@ class PolicyImagination:
         choices = [self.sentences.get(record.task) or [record.instruction] for record in records]
         sentences = [own[mate % len(own)] for own, mate in zip(choices, request.mate.tolist(), strict=True)]
         return [replace(record, instruction=sentence) for record, sentence in zip(records, sentences, strict=True)]
+
+    lasting: ClassVar[bool] = False  # whether rollouts may last for several iterations.
+
+    def under_way(self) -> dict[str, Any]:
+        """State of the rollouts that are not over; empty where all are."""
+        return {}
+
+    def carry_on(self, under_way: Mapping[str, Any]) -> None:
+        """Continue with the rollouts of :meth:`under_way`."""
 
     def score(self, experience: FilterResult) -> Tensor:
         """Return success times trust, and the agreement beside it where it is a reward: ``[B, 1]`` or ``[B, 2]``."""
@@ -153,7 +162,7 @@ class PolicyImagination:
 
     def reported(self, collected: Collected[FilterResult]) -> Logs:
         """Say how many rollouts succeed and how long they are, and what was computed of trust and agreement."""
-        rollouts, trust, agreement = collected.experience
+        rollouts, trust, agreement, *_ = collected.experience
         named = {"grpo/trusted_success": trust, "grpo/agreement": agreement}
         return {
             "grpo/imagined_success": rollouts.success.float().mean(),

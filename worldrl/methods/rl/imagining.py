@@ -3,6 +3,7 @@
 ::
 
     learner                                                          this process
+    carry ── {file} ─────────────────────────────────────────────►   continues the rollouts under way of a checkpoint
     ask   ── {iteration, version, starts, group, mate} ──────────►   loads weights-V.safetensors of a new version
     take  ◄─ {file} or {failed: one line} ───────────────────────    writes rollouts-T.safetensors
 
@@ -31,20 +32,24 @@ from worldrl.core.interfaces import TrainablePolicy
 from worldrl.core.storage.tensorfile import load_tensors, save_tensors
 from worldrl.core.storage.tree import flatten, unflatten
 from worldrl.core.training.child import start_child
-from worldrl.core.types import PolicyObs
 from worldrl.methods.rl.imagination import PolicyImagination
 from worldrl.methods.rl.interfaces import Request
 from worldrl.methods.rl.trust import FilterResult
-from worldrl.rollout.imagined.rollouts import ImaginedRollouts
+from worldrl.rollout.imagined.rollouts import ImaginedRollouts, observation
 from worldrl.simulators.process import describe_exit
 
 ROWS = ("starts", "group", "mate")
+UNDER_WAY = "under_way.safetensors"
 SPEC = "spec"  # name of the tensor that holds the structure of a file, as JSON
 MEND = "the same command resumes"
 
 
 class Imaginer(Protocol):
     """Imagines batches in the order in which they are asked for, elsewhere than in this process."""
+
+    def carry_on(self, under_way: Mapping[str, Any]) -> None:
+        """Continue with the rollouts that a checkpoint's last batch left under way, before anything is asked for."""
+        ...
 
     def ask(self, request: Request, version: int, weights: Mapping[str, Any]) -> None:
         """Ask for a batch with the policy's ``weights`` of this ``version``."""
@@ -86,6 +91,12 @@ class ImaginingProcess:
         self._copied: PolicyImagination | None = None
         self._version = -1  # of the weights that were written last
 
+    def carry_on(self, under_way: Mapping[str, Any]) -> None:
+        """Start the process with the rollouts under way; WorkerError where it cannot be started."""
+        self._start()
+        pack(self.folder / UNDER_WAY, under_way)
+        self._send({"under_way": UNDER_WAY})
+
     def ask(self, request: Request, version: int, weights: Mapping[str, Any]) -> None:
         """Ask for a batch; WorkerError where the process cannot be started. Its end is noticed by :meth:`take`."""
         if self._connection is None:
@@ -94,8 +105,11 @@ class ImaginingProcess:
             pack(self.folder / weights_file(version), {"version": version, "policy": dict(weights)})
             self._version = version
         rows = {name: getattr(request, name).tolist() for name in ROWS}
+        self._send({"iteration": request.iteration, "version": version, **rows})
+
+    def _send(self, order: Mapping[str, Any]) -> None:
         try:
-            _tell(self._connected(), {"iteration": request.iteration, "version": version, **rows})
+            _tell(self._connected(), order)
         except OSError:
             return
 
@@ -174,12 +188,15 @@ def serve(connection: Connection, source: PolicyImagination, threads: int, folde
     try:
         while True:
             order = json.loads(connection.recv_bytes())
+            if "under_way" in order:
+                source.carry_on(unpack(folder / order["under_way"]))
+                continue
             if order["version"] != held:
                 held = load_weights(source.policy, folder / weights_file(order["version"]))
             found = source.imagine(Request(order["iteration"], *(torch.tensor(order[name]) for name in ROWS)))
-            found = found._replace(rollouts=replace(found.rollouts, version=held))
+            found = found._replace(rollouts=replace(found.rollouts, version=held), under_way=source.under_way())
             file = f"rollouts-{order['iteration']:08d}.safetensors"
-            pack(folder / file, {**found._asdict(), "rollouts": asdict(found.rollouts)})
+            pack(folder / file, plain(found))
             _tell(connection, {"file": file})
     except (EOFError, BrokenPipeError):
         return
@@ -200,16 +217,17 @@ def weights_file(version: int) -> str:
     return f"weights-{version:08d}.safetensors"
 
 
+def plain(found: FilterResult) -> dict[str, Any]:
+    """Take a batch apart into nested values and tensors."""
+    return {**found._asdict(), "rollouts": asdict(found.rollouts), "came": found.came and asdict(found.came)}
+
+
 def restored(found: Mapping[str, Any]) -> FilterResult:
-    """Undo ``asdict`` of a batch."""
-    rollouts = dict(found["rollouts"])
-    rollouts["end"] = rollouts["end"] and _observation(rollouts["end"])
-    rollouts["past"] = tuple(_observation(before) for before in rollouts["past"])
-    return FilterResult(**{**found, "rollouts": ImaginedRollouts(**rollouts)})
-
-
-def _observation(found: Mapping[str, Any]) -> PolicyObs:
-    return PolicyObs(**{**found, "past": tuple(_observation(before) for before in found["past"])})
+    """Undo :func:`plain`."""
+    rollouts, came = dict(found["rollouts"]), found["came"]
+    rollouts["end"] = rollouts["end"] and observation(rollouts["end"])
+    rollouts["past"] = tuple(observation(before) for before in rollouts["past"])
+    return FilterResult(**{**found, "rollouts": ImaginedRollouts(**rollouts), "came": came and Request(**came)})
 
 
 def pack(file: Path, value: Mapping[str, Any]) -> None:

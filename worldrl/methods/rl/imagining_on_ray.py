@@ -71,21 +71,37 @@ class RayImaginer:
     def __init__(self, made_by: RayImaginers, source: PolicyImagination, threads: int, name: str, mend: str) -> None:
         self._made_by, self._source, self._threads, self._name, self._mend = made_by, source, threads, name, mend
         self._ray = ray = made_by.cluster.ray
-        share = {"num_cpus": threads, "num_gpus": made_by.gpus, "max_retries": LOST, "scheduling_strategy": "SPREAD"}
+        share = {
+            "num_cpus": threads,
+            "num_gpus": made_by.gpus,
+            "max_retries": LOST,
+            "scheduling_strategy": "SPREAD",
+            "num_returns": 2,
+        }
         self._imagine = ray.remote(**share)(imagined)
-        self._asked = deque[Any]()
+        self._asked = deque[tuple[Any, Any]]()  # references to batches, and to what they leave under way
+        self._under_way: Any = None  # reference to what the batch before left; None: nothing
+
+    def carry_on(self, under_way: Mapping[str, Any]) -> None:
+        """Continue with the rollouts under way."""
+        self._under_way = self._ray.put(under_way)
 
     def ask(self, request: Request, version: int, weights: Mapping[str, Any]) -> None:
-        """Ask for a batch."""
+        """Ask for a batch; it waits for the one before it where that leaves rollouts under way."""
         shared, ray = self._made_by, self._ray
         held = [shared.source(self._source), shared.weights(weights)]
-        self._asked.append(self._imagine.remote(shared.order, ray.get, held, request, version, self._threads))
+        given = (shared.order, ray.get, held, request, version, self._threads, self._under_way)
+        batch, under_way = self._imagine.remote(*given)
+        self._under_way = under_way if self._source.lasting else None
+        self._asked.append((batch, self._under_way))
 
     def take(self) -> FilterResult:
         """Wait for the oldest batch that was asked for; WorkerError where it failed."""
         exceptions = self._ray.exceptions
+        batch, under_way = self._asked.popleft()
         try:
-            return self._ray.get(self._asked.popleft())
+            found = self._ray.get(batch)
+            return found if under_way is None else found._replace(under_way=self._ray.get(under_way))
         except exceptions.RayTaskError as error:
             raise WorkerError(f"{self._name} failed: {cause_of(error)}; {self._mend}") from error
         except exceptions.RayError as error:
@@ -93,8 +109,8 @@ class RayImaginer:
 
     def close(self) -> None:
         """Cancel what is under way."""
-        for reference in self._asked:
-            self._ray.cancel(reference, force=True)
+        for batch, _ in self._asked:
+            self._ray.cancel(batch, force=True)
         self._asked.clear()
 
 
@@ -111,11 +127,17 @@ def imagined(
     request: Request,
     version: int,
     threads: int,
-) -> FilterResult:
-    """Imagine a batch in a process of a node. ``held`` are tokens and references of source and weights."""
+    under_way: Mapping[str, Any] | None,
+) -> tuple[FilterResult, dict[str, Any]]:
+    """Imagine a batch in a process of a node; return also what is under way after it.
+
+    ``held`` are tokens and references of source and weights, ``under_way`` what the batch before left (None: nothing).
+    """
     source = loaded(order, fetch, held, threads)
+    if source.lasting:
+        source.carry_on(copy.deepcopy(under_way or {}))  # Ray's arrays are read-only
     result = source.imagine(request)
-    return result._replace(rollouts=replace(result.rollouts, version=version))
+    return result._replace(rollouts=replace(result.rollouts, version=version)), source.under_way()
 
 
 def loaded(

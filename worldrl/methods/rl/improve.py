@@ -75,6 +75,11 @@ class Improvement:
                 f"improvement.trust.use={TERM} is a reward beside success, and self_training knows none; give improvement.algorithm=grpo, "
                 "or use=weight"
             )
+        if self.grpo.partial and self.trust.confidence_score != OFF and self.algorithm != "self_training":
+            raise SettingError(
+                f"improvement.trust.confidence_score={self.trust.confidence_score} weighs rollouts that are over together; leave out "
+                "improvement.grpo.segment_chunks and spare_groups, or the trust"
+            )
         if self.algorithm != "self_training":
             self.exploration.drawn(imitates_waypoints=False)
         if self.starts_per_task < 1:
@@ -104,8 +109,7 @@ class Improvement:
     @property
     def rows(self) -> int:
         """Rollouts imagined at once, in a round whose algorithm is settled."""
-        grpo = self.grpo
-        return grpo.groups * grpo.group_size if self.algorithm == "grpo" else self.self_training.rows
+        return self.grpo.rows if self.algorithm == "grpo" else self.self_training.rows
 
 
 def keyframe_probability(config: Improvement, beginning: Rate | None, keyframe: Rate | None) -> float:

@@ -15,7 +15,7 @@ time (a policy's chunks, a video's denoising steps), ``K`` reward terms, ``M`` k
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
@@ -44,17 +44,18 @@ class Request:
     group: Tensor  # int64 ``[B]``.
     # int64 ``[B]``, the number of each row within its group: with iteration and group it names the row's noise.
     mate: Tensor
+    begun: Tensor | None = None  # int64 ``[N]``, iteration in which each group began; None: all in this one.
 
     @classmethod
-    def make(cls, iteration: int, starts: Tensor, sizes: Tensor) -> "Request":
+    def make(cls, iteration: int, starts: Tensor, sizes: Tensor, begun: Tensor | None = None) -> "Request":
         """Ask for ``sizes`` ``[N]`` rows from each start."""
         group = torch.arange(len(starts)).repeat_interleave(sizes)
         first = sizes.cumsum(0) - sizes
-        return cls(iteration, starts, group, torch.arange(len(group)) - first[group])
+        return cls(iteration, starts, group, torch.arange(len(group)) - first[group], begun)
 
     def select(self, index: Tensor) -> "Request":
         """Ask for the rows of ``index`` alone."""
-        return Request(self.iteration, self.starts, self.group[index], self.mate[index])
+        return replace(self, group=self.group[index], mate=self.mate[index])
 
     @property
     def keys(self) -> list[tuple[str | int, ...]]:

@@ -9,6 +9,7 @@ Version ``k`` is the policy after ``k`` iterations, ``s`` the staleness. Iterati
 A batch that is ready earlier waits, so that a result depends on the seed and ``s``, never on timing. A checkpoint holds
 the requests of the batches under way and the weights that they were asked with; a resumed run imagines these again.
 The rollouts hold the log-probabilities of the version that drew them: each loss with a ratio corrects for the lag.
+Partial rollouts (``partial_rollouts``) continue with the version of each batch in which they advance.
 """
 
 import time
@@ -48,7 +49,7 @@ def imagined_ahead(
     """Let another process imagine for ``method``, and write its lag and speed into ``folder`` at the end.
 
     Equation: iteration t learns from the rollouts of version max(0, t - s)
-    Paper: AReaL (2505.24298), its bound on staleness; rollouts are not interrupted, and the lag is fixed (ours)
+    Paper: AReaL (2505.24298), its bound on staleness; the lag is fixed (ours)
     """
     ahead = Ahead(method, policy, staleness, iterations, folder / UNDERWAY, imaginers or ImaginingProcess)
     try:
@@ -137,7 +138,9 @@ class Ahead:
         self.pace, self._clock = Pace(), 0.0
         self.pending: list[tuple[Request, int]] = []  # batches under way, the oldest first, and their versions
         self.weights: dict[int, dict[str, Any]] = {}  # of these versions
+        self.under_way: Mapping[str, Any] = {}  # rollouts that the batch taken last left; empty: none
         self._sent = 0  # of the pending ones; the others were read from a checkpoint
+        self._resumed = False  # from a checkpoint, and nothing was asked for since
         self._lag: int | None = None  # of a batch that no gradient step has measured yet
 
     def __call__(self, method: Method, iteration: int, logs: Logs) -> tuple[Request, Collected[FilterResult]]:
@@ -148,13 +151,14 @@ class Ahead:
         experience = self.process.take()
         waited = time.monotonic() - began
         request, version = self.pending.pop(0)
+        self.under_way = experience.under_way
         self._sent -= 1
         self.weights = {known: self.weights[known] for _, known in self.pending}
         self._lag = iteration - version
         self.pace.arrived(self._lag, experience, waited)
         collected = Collected(experience, self.source.score(experience))
         logs.update({**self.source.reported(collected), f"{method.prefix}/lag": torch.tensor(float(self._lag))})
-        return request, collected
+        return experience.came or request, collected
 
     def _ask(self, method: Method, iteration: int) -> None:
         """Ask for the batches up to ``staleness`` ahead with the weights of now; those of a checkpoint come first."""
@@ -163,6 +167,9 @@ class Ahead:
             if iteration not in self.weights:
                 self.weights[iteration] = policy_weights(self.policy)
             self.pending.append((method.request(number), iteration))
+        if self._resumed and self.under_way:
+            self.process.carry_on(self.under_way)
+        self._resumed = False
         for request, version in self.pending[self._sent :]:
             self.process.ask(request, version, self.weights[version])
         self._sent = len(self.pending)
@@ -191,7 +198,7 @@ class Ahead:
             for request, version in self.pending
         ]
         weights = {str(version): known for version, known in self.weights.items()}
-        return {"pending": rows, "weights": weights, "pace": vars(self.pace)}
+        return {"pending": rows, "weights": weights, "pace": vars(self.pace), "under_way": self.under_way}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore them; what was under way is asked for again."""
@@ -199,4 +206,5 @@ class Ahead:
             (Request(row["iteration"], *(row[name] for name in ROWS)), row["version"]) for row in state_dict["pending"]
         ]
         self.weights = {int(version): known for version, known in state_dict["weights"].items()}
-        self.pace, self._sent = Pace(**state_dict["pace"]), 0
+        self.pace, self.under_way = Pace(**state_dict["pace"]), state_dict.get("under_way", {})
+        self._sent, self._resumed = 0, True

@@ -1,11 +1,13 @@
 """Settings of the trust in imagined rollouts, and what it leaves of them; ``methods.rl.filtering`` computes it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from worldrl.core.errors import SettingError, nearest
+from worldrl.methods.rl.interfaces import Request
 from worldrl.rewards.config import GraspConfig, IdmConfig, IdmTraining
 from worldrl.rollout.imagined.rollouts import ImaginedRollouts
 from worldrl.rollout.trust.confidence import CONFIDENCE_SCORES
@@ -120,3 +122,7 @@ class FilterResult(NamedTuple):
     trust: Tensor | None = None
     # of each rollout, ``[B]``, at most 0, a reward beside success; None unless ``use=term``.
     agreement: Tensor | None = None
+    # the groups of the rollouts, where other ones came in than were asked for; None: those that were asked for.
+    came: Request | None = None
+    # state of the rollouts that are not over, where another process imagines; empty: there are none.
+    under_way: Mapping[str, Any] = {}

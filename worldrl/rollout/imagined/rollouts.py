@@ -5,18 +5,20 @@ Shapes legend: ``B`` rollouts, ``T`` chunks, ``L`` control steps per chunk, ``A`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Policy
 from worldrl.core.observation import require_named
 from worldrl.core.rng import row_streams, stream
-from worldrl.core.types import Chunk, PolicyObs, ResetRecord
+from worldrl.core.types import CorrelatedNoise, PolicyObs, ResetRecord
 from worldrl.policies.exploration import Exploration
 from worldrl.rollout.imagined.env import WorldModelVecEnv
 from worldrl.rollout.imagined.recent import policy_obs
@@ -73,85 +75,199 @@ def imagine_rollouts(
     start state per group, ``group_size`` the rollouts per start. ``seed`` is the root of this batch's
     draws of the policy and the model. Raises SettingError (the policy observes what the environment does not show).
     """
-    require_named(policy.more, env.world_model.more)
-    if policy.n_obs_steps > env.n_obs_steps:
-        raise SettingError(
-            f"the policy observes {policy.n_obs_steps} control steps, and the environment keeps {env.n_obs_steps}; make it with "
-            f"n_obs_steps={policy.n_obs_steps}"
-        )
-    records = [record for record in starts for _ in range(group_size)]
-    group = torch.arange(len(starts)).repeat_interleave(group_size)
-    env.reset(seed=seed, options={"records": records})
-    running = np.ones(env.num_envs, bool)
-    success = np.zeros(env.num_envs, bool)
-    chunks: list[tuple[PolicyObs, Chunk, np.ndarray]] = []
-    probability: list[Tensor] = []
-    everyone = np.arange(env.num_envs)
-    waiting = np.clip(np.float32(0), *policy.actions.bounds)  # of rows that are over: any action in range
+    under_way = RolloutsUnderWay(env, policy, exploration)
+    under_way.begin(np.arange(env.num_envs), [record for record in starts for _ in range(group_size)], seed)
+    while under_way.running.any():
+        under_way.advance()
+    return under_way.take(np.arange(env.num_envs), torch.arange(len(starts)).repeat_interleave(group_size))
 
-    def observed(rows: np.ndarray) -> PolicyObs:
-        return policy_obs(env.observed(rows), [records[row].instruction for row in rows], policy)
 
-    correlated_noise = exploration.correlated_noise(row_streams(seed, ["habit"], env.num_envs), policy.actions.size)
-    while running.any():
-        rows = np.flatnonzero(running)
-        generators = [stream(seed, "policy", int(row), len(chunks)) for row in rows]
-        with torch.no_grad():
-            chunk = policy.act(
-                observed(rows),
-                generators=generators,
-                temperature=exploration.temperature,
-                correlated_noise=correlated_noise and correlated_noise.select(torch.from_numpy(rows)),
+@dataclass(frozen=True)
+class _Step:
+    """One chunk of all rows; 0 where a row was over."""
+
+    obs: PolicyObs  # before it.
+    token: Tensor
+    logp: Tensor
+    action: Tensor
+    running: Tensor  # bool ``[B]``.
+    probability: Tensor
+
+
+class RolloutsUnderWay:
+    """Rollouts in the rows of an environment, each at a chunk of its own; rows that are over can begin anew.
+
+    Raises SettingError (the policy observes what the environment does not show).
+    """
+
+    def __init__(self, env: WorldModelVecEnv, policy: Policy, exploration: Exploration) -> None:
+        require_named(policy.more, env.world_model.more)
+        if policy.n_obs_steps > env.n_obs_steps:
+            raise SettingError(
+                f"the policy observes {policy.n_obs_steps} control steps, and the environment keeps {env.n_obs_steps}; make it "
+                f"with n_obs_steps={policy.n_obs_steps}"
             )
-        chunk = Chunk(chunk.action.cpu(), chunk.token.cpu(), chunk.logp.cpu())
-        chunks.append((observed(everyone), chunk, rows))
-        action = np.tile(waiting, (env.num_envs, chunk.action.shape[1], 1))
-        action[rows] = chunk.action.numpy()
-        _, reward, terminated, truncated, info = env.chunk_step(action)
-        probability.append(torch.from_numpy(info["success_prob"]))
-        success |= reward > 0
-        running &= ~(terminated | truncated)
-    return _stack(chunks, records, group, success, observed(everyone), torch.stack(probability))
+        self.env, self.policy, self.exploration = env, policy, exploration
+        self.running = np.zeros(env.num_envs, bool)
+        self.success = np.zeros(env.num_envs, bool)
+        self.kept = np.zeros(env.num_envs, bool)  # rows whose rollouts were not taken yet
+        self.began = np.zeros(env.num_envs, np.int64)  # chunk of ``steps`` with which each row began
+        self.seeds = [0] * env.num_envs  # roots of each row's draws
+        self.steps: list[_Step] = []  # chunks that rows under way need, the oldest first
+        self._noise: CorrelatedNoise | None = None
+
+    def begin(self, rows: NDArray[np.int64], records: list[ResetRecord], seed: int) -> None:
+        """Begin a rollout from a record in each of ``rows``; ``seed`` is the root of their draws."""
+        total = self.env.num_envs
+        if len(rows) == total:
+            self.env.reset(seed=seed, options={"records": records})
+        else:
+            self.env.reset(options={"records": records, "reset_mask": np.isin(np.arange(total), rows)})
+        self.running[rows], self.success[rows], self.kept[rows] = True, False, True
+        self.began[rows] = len(self.steps)
+        for row in rows.tolist():
+            self.seeds[row] = seed
+        drawn = self.exploration.correlated_noise(row_streams(seed, ["habit"], total), self.policy.actions.size)
+        self._noise = (
+            drawn if self._noise is None or drawn is None else self._noise.replaced(torch.from_numpy(rows), drawn)
+        )
+
+    def advance(self) -> None:
+        """Let the rows that are not over take one chunk."""
+        env, rows = self.env, np.flatnonzero(self.running)
+        index = torch.from_numpy(rows)
+        number = len(self.steps) - self.began
+        generators = [stream(self.seeds[row], "policy", row, int(number[row])) for row in rows.tolist()]
+        with torch.no_grad():
+            chunk = self.policy.act(
+                self._observed(rows),
+                generators=generators,
+                temperature=self.exploration.temperature,
+                correlated_noise=self._noise and self._noise.select(index),
+            )
+        action, token, logp = (
+            _scatter(value.cpu(), index, env.num_envs) for value in (chunk.action, chunk.token, chunk.logp)
+        )
+        before = self._observed(np.arange(env.num_envs))
+        waiting = torch.from_numpy(np.clip(np.float32(0), *self.policy.actions.bounds))  # any action in range
+        taken = torch.where(torch.from_numpy(self.running)[:, None, None], action, waiting)
+        _, reward, terminated, truncated, info = env.chunk_step(taken.numpy())
+        running = torch.from_numpy(self.running.copy())
+        self.steps.append(_Step(before, token, logp, action, running, torch.from_numpy(info["success_prob"])))
+        self.success |= reward > 0
+        self.running &= ~(terminated | truncated)
+
+    def _observed(self, rows: NDArray[np.int64]) -> PolicyObs:
+        return policy_obs(self.env.observed(rows), [self.env.records[row].instruction for row in rows], self.policy)
+
+    def take(self, rows: NDArray[np.int64], group: Tensor) -> ImaginedRollouts:
+        """Return the rollouts of ``rows``, which are over, and forget what no row under way needs."""
+        records = [self.env.records[row] for row in rows]
+        index = torch.from_numpy(rows)
+        began = torch.from_numpy(self.began[rows])
+        ran = torch.stack([step.running[index] for step in self.steps])
+        length = (ran & (torch.arange(len(ran))[:, None] >= began)).sum(dim=0)
+        at = torch.arange(int(length.max()))[:, None] + began
+        valid = torch.arange(len(at))[:, None] < length
+        at = at.clamp(max=len(self.steps) - 1)
+
+        def of(values: Sequence[Tensor]) -> Tensor:
+            return torch.stack(list(values))[at, index]
+
+        def numbers(name: str) -> Tensor:
+            value = of([getattr(step, name) for step in self.steps])
+            return value * valid.reshape(*valid.shape, *[1] * (value.dim() - 2))
+
+        seen = _together([step.obs for step in self.steps], of, [record.instruction for record in records])
+        found = ImaginedRollouts(
+            image=seen.image,
+            command=seen.command,
+            more=seen.more,
+            past=seen.past,
+            instruction=tuple(record.instruction for record in records),
+            token=numbers("token"),
+            logp=numbers("logp"),
+            valid=valid,
+            success=torch.from_numpy(self.success[rows]),
+            group=group,
+            task=tuple(record.task for record in records),
+            end=self._observed(rows),
+            action=numbers("action"),
+            probability=numbers("probability"),
+        )
+        self.kept[rows] = False
+        self._forget()
+        return found
+
+    def _forget(self) -> None:
+        first = int(self.began[self.kept].min()) if self.kept.any() else len(self.steps)
+        del self.steps[:first]
+        self.began -= first
+
+    _ROWS = ("running", "success", "kept", "began")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what continues the rollouts under way bit by bit, as nested tensors, numbers and text; empty without any."""
+        if not self.kept.any():
+            return {}
+        return {
+            "env": tensors_of(self.env.get_state()),
+            "rows": {name: torch.from_numpy(getattr(self, name).copy()) for name in self._ROWS},
+            "seeds": list(self.seeds),
+            "steps": [asdict(step) for step in self.steps],
+            "noise": self._noise and asdict(self._noise),
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore them; empty: no row has a rollout."""
+        if not state_dict:
+            for name in self._ROWS:
+                getattr(self, name)[:] = 0
+            self.steps = []
+            return
+        env = state_dict["env"]
+        self.env.set_state({**env, **{name: arrays_of(env[name]) for name in ("counters", "records")}})
+        for name in self._ROWS:
+            setattr(self, name, state_dict["rows"][name].numpy().copy())
+        self.seeds = list(state_dict["seeds"])
+        self.steps = [_Step(**{**step, "obs": observation(step["obs"])}) for step in state_dict["steps"]]
+        self._noise = state_dict["noise"] and CorrelatedNoise(**state_dict["noise"])
 
 
-def _scatter(value: Tensor, rows: np.ndarray, total: int) -> Tensor:
+def observation(found: Mapping[str, Any]) -> PolicyObs:
+    """Undo ``asdict`` of an observation."""
+    return PolicyObs(**{**found, "past": tuple(observation(before) for before in found["past"])})
+
+
+def tensors_of(value: Any) -> Any:
+    """Replace the arrays in nested state by tensors."""
+    if isinstance(value, Mapping):
+        return {name: tensors_of(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [tensors_of(item) for item in value]
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+
+
+def arrays_of(value: Any) -> Any:
+    """Replace the tensors in nested state by arrays."""
+    if isinstance(value, Mapping):
+        return {name: arrays_of(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [arrays_of(item) for item in value]
+    return value.numpy() if isinstance(value, Tensor) else value
+
+
+def _scatter(value: Tensor, rows: Tensor, total: int) -> Tensor:
     full = torch.zeros((total, *value.shape[1:]), dtype=value.dtype)
-    full[torch.from_numpy(rows)] = value
+    full[rows] = value
     return full
 
 
-def _stacked(seen: Sequence[PolicyObs]) -> PolicyObs:
-    more = {name: torch.stack([obs.more[name] for obs in seen]) for name in seen[0].more}
-    past = tuple(_stacked(steps) for steps in zip(*(obs.past for obs in seen), strict=True))
-    image, command = (torch.stack([getattr(obs, name) for obs in seen]) for name in ("image", "command"))
-    return PolicyObs(image, command, seen[0].instruction, more, past)
-
-
-def _stack(
-    chunks: list[tuple[PolicyObs, Chunk, np.ndarray]],
-    records: list[ResetRecord],
-    group: Tensor,
-    success: np.ndarray,
-    end: PolicyObs,
-    probability: Tensor,
-) -> ImaginedRollouts:
-    def stacked(name: str) -> Tensor:
-        return torch.stack([_scatter(getattr(chunk, name), r, len(records)) for _, chunk, r in chunks])
-
-    seen = _stacked([obs for obs, *_ in chunks])
-    return ImaginedRollouts(
-        image=seen.image,
-        command=seen.command,
-        more=seen.more,
-        past=seen.past,
-        instruction=tuple(record.instruction for record in records),
-        token=stacked("token"),
-        logp=stacked("logp"),
-        valid=torch.stack([_scatter(torch.ones(len(r), dtype=torch.bool), r, len(records)) for *_, r in chunks]),
-        success=torch.from_numpy(success),
-        group=group,
-        task=tuple(record.task for record in records),
-        end=end,
-        action=stacked("action"),
-        probability=probability,
-    )
+def _together(
+    seen: Sequence[PolicyObs], of: Callable[[Sequence[Tensor]], Tensor], instruction: Sequence[str]
+) -> PolicyObs:
+    """Join observations of several times by ``of``."""
+    more = {name: of([obs.more[name] for obs in seen]) for name in seen[0].more}
+    past = tuple(_together(steps, of, instruction) for steps in zip(*(obs.past for obs in seen), strict=True))
+    image, command = of([obs.image for obs in seen]), of([obs.command for obs in seen])
+    return PolicyObs(image, command, instruction, more, past)
