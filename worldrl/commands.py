@@ -188,7 +188,11 @@ COMMANDS = {
             ("", "world_model=runs/train-world-model/world_model data=runs/collect/dataset"),
             owns_run_dir=False,
         ),
-        Command("compare", "compare two evaluations episode by episode", ("a=runs/before b=runs/after",)),
+        Command(
+            "compare",
+            "compare two policies, or two methods over several trainings, episode by episode",
+            ("a=runs/before b=runs/after", "'a=[runs/a-0,runs/a-1]' 'b=[runs/b-0,runs/b-1]'"),
+        ),
         Command(
             "train-vla",
             "the whole loop: clone demonstrations, imagine, improve, check in physics",

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from worldrl.core.errors import ProtocolError
-from worldrl.evaluation.policy.compare import compare, holm
+from worldrl.evaluation.policy.compare import compare, holm, pooled
 from worldrl.evaluation.policy.result import EvalResult
 
 
@@ -53,3 +53,27 @@ def test_what_differs_outside_the_protocol_is_named_and_not_refused(protocol, ma
     notes = compare(a, b).metrics()["notes"]
     assert notes == ["render: egl against osmesa", "hardware: H100 against not recorded"]
     assert compare(a, a).metrics()["notes"] == []
+
+
+def test_two_methods_are_compared_over_their_trainings(protocol, make_result):
+    def training(outcomes, name):
+        return dataclasses.replace(make_result(protocol, outcomes, policy=name), policy_hash=name)
+
+    pairs = [
+        compare(training("sfffff", "a1"), training("ssssff", "b1")),  # +3 of 6
+        compare(training("ssffff", "a2"), training("sfffss", "b2")),  # +1 of 6
+    ]
+    found = pooled(pairs)
+    assert (found["before"]["k"], found["after"]["k"], found["paired"]["n"]) == (3, 7, 12)
+    assert (found["paired"]["both"], found["paired"]["only_a"], found["paired"]["only_b"]) == (2, 1, 5)
+    assert found["paired"]["diff"] == pytest.approx(4 / 12)
+    # Student with one degree of freedom: 1/3 ± 12.706 · sd / √2, and sd = (1/2 - 1/6) / √2.
+    mean = found["trainings"]
+    assert (mean["mean"], mean["hi"] - mean["mean"]) == (pytest.approx(1 / 3), pytest.approx(12.706 / 6, rel=1e-4))
+    assert [pair["a"] for pair in found["pairs"]] == ["a1", "a2"]
+    with pytest.raises(ProtocolError, match="a: policy a1 appears twice, and would be counted twice"):
+        pooled([pairs[0], compare(training("sfffff", "a1"), training("ssffff", "b2"))])
+    longer = dataclasses.replace(protocol, hold_steps=1)
+    other = [dataclasses.replace(make_result(longer, "ssffff", policy=name), policy_hash=name) for name in ("a3", "b3")]
+    with pytest.raises(ProtocolError, match="hold_steps"):
+        pooled([pairs[0], compare(*other)])

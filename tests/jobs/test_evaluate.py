@@ -1,9 +1,10 @@
 import json
+import shutil
 
 import pytest
 import torch
 
-from worldrl.core.errors import ProtocolError, SettingError
+from worldrl.core.errors import ProtocolError, SettingError, WorldrlError
 from worldrl.jobs.benchmark import compare
 from worldrl.jobs.benchmark.compare import CompareSettings
 from worldrl.jobs.policy import evaluate
@@ -73,6 +74,29 @@ def test_comparison(evaluations, tmp_path):
     result = json.loads((tmp_path / "c" / "result.json").read_text())
     assert result["metrics"] == metrics
     assert result["protocol_hash"] == json.loads((folder / "evaluation-0" / "result.json").read_text())["protocol_hash"]
+
+
+def test_comparison_of_several_trainings(evaluations, tmp_path, capsys):
+    """The second pair is the first one turned round, at the end of runs of ``train-vla``."""
+    folder, _ = evaluations
+    first, second = (folder / f"evaluation-{n}" for n in (0, 1))
+    for name, one in (("a2", second), ("b2", first)):
+        shutil.copytree(one, tmp_path / name / "stages" / "05-after" / "evaluation")
+    given = {"a": f"[{first},{tmp_path / 'a2'}]", "b": f"[{second},{tmp_path / 'b2'}]"}
+    metrics = compare.main(CompareSettings(**given, run_dir=str(tmp_path / "c")))
+    assert metrics["paired"]["n"] == 8
+    assert metrics["before"] == metrics["after"]
+    assert metrics["trainings"]["mean"] == 0
+    assert "mean over trainings" in capsys.readouterr().err.replace("\n", " ")
+    assert json.loads((tmp_path / "c" / "result.json").read_text())["metrics"] == metrics
+    (tmp_path / "begun" / "stages").mkdir(parents=True)
+    for a, b, told in (
+        (f"[{first},{second}]", str(second), "a names 2 evaluations and b 1; give as many"),
+        ("[]", str(second), "a: an empty list"),
+        (str(tmp_path / "begun"), str(second), "begun: this run of train-vla is not at its last evaluation"),
+    ):
+        with pytest.raises(WorldrlError, match=told):
+            compare.main(CompareSettings(a=a, b=b, run_dir=str(tmp_path / "d")))
 
 
 def test_unfinished_evaluations_are_not_compared(evaluations, tmp_path):
