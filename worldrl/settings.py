@@ -322,6 +322,14 @@ def _is_mapping(hint: Any) -> bool:
     return get_origin(bare_hint(hint)) is dict
 
 
+def one_or_more(key: str, text: str) -> list[str]:
+    """Read a setting that takes one text or a list of them; SettingError for a list that is empty or cannot be read."""
+    found = text_items(key, text) if text.startswith("[") else [text]
+    if not found:
+        raise SettingError(f"{key}: an empty list; name at least one")
+    return found
+
+
 def set_value(plain: dict[str, Any], key: str, value: Any) -> None:
     """Set one setting of plain settings by its dotted key."""
     *parents, last = key.split(".")

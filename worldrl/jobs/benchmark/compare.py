@@ -14,8 +14,7 @@ from worldrl.core.storage.log import console
 from worldrl.evaluation.policy.compare import compare, pooled
 from worldrl.evaluation.policy.result import EvalResult
 from worldrl.recipes.run import open_run
-from worldrl.settings import required, setting
-from worldrl.text_items import text_items
+from worldrl.settings import one_or_more, required, setting
 
 AFTER = Path("stages") / "05-after" / "evaluation"
 """Evaluation at the end of a run of ``train-vla``."""
@@ -40,7 +39,9 @@ def main(settings: CompareSettings) -> dict[str, Any]:
     :func:`~worldrl.evaluation.policy.compare.pooled`. Raises ProtocolError (two were measured under different
     protocols, or one is not finished).
     """
-    before, after = ([finished(Path(text)) for text in folders(settings, side)] for side in ("a", "b"))
+    before, after = (
+        [finished(Path(text)) for text in one_or_more(side, getattr(settings, side))] for side in ("a", "b")
+    )
     if len(before) != len(after):
         raise SettingError(f"a names {len(before)} evaluations and b {len(after)}; give as many, in the same order")
     pairs = [compare(a, b, at_end=settings.at_end) for a, b in zip(before, after, strict=True)]
@@ -49,15 +50,6 @@ def main(settings: CompareSettings) -> dict[str, Any]:
         run.write_result(metrics, seed=before[0].protocol.seed, device="cpu", protocol_hash=before[0].protocol.hash)
     show(metrics) if len(pairs) == 1 else show_pooled(metrics)
     return metrics
-
-
-def folders(settings: CompareSettings, side: str) -> list[str]:
-    """Paths of one side: one, or those of a list."""
-    text = getattr(settings, side)
-    found = text_items(side, text) if text.startswith("[") else [text]
-    if not found:
-        raise SettingError(f"{side}: an empty list; name at least one run directory")
-    return found
 
 
 def finished(path: Path) -> EvalResult:
