@@ -191,7 +191,7 @@ COMMANDS = {
         Command(
             "compare",
             "compare two policies, or two methods over several trainings, episode by episode",
-            ("a=runs/before b=runs/after", "'a=[runs/a-0,runs/a-1]' 'b=[runs/b-0,runs/b-1]'"),
+            ("a=runs/before b=runs/after", "a=[runs/a-0,runs/a-1] b=[runs/b-0,runs/b-1]"),
         ),
         Command(
             "train-vla",
