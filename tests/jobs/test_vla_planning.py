@@ -70,7 +70,7 @@ def test_a_round_collects_with_the_planner_and_resumes_between_its_episodes(open
     loop, policy, world = opened(tmp_path / "cut")
     killed(LeRobotWriter, "add_episode")
     with pytest.raises(KeyboardInterrupt):
-        stages.practice(loop, 1, policy, world)
+        stages.practice(loop, 1, policy, world, policy)
     assert len(EpisodeDataset.open(tmp_path / "cut/stages/round-1-1-practice/dataset")) == 1
     again = stages.practice(*_round(opened(tmp_path / "cut")))
     assert again.dataset.fingerprint == recording.dataset.fingerprint
@@ -79,14 +79,14 @@ def test_a_round_collects_with_the_planner_and_resumes_between_its_episodes(open
 
 def _round(found):
     loop, policy, world = found
-    return loop, 1, policy, world
+    return loop, 1, policy, world, policy
 
 
 def test_the_first_round_from_scratch_has_nothing_to_plan_in(opened, monkeypatch, tmp_path):
     loop, policy, _ = opened(tmp_path)
     sources = []
     monkeypatch.setattr(Loop, "collect", lambda self, folder, plans: sources.extend(p.specs for p in plans) or {})
-    stages.practice(loop, 1, policy, None)
+    stages.practice(loop, 1, policy, None, policy)
     assert {spec.source for specs in sources for spec in specs} == {"policy", "blind_expert"}
 
 

@@ -215,8 +215,8 @@ def test_each_round_improves_the_policy_that_is_asked_for_and_practises_with_the
 ):
     learners, actors, compared = [], [], []
 
-    def practice(loop, number, policy, world):
-        actors.append(policy)
+    def practice(loop, number, policy, world, actor):
+        actors.append((policy, actor))
         return f"practice-{number}"
 
     def improved(loop, number, demos, learner, world, practices):
@@ -225,7 +225,7 @@ def test_each_round_improves_the_policy_that_is_asked_for_and_practises_with_the
 
     def accepted(loop, number, before, after):
         compared.append((before, after))
-        return before if number == 2 else after
+        return number != 2
 
     monkeypatch.setattr(train_vla.stages, "practice", practice)
     monkeypatch.setattr(train_vla.stages, "world_model", lambda loop, number, *_: f"world-{number}")
@@ -236,7 +236,8 @@ def test_each_round_improves_the_policy_that_is_asked_for_and_practises_with_the
     last = train_vla.run_rounds(SimpleNamespace(plan=plan), "demos", "supervised")
     assert last == ("improved-3", "world-3")
     assert learners == begun
-    assert actors == ["supervised", "improved-1", "improved-1"]  # the second round is undone
+    # The second round is undone: its policy acts in the third one's practice, and is not improved.
+    assert actors == [("supervised", "supervised"), ("improved-1", "improved-1"), ("improved-1", "improved-2")]
     assert compared == [("supervised", "improved-1"), ("improved-1", "improved-2"), ("improved-1", "improved-3")]
 
 

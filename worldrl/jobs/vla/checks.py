@@ -101,8 +101,8 @@ LOSS = 1.0
 """A round's policy is undone where it loses more than this many standard errors of real success (McNemar's z)."""
 
 
-def accepted(loop: Loop, number: int, before: SavedPolicy, after: SavedPolicy) -> SavedPolicy:
-    """Return the policy of a round, or the one before where the simulator shows that the round has lost success.
+def accepted(loop: Loop, number: int, before: SavedPolicy, after: SavedPolicy) -> bool:
+    """Whether the policy of a round is kept: the simulator does not show that the round has lost success.
 
     Both act from the same initial states, which neither evaluation has. Of rounds that change nothing, one of six is undone;
     a gain is seldom.
@@ -110,7 +110,7 @@ def accepted(loop: Loop, number: int, before: SavedPolicy, after: SavedPolicy) -
     from worldrl.evaluation.policy.compare import compare
 
     if not (count := loop.plan.evaluation.accept):
-        return after
+        return True
     stage = loop.run.stage(f"round-{number}-5-accept")
     if not stage.finished:
         protocol = loop.plan.simulator.training_protocol(count, seed=loop.plan.seed_of("accept", number))
@@ -122,7 +122,7 @@ def accepted(loop: Loop, number: int, before: SavedPolicy, after: SavedPolicy) -
         kept = not loses(found["paired"])
         loop.finish(stage, {"kept": kept, **{key: found[key] for key in ("before", "after", "paired", "tasks")}})
         console().print(accepted_line(number, stage.summary), markup=False, highlight=False)
-    return after if stage.summary["kept"] else before
+    return stage.summary["kept"]
 
 
 def loses(pair: Paired) -> bool:

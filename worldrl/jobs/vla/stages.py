@@ -165,8 +165,8 @@ def given_policy(folder: Path, config: TokenPolicyConfig) -> Policy:
 # -- one round -----------------------------------------------------------------------------------------------------
 
 
-def practice(loop: Loop, number: int, policy: SavedPolicy, world: SavedWorld | None) -> Recording:
-    """Record the policy, alone, with the planner and executing its imagined rollouts in ``world``, and the varied expert."""
+def practice(loop: Loop, number: int, policy: SavedPolicy, world: SavedWorld | None, actor: SavedPolicy) -> Recording:
+    """Record ``actor``, the policy with the planner and executing its imagined rollouts in ``world``, and the varied expert."""
     from worldrl.jobs.vla.planning import planned_policy
 
     stage = loop.run.stage(f"round-{number}-1-practice")
@@ -179,14 +179,14 @@ def practice(loop: Loop, number: int, policy: SavedPolicy, world: SavedWorld | N
         if shown is not None and not set(policy.network.more) <= set(shown.model.more):
             shown = None
         sources: list[tuple[str, AnyActor, int]] = [
-            ("policy", PolicyActor(str(policy.folder), exploration=exploration), counts.policy_episodes),
+            ("policy", PolicyActor(str(actor.folder), exploration=exploration), counts.policy_episodes),
             (*loop.plan.simulator.exploration_expert(counts), expert_episodes),
         ]
         if shown is not None and counts.planner_episodes:
             sources.append(("planner", planned_policy(loop, policy, shown), counts.planner_episodes))
         plans = [
-            CollectPlan(actor, loop.specs(source, count, loop.plan.seed_of("practice", number, source)))
-            for source, actor, count in sources
+            CollectPlan(player, loop.specs(source, count, loop.plan.seed_of("practice", number, source)))
+            for source, player, count in sources
         ]
         if shown is not None and counts.imagined_episodes:
             plan = imagined_plan(

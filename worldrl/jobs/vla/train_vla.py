@@ -98,14 +98,17 @@ def run_rounds(loop: Loop, demos: Recording, supervised: SavedPolicy) -> tuple[S
     plan, policy = loop.plan, supervised
     world = None if plan.start is None else loop.world(plan.start)
     practices: list[Recording] = []
+    undone: SavedPolicy | None = None
     for number in range(1, plan.rounds + 1):
-        practices.append(stages.practice(loop, number, policy, world))
+        # What a rejected policy exploited, the world model learns from its real episodes.
+        practices.append(stages.practice(loop, number, policy, world, undone or policy))
         world = stages.world_model(loop, number, demos, practices, policy, world)
         checks.gates(loop, number, policy, world, practices)
         # WoVR continues from the latest policy, World-VLA-Loop from the supervised one each time.
         learner = supervised if plan.from_supervised else policy
         improved = stages.improved_policy(loop, number, demos, learner, world, practices)
-        policy = checks.accepted(loop, number, policy, improved)
+        kept = checks.accepted(loop, number, policy, improved)
+        policy, undone = (improved, None) if kept else (policy, improved)
     if world is None:
         raise ValueError("rounds must be positive")  # the settings have checked it
     return policy, world
