@@ -7,8 +7,8 @@ Timeline of an episode, fixed once (``T`` actions, ``T + 1`` frames)::
     action     0     1   ...  T-1        action t is taken at frame t and produces frame t+1
     reward     0     1   ...  T-1        reward t is what arriving at frame t+1 earned
 
-Laid out for a world model, each frame is paired with the action that produced it, and a clip's first frame
-with the null action, which holds the first command (:meth:`worldrl.core.actions.ActionSpec.hold`).
+Laid out for a world model, each frame is paired with the action that produced it. A clip's first frame has the null
+action, which holds the first command (:meth:`worldrl.core.actions.ActionSpec.hold`).
 
 Shapes legend: ``B`` rows, ``T`` steps, ``L`` chunk, ``V`` cameras, ``Y X`` pixels, ``A`` numbers of an action and of a command
 (7 of one arm, 14 of two), ``S`` measured numbers (8 and 14), ``N`` groups, ``G`` group size or grippers, ``K`` memory frames.

@@ -1,8 +1,8 @@
 """Exploration with correlated noise: part of a rollout's randomness is constant over its steps.
 
 With independent draws, dozens of small errors average out and a rollout ends near the greedy one. With a constant
-part (the extreme of coloured noise, Eberhard et al., "Pink noise is all you need") it deviates in one direction, and
-a group's outcomes show which one is better. Each token keeps exactly the policy's distribution.
+part it deviates in one direction, and a group's outcomes show which one is better. This is the extreme of coloured
+noise (Eberhard et al., "Pink noise is all you need"). Each token keeps exactly the policy's distribution.
 
 A policy that steers to a waypoint corrects such deviations before it arrives. So its waypoints themselves may be
 displaced, all of a rollout's by the same vector: a policy whose aim is off then finds the object in some rollouts. Each

@@ -25,8 +25,8 @@ class PlanningSettings(Protocol):
 def planner_of(settings: PlanningSettings, policy: str | None, *, latency: int = 0) -> Planner | None:
     """Open the planner of a command's settings around a policy's folder (None: a scripted expert); None for none.
 
-    Raises SettingError (no such planner, a policy that cannot be imagined, or another robot, image size, chunk length or
-    observation than the world model's) and ArtefactError (there is no world model or policy).
+    Raises SettingError (no such planner, a policy that cannot be imagined, or one of another robot, image size, chunk length
+    or observation). Raises ArtefactError (there is no world model or policy).
     """
     if settings.planner == NONE:
         return None

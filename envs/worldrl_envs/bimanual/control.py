@@ -6,8 +6,8 @@
     action[13]    right gripper
 
 The command is the target that the servos are given, `command: float32[14]` in the same order. It follows the action
-no faster than the joints may turn, so it depends on the actions alone (never on physics), and a policy or a world
-model can integrate it for itself. The arithmetic is float64, rounded to float32 once.
+no faster than the joints may turn. So it depends on the actions alone, never on physics, and a policy or a world model
+can integrate it for itself. The arithmetic is float64, rounded to float32 once.
 """
 
 from dataclasses import dataclass

@@ -35,8 +35,8 @@ class BimanualEnv(TaskEnv):
     servos have, see `control.py`); `instruction`, text. `obs="state"`, a Box: see `observations.state_vector`.
 
     ## Domain
-    `domain="randomised"` draws, for each episode and as RoboTwin does, light, colours and texture of the table, clutter,
-    the camera's place and the height of the table (up to 3 cm lower), on the layout of the clean domain; a `style` is of
+    `domain="randomised"` draws for each episode, as RoboTwin does: light, colours and texture of the table, clutter, the
+    camera's place and the height of the table (up to 3 cm lower). The layout is that of the clean domain. A `style` is of
     the clean domain only.
 
     ## Everything else

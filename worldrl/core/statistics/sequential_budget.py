@@ -1,8 +1,7 @@
 r"""A sequential comparison that spends its error budget episode by episode, exactly, whatever share of the pairs is discordant.
 
-After ``n`` of at most ``n_max`` pairs, of which ``t`` are discordant (one policy alone solved them) and ``k`` of those fell to
-``b``, neither policy being better means that pairs are discordant with an unknown probability ``d`` and fall either way
-alike. Two policies of equal success ``p`` on initial states of their own are the case d = 2p(1-p). Let ``w(n, t, k)`` be the
+After ``n`` of at most ``n_max`` pairs, ``t`` are discordant (one policy alone solved them), and ``k`` of those fell to ``b``.
+If neither policy is better, pairs are discordant with an unknown probability ``d`` and fall either way alike. Two policies of equal success ``p`` on initial states of their own are the case d = 2p(1-p). Let ``w(n, t, k)`` be the
 probability of being there without having stopped, given ``t``; it does not depend on ``d``::
 
     w(n, t, k) = (1 - t/n) w(n-1, t, k) + t/n [w(n-1, t-1, k) + w(n-1, t-1, k-1)] / 2          (stopped states left out)
@@ -13,8 +12,8 @@ At each ``n`` states are stopped in the order of their exact two-sided p-value, 
 ``d``. So a comparison of policies that mostly agree, in which few pairs are discordant, spends all of α too; the walk of
 ``core.statistics.sequential`` counts discordant pairs and leaves most of it unspent there.
 
-The largest R(n_max, d) is bounded for every ``d``, not only on a grid: with d = (1 - cos φ)/2 it is a trigonometric polynomial
-of degree n_max, so by Bernstein's inequality it exceeds its largest value at M equal steps of [0, π] by the factor
+The largest R(n_max, d) is bounded for every ``d``, not only on a grid. With d = (1 - cos φ)/2 it is a trigonometric polynomial
+of degree n_max. By Bernstein's inequality it exceeds its largest value at M equal steps of [0, π] by the factor
 1/(1 - (π n_max/M)²/8) at most. Where that is above α the budget is made smaller.
 
 Fixed maximum, and a budget spent under all nulls, are the discipline of STEP (Snyder et al. 2025, arXiv:2503.10966). The rule

@@ -1,8 +1,8 @@
 """Where a run's curves are shown beside ``metrics.jsonl``: TensorBoard, Weights & Biases (wandb) or trackio.
 
 wandb and trackio keep every point that they received, and a resumed run computes the steps after its checkpoint
-again. So :class:`_Service` waits for the checkpoint: it sends what ``metrics.jsonl`` holds at each flush, and
-``<tracker>.json`` in the run directory says which run of the service that is, and up to which step each series was sent.
+again. So :class:`_Service` waits for the checkpoint: it sends what ``metrics.jsonl`` holds at each flush.
+``<tracker>.json`` in the run directory names the run of the service, and the step up to which each series was sent.
 """
 
 import os

@@ -1,8 +1,8 @@
 """A training in several processes, in several passes per step, or both: equal to one process with the same batch.
 
 A step's batch is divided into ``processes x accumulate`` equal parts. Every process draws the numbers of the whole batch
-from the step's stream and keeps the rows of its part (``core.rng.Part``), so that neither the windows nor the noise depend
-on the number of parts. Sums over masked elements are divided by the count of the whole batch, which every process knows.
+from the step's stream and keeps the rows of its part (``core.rng.Part``). So neither the windows nor the noise depend on
+the number of parts. Sums over masked elements are divided by the count of the whole batch, which every process knows.
 """
 
 from collections.abc import Callable, Generator, Mapping

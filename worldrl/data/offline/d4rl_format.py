@@ -1,9 +1,8 @@
 """D4RL's HDF5 files: one long run of rows, cut into episodes where ``terminals`` or ``timeouts`` say so.
 
 ``next_observations`` are used where the file has them. Where it has not, rows are paired inside episodes only,
-never across a reset as D4RL's own loader does: the successor of a row that timed out was not recorded, so that
-row is left out, and that of a terminated row, which nothing bootstraps from, is written as the row's own observation.
-How many of either kind there were stands in the provenance.
+never across a reset as D4RL's own loader does. The successor of a row that timed out was not recorded, so that row is
+left out. Nothing bootstraps from a terminated row; its successor is written as the row's own observation. How many of either kind there were stands in the provenance.
 """
 
 from pathlib import Path

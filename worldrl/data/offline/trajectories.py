@@ -76,7 +76,7 @@ class VectorEpisode:
 class Trajectories:
     """An offline dataset; making one checks it.
 
-    ArtefactError, with file, episode and field, for a wrong shape or type, a value that is not finite, an action out of
+    ArtefactError names file, episode and field: a wrong shape or type, a value that is not finite, an action out of
     bounds, or an episode that ends in its middle or not at all.
     """
 

@@ -13,9 +13,8 @@ episode (``t = 0``, memory all reference), an event (the chunk in question cover
 steps after it: a gripper that closes shows what it holds only when it moves on), a static clip, and any frame.
 
 A *static clip* teaches that nothing moves without an action: frame ``t`` repeats as memory and as future, the
-action is zero motion **with the gripper's current command**. The null action proper commands an open gripper, so
-with a closed gripper it is not "do nothing" but "let go", and a still clip would teach that letting go has no
-effect. Frames within ``L`` steps after a gripper change are not used: there the fingers still move by themselves.
+action is zero motion **with the gripper's current command**. The null action proper commands an open gripper. With
+a closed gripper it means "let go", and a still clip would teach that letting go has no effect. Frames within ``L`` steps after a gripper change are not used: there the fingers still move by themselves.
 """
 
 from collections.abc import Sequence

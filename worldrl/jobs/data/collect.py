@@ -289,8 +289,8 @@ def imagined_plans(
 def name_episodes(settings: CollectSettings, tasks: Sequence[str], source: str, count: int) -> list[EpisodeSpec]:
     """Specs of one source, ``count`` per task.
 
-    Each source has a seed of its own, so that no two sources share an initial state, and none of them shares one
-    with an evaluation, which uses its seed as it is given.
+    Each source has a seed of its own, so that no two sources share an initial state. None shares one with an evaluation,
+    which uses its seed as it is given.
     """
     # Below 2**31: simulators and file formats differ in how large a seed they keep.
     seed = stream_seed(settings.seed, "collect", source) % 2**31

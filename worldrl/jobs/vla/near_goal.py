@@ -1,7 +1,7 @@
 """Failures of the policy close to the goal, for the world model of ``worldrl train-vla``: World-VLA-Loop's near-success data.
 
-Of the practice episodes that the policy failed, in the simulator or executing its imagined rollouts, those that came nearest to their goal are
-learned from more often than the others, task by task. Calibration and gates keep their episodes as they are.
+The policy fails practice episodes, in the simulator or executing its imagined rollouts. Of each task, those that came nearest to their
+goal are learned from more often than the others. Calibration and gates keep their episodes as they are.
 """
 
 from __future__ import annotations

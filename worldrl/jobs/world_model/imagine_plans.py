@@ -1,8 +1,8 @@
 """``worldrl imagine plan=true``: a world model plans what instructions ask for, in stages, and a reward chooses.
 
-From an episode's first frame and its instruction, ``staged.proposals`` continuations are imagined per stage, the best one is kept where
-it is good enough (``staged.min_reward``), others are proposed where none is, up to ``staged.attempts`` times, and the next stage continues
-from it (MIND-V; ``rollout.imagined.staged_rollouts``).
+From an episode's first frame and its instruction, each stage imagines ``staged.proposals`` continuations. The best one is kept where
+it is good enough (``staged.min_reward``). Where none is, others are proposed, up to ``staged.attempts`` times. The next stage continues
+from the one kept (MIND-V; ``rollout.imagined.staged_rollouts``).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def imagine_plans(
 ) -> dict[str, Any]:
     """Plan from each episode's first frame, film the plans beside what was recorded, and say what was accepted.
 
-    Returns ``plans``: of each its task, instruction, terms, and by stage whether it was good enough (None where
-    ``staged.min_reward`` names no term, so that nothing was compared) and how often it was proposed; ``chunks`` that
-    were imagined in all. Raises SettingError (the world model does not plan, or a reward or term is unknown).
+    Returns ``plans`` and the ``chunks`` that were imagined in all. Of each plan: task, instruction, terms, and by stage
+    whether it was good enough and how often it was proposed. None: ``staged.min_reward`` names no term, so nothing was
+    compared. Raises SettingError (the world model does not plan, or a reward or term is unknown).
     """
     if not isinstance(model, VideoWorldModel) or not model.config.dynamics.planning:
         raise SettingError(

@@ -1,7 +1,7 @@
 """Noisy denoising steps as decisions, shared by Flow-GRPO, DanceGRPO and BranchGRPO.
 
-A noisy step from x to x' is an action of a Gaussian policy (``diffusion.sde``) with the exact ratio ρ = exp(log
-p_θ(x' | x) - log p_old(x' | x)), its log-probability reduced as the ratio's range expects
+A noisy step from x to x' is an action of a Gaussian policy (``diffusion.sde``). Its ratio is exact, ρ = exp(log
+p_θ(x' | x) - log p_old(x' | x)); the log-probability is reduced as the ratio's range expects
 (:class:`~worldrl.diffusion.sde.RatioRule`). A step that several videos share is one decision, and counts as often.
 
 Shapes legend: ``M`` noisy steps, of any row, chunk and level; ``B`` videos; ``T`` denoising steps of a video.

@@ -15,8 +15,8 @@ XQL's Gumbel loss is this with an exponential for f*, which grows too fast for l
 For V they are cut at 0, as in the authors' code (there y + y²/4 counts below −4 again). Uncut, their slope at 0 is 1. For
 λ > ½, V would then exceed every Q by a constant (1.14 τ for χ² and λ = 0.7), which every backup adds once more.
 
-ReCOIL imitates experts E with the help of other data S by matching the mixture βd + (1 − β)d^S to βd^E + (1 − β)d^S,
-without a discriminator and without rewards. With y = γ (1 − terminated) V(s') − Q(s, a), g(y) = f*₊(y) − y, and
+ReCOIL imitates experts E with the help of other data S, without a discriminator and without rewards. It matches the
+mixture βd + (1 − β)d^S to βd^E + (1 − β)d^S. With y = γ (1 − terminated) V(s') − Q(s, a), g(y) = f*₊(y) − y, and
 (1 − γ) E_{d0} V written as E_E[V(s) − γ V(s')], its dual is
 
     ReCOIL  Q:      Σ_i β mean_E [V(s) − Q_i(s, a)] + mean_mix g(y_i)

@@ -182,8 +182,8 @@ def waypoint_loss(waypoint: Waypoint, target: Tensor, actions: ActionSpec) -> Te
 def cell_loss(waypoint: Waypoint, target: Tensor, actions: ActionSpec) -> Tensor:
     """Negative log-likelihood of ``target`` ``[B, A]`` where each arm's place is one of the cells, a mean over ``A``.
 
-    A Laplace distribution around what the camera's map makes of the cell. Unlike the error of an expected place it has
-    a gradient at a cell of hardly any heat, so that points which lie on another object find the one that is meant.
+    A Laplace distribution around what the camera's map makes of the cell. The error of an expected place has
+    no gradient at a cell of hardly any heat. This has one, so points on another object find the one that is meant.
     """
     beside = (target[:, None] - waypoint.of_cells).abs() / waypoint.scale + waypoint.scale.log()  # [B, N, A]
     arms = [waypoint.log_heat[..., arm] - beside[..., part].sum(dim=2) for arm, part in enumerate(actions.arms)]

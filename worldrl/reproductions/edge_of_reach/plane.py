@@ -8,8 +8,8 @@ ends where a rollout of k steps can be before its last step. So the states that 
 reach, are the cliff: the reward grows towards it, the step into it still pays, and no row begins there. The paper's own
 environment is published as an image only; this one is a stand-in.
 
-An agent observes the position and, in the cliff, numbers that are 0 on the ledge (:meth:`Plane.observe`), as a robot at
-the edge of reach is in a pose unlike all that it acted from. With the position alone, critics of common targets
+An agent observes the position and, in the cliff, numbers that are 0 on the ledge (:meth:`Plane.observe`): a robot at
+the edge of reach has a pose unlike all that it acted from. With the position alone, critics of common targets
 extrapolate into the cliff alike.
 
 Shapes legend: ``B`` rows, ``G`` grid points per axis.

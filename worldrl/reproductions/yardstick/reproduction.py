@@ -9,8 +9,8 @@ disjoint and paired, so the intervals are over batches, of all seeds and start p
   rollouts than its recorded group; what a budget asks beyond is left out.
 - Losses are measured after one pass of GRPO over all batches: at the acting weights the ratio is 1, and most are one.
 
-Left out are start samplers and update controllers, which change no gradient of a given group, losses of video models,
-and parts that need a tree of rollouts, demonstrations or an average of weights.
+Left out are start samplers and update controllers, which change no gradient of a given group. So are losses of video
+models, and parts that need a tree of rollouts, demonstrations or an average of weights.
 """
 
 from collections.abc import Mapping, Sequence

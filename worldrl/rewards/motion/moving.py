@@ -1,8 +1,8 @@
 """Motion content, under which a still video does not score best.
 
 Third parties report that long alignment with EVA's reward drifts to still videos. Motion content is the path length
-of a decoded trajectory in units of its velocity bounds, of positions averaged over half a second, which removes most
-noise of the inverse dynamics. More motion than in real videos earns nothing more.
+of a decoded trajectory in units of its velocity bounds. Its positions are averaged over half a second, which removes
+most noise of the inverse dynamics. More motion than in real videos earns nothing more.
 
     m = Σ_blocks mean_d w_d |q̄_{k+1} - q̄_k| / v_max,d / duration,   M = clip((m - floor) / (reference - floor), 0, 1)
 

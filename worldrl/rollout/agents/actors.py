@@ -1,7 +1,7 @@
 """Actors of real rollouts: small specs that travel as JSON, built into an actor inside the worker.
 
 An actor serves many environments at once. Each row of a call is one running episode with its own random stream, named
-after the episode, so an episode's draws never depend on the batch, the worker or the order. An actor answers with
+after the episode. So an episode's draws never depend on the batch, the worker or the order. An actor answers with
 ``chunk_length`` actions per row; only a policy uses more than one.
 """
 

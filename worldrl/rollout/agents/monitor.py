@@ -1,7 +1,7 @@
 """FLOAT of ARMADA (2510.02298): online detection of failures by optimal transport between embeddings of a policy.
 
 At each decision the policy's embeddings of the running episode so far, ``x_1 … x_k``, are matched with those of each
-expert episode, ``e_1 … e_H``, where ``H`` are the decisions of the time limit and a shorter expert repeats its last::
+expert episode, ``e_1 … e_H``. ``H`` are the decisions of the time limit; a shorter expert repeats its last one::
 
     c_ij  = 1 - cos(e_i, x_j);   0 for the decisions still to come, j > k
     index = min over experts of  min over plans π of  Σ_ij π_ij c_ij,   both marginals of π uniform, 1 / H

@@ -1,7 +1,7 @@
 """NEUBAY's rollouts: a recorded history, then one world imagined to the end.
 
 A rollout begins at a random cut of a real episode, from before its first step to after its last. The agent reads the
-history (or its last steps alone), then acts in the world until the task terminates, the time limit, or a step with
+history (or its last steps alone), then acts in the world. It ends with the task, with the time limit, or at a step with
 U > the ζ-quantile of U over the dataset. That step stays, truncated, so its target bootstraps. A cut after the last step
 leaves the whole real episode, and nothing is imagined. The world assigns one ensemble member per rollout
 (``MemberChoice.rollout``).

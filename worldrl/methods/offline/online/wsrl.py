@@ -5,7 +5,7 @@
        it, then one step of temperature and actor on all of it
 
 The warm-up recalibrates the values. The published agent is SAC with 10 critics, targets from 2 of them, no entropy in
-the target, and layer normalisation in critics and policy, pre-trained with Cal-QL, or CQL on locomotion.
+the target, and layer normalisation in critics and policy. It is pre-trained with Cal-QL, or CQL on locomotion.
 
 The environment's own state is not saved, so checkpoints are taken between episodes, each with a seed of its own.
 """
