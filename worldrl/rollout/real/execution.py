@@ -3,7 +3,7 @@
 A world model may be asked for more frames than a recording has. Holding still until then would test nothing, and free
 motion would leave the world model's training data. So after its recorded actions an episode holds still for
 ``HOLD_STEPS``. Then it retraces its own commanded path to its beginning, which puts a lifted object down and leaves. It
-goes on with the recorded actions of another episode of its task, and so on. All commanded poses are those of
+executes the recorded actions of another episode of its task, and so on. All commanded poses are those of
 recorded episodes; only letting go of a held object is missing in recordings of a picking task.
 
 Every frame comes from the simulator; the embedded suite adds positions that no camera shows. A recording holds its
