@@ -700,6 +700,7 @@ def grpo_on() -> Callable[..., Any]:
             seed=0,
             judge=SimpleNamespace(term_weight=term_weight),
             length_normalise=config.length_normalise,
+            keeps_silent=config.anchor > 0,
             judged=FilterResult(rollouts, trust, agreement),
         )
         config = replace(config, groups=groups, group_size=len(rollouts.group) // groups)

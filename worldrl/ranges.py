@@ -111,7 +111,7 @@ _NAMES: tuple[tuple[Range, str], ...] = (
     (POSITIVE, "advantage_clip|advantage_max|churn_noise|clip|clip_low|clip_high|clip_norm|dual_clip|largest_temperature|"
                "log_sigma_std|lora_alpha|rho|sigma_data|sigma_high|sigma_low|sigma_start|temperature|min_disk_gb|"
                "min_memory_gb|positive_weight"),
-    (NON_NEGATIVE, "action_swap_ratio|beta|bound_weight|churn|churn_high|churn_low|coefficient|colour|conservative|"
+    (NON_NEGATIVE, "action_swap_ratio|anchor|beta|bound_weight|churn|churn_high|churn_low|coefficient|colour|conservative|"
                    "dimension_weights|distance_penalty|diversity|eta|eta_low|fusion|gap|goal_offset|jitter|keep_chroma|kl|"
                    "label_width|latent_noise|light|limit|loss_weight|memory_noise|motion_weight|noise|noise_weight|"
                    "offset_noise|outcome_weight_decay|penalty|psnr|refinement_sigma|salience|shift|static_psnr|texture|"

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -84,14 +85,15 @@ def loss_of(grpo_on):
     return loss
 
 
-@pytest.mark.parametrize("kl", [0.0, 0.3])
+@pytest.mark.parametrize("kl", [{}, {"kl": 0.3}, {"anchor": 0.3}, {"kl": 0.3, "anchor": 0.7}])
 @pytest.mark.parametrize("temperature", [1.0, 1.6])
 def test_gradient_by_finite_differences(loss_of, kl, temperature):
     old, reference, policy = Softmax(1), Softmax(2), Softmax(1)
-    config = GrpoConfig(kl=kl)
+    config = GrpoConfig(**kl)
     with torch.no_grad():  # ratios on both sides of the clips
         policy.weight += 0.05 * torch.randn(policy.weight.shape, generator=stream(0, "away"), dtype=torch.float64)
     batch = make_batch(old=old, temperature=temperature)
+    batch = replace(batch, silent=make_batch(9, seed=1, old=old, temperature=temperature))
     loss, _ = loss_of(policy, batch, config, reference, temperature=temperature)
     (gradient,) = torch.autograd.grad(loss, policy.weight)
     direction = torch.randn(policy.weight.shape, generator=stream(0, "direction"), dtype=torch.float64)
@@ -126,6 +128,23 @@ def test_kl_is_zero_at_the_reference_and_positive_elsewhere(loss_of):
     _, logs = loss_of(policy, batch, GrpoConfig(kl=0.1), copy.deepcopy(policy), temperature=1.0)
     assert logs["kl"].abs() < 1e-12
     assert logs["approx_kl"].abs() < 1e-12
+
+
+def test_the_anchor_is_the_kl_on_silent_chunks_alone(loss_of):
+    policy, reference = Softmax(1), Softmax(2)
+    batch, silent = make_batch(old=policy), make_batch(1, seed=1, old=policy)  # one chunk, so that all draws are it
+    plain, _ = loss_of(policy, batch, GrpoConfig(), None, temperature=1.0)
+    for config, held in ((GrpoConfig(anchor=0.5), silent), (GrpoConfig(anchor=0.5), None)):
+        loss, logs = loss_of(policy, replace(batch, silent=held), config, reference, temperature=1.0)
+        if held is None:  # every rollout taught something
+            assert "anchor_kl" not in logs
+            assert loss.item() == plain.item()
+            continue
+        own, other = (p.likelihood(silent.obs, silent.token, temperature=1.0).logits for p in (policy, reference))
+        expected = categorical_kl(own, other).mean().item()
+        assert logs["anchor_kl"].item() == pytest.approx(expected)
+        assert (loss - plain).item() == pytest.approx(0.5 * expected)
+        assert "kl" not in logs
 
 
 def test_the_sampled_kl_is_unbiased_for_gaussians_and_never_negative():
@@ -189,6 +208,32 @@ def test_only_chunks_of_informative_groups_up_to_success_are_kept(make_rollouts,
     assert sorted(batch.advantage.tolist()) == pytest.approx([-(0.5**0.5)] * 3 + [0.5**0.5], abs=1e-4)
     assert logs["grpo/imagined_success"].item() == 0.5
     assert logs["grpo/kept_rollouts"].item() == pytest.approx(1 / 3)
+
+
+def test_silent_chunks_are_those_of_rollouts_that_teach_nothing(make_rollouts, kept_chunks):
+    rollouts = make_rollouts([1, 0, 1, 1, 0, 0], [1, 3, 2, 2, 3, 3], group_size=2)
+    batch, _ = kept_chunks(rollouts, GrpoConfig(group_size=2, keep_low=0, keep_high=1, anchor=0.1))
+    assert len(batch.silent) == 2 + 2 + 3 + 3
+    torch.testing.assert_close(batch.silent.token[:4], rollouts.token[0, 2:])
+    assert batch.select(torch.tensor([0])).silent is batch.silent
+    plain, _ = kept_chunks(rollouts, GrpoConfig(group_size=2, keep_low=0, keep_high=1))
+    assert plain.silent is None
+    torch.testing.assert_close(batch.weight, plain.weight)
+
+
+def test_an_anchor_holds_what_is_not_learned_from(make_rollouts, tiny_policy, updated):
+    """One group teaches, the other succeeds always: there the policy stays nearer to where it began."""
+    moved = []
+    for anchor in (0.0, 10.0):
+        policy = tiny_policy()
+        rollouts = make_rollouts([1, 0, 1, 1], [2, 2, 2, 2], group_size=2, policy=policy)
+        config = GrpoConfig(group_size=2, keep_low=0, keep_high=1, anchor=anchor, epochs=60)
+        reference = copy.deepcopy(policy).eval()
+        updated(policy, torch.optim.SGD(policy.parameters(), lr=0.3), rollouts, config, reference=reference)
+        obs = PolicyObs(rollouts.image[0, 2:], rollouts.command[0, 2:], rollouts.instruction[2:])
+        own, before = (p.likelihood(obs, rollouts.token[0, 2:], temperature=1.0) for p in (policy, reference))
+        moved.append(reference_kl(own, before).mean().item())
+    assert moved[1] < 0.5 * moved[0]
 
 
 def test_rollouts_of_different_length_weigh_equally(make_rollouts, kept_chunks):

@@ -63,6 +63,9 @@ class GrpoConfig:
     keep_low: float = 0.1
     keep_high: float = 0.9  # groups with a higher one, likewise.
     kl: float = 0.0  # β, weight of the KL to the starting policy; 0 switches it off.
+    # α, weight of the KL to the starting policy on rollouts that teach nothing, as all of their group succeed or fail: it
+    # holds tasks that are not learned from. 0 switches it off.
+    anchor: float = 0.0
     length_normalise: bool = True  # weigh each rollout, not each chunk, equally.
     # give the rollouts of a group different instructions of the task, in turn; the group stays one (PS-GRPO).
     paraphrased: bool = False

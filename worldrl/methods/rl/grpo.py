@@ -12,11 +12,11 @@ Shapes legend: ``B`` rollouts, ``T`` chunks, ``M`` kept chunks, ``L`` control st
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -83,6 +83,7 @@ class TokenLogProb:
     reference: TrainablePolicy | None = None  # the policy of the KL term; None: there is none.
     proximal: Follower | None = None  # for losses that need one; None: the loss needs none.
     shown: Samples | None = None  # demonstrations beside the decisions, for losses that need them; None: none.
+    anchor: TrainablePolicy | None = None  # the policy of the KL term on silent chunks; None: there is none.
 
     def __call__(self, decisions: PolicyChunks, generator: torch.Generator) -> Evaluated:
         """Show chunks to the policy again, and to the reference."""
@@ -96,12 +97,23 @@ class TokenLogProb:
         if self.shown is not None:
             found = self._beside(found, self.shown, generator)
 
-        def away(reference: TrainablePolicy) -> Tensor:
-            with torch.no_grad():
-                target = reference.likelihood(decisions.obs, token, temperature=self.temperature)
-            return reference_kl(own, target).mean()
+        away = self.reference and partial(self._kl, self.reference, decisions.obs, token, own)
+        return replace(found, away=away, anchor=self._anchored(decisions, generator))
 
-        return replace(found, away=None if self.reference is None else partial(away, self.reference))
+    def _kl(self, reference: TrainablePolicy, obs: PolicyObs, token: Tensor, own: Likelihood | None = None) -> Tensor:
+        """KL divergence to ``reference`` over chunks; ``own`` is their likelihood where it is known already."""
+        own = own or self.policy.likelihood(obs, token, temperature=self.temperature)
+        with torch.no_grad():
+            target = reference.likelihood(obs, token, temperature=self.temperature)
+        return reference_kl(own, target).mean()
+
+    def _anchored(self, decisions: PolicyChunks, generator: torch.Generator) -> Callable[[], Tensor] | None:
+        """KL divergence over as many silent chunks, drawn at random; None: there are none, or no anchor."""
+        silent = decisions.silent
+        if self.anchor is None or silent is None or not len(silent):
+            return None
+        drawn = silent.select(torch.randint(len(silent), (len(decisions),), generator=generator))
+        return partial(self._kl, self.anchor, drawn.obs, drawn.token.to(self.policy.device))
 
     def _beside(self, found: Evaluated, samples: Samples, generator: torch.Generator) -> Evaluated:
         """Append demonstrations, a quarter as many as there are decisions, of advantage 1."""
@@ -169,12 +181,18 @@ def grpo(
         starts=parts.starts or balanced,
         budget=parts.budget or uniform,
         log_prob=TokenLogProb(
-            policy, source.exploration.temperature, reference if config.kl > 0 else None, proximal, shown
+            policy,
+            source.exploration.temperature,
+            reference if config.kl > 0 else None,
+            proximal,
+            shown,
+            reference if config.anchor > 0 else None,
         ),
         loss=fitted(parts.loss or clipped, **options),
         control=control,
         prefix="grpo",
         kl=config.kl,
+        anchor=config.anchor,
         epochs=config.epochs,
         minibatch=config.minibatch,
         arrival=as_complete if config.partial else when_needed,
@@ -221,21 +239,21 @@ def train_grpo(
 ) -> Sequence[float]:
     """Improve ``policy`` in place: GRPO on imagined groups.
 
-    Equation: J = mean_i 1/T_i Σ_t mean_k min(ρ A, clip(ρ, 1 - ε_low, 1 + ε_high) A) - β KL
-    Paper: GRPO (2402.03300), DAPO (2503.14476), WoVR; PS-GRPO's groups over paraphrases where ``paraphrased``
+    Equation: J = mean_i 1/T_i Σ_t mean_k min(ρ A, clip(ρ, 1 - ε_low, 1 + ε_high) A) - β KL - α KL(silent rollouts)
+    Paper: GRPO (2402.03300), DAPO (2503.14476), WoVR; PS-GRPO's groups over paraphrases where ``paraphrased``; the
+    anchor α is ours, after Learning without Forgetting (1606.09282)
 
     ``env`` has ``config.rows`` rows; with ``judge=None`` every rollout counts alike. With ``staleness`` another process
     imagines ahead (``methods.rl.staleness``), which ``imaginers`` make (None: on this machine).
     """
     sentences = (paraphrases or {}) if config.paraphrased else {}
     given = (env, policy, exploration, p_keyframe, seed, judge, config.length_normalise)
-    source = PolicyImagination(*given, sentences=sentences)
+    more: dict[str, Any] = {"sentences": sentences, "keeps_silent": config.anchor > 0}
+    source = PolicyImagination(*given, **more)
     if config.partial:
         slots = Slots(env, policy, exploration, config.group_size)
-        source = PartialImagination(
-            *given, sentences=sentences, slots=slots, enough=config.groups, segment=config.segment_chunks
-        )
-    reference = copy.deepcopy(policy).eval() if config.kl > 0 else None
+        source = PartialImagination(*given, **more, slots=slots, enough=config.groups, segment=config.segment_chunks)
+    reference = copy.deepcopy(policy).eval() if config.kl > 0 or config.anchor > 0 else None
     policy.eval()
     learner = policy_learner(policy, config)
     method = grpo(source, policy, config, reference=reference, parts=parts, demonstrations=demonstrations)

@@ -83,6 +83,7 @@ class PolicyChunks:
     logp: Tensor  # float32 ``[M, L, A]`` under the acting policy.
     advantage: Tensor  # ``[M]``.
     weight: Tensor  # ``[M]``, mean 1: 1/T_i where lengths are normalised.
+    silent: "PolicyChunks | None" = None  # chunks of rollouts that teach nothing; None: not kept.
 
     def __len__(self) -> int:
         return self.token.shape[0]
@@ -91,7 +92,9 @@ class PolicyChunks:
         """Take the chunks of ``index``."""
         sentences = [self.obs.instruction[int(i)] for i in index]
         obs = self.obs.take(lambda value: value[index], sentences)
-        return PolicyChunks(obs, self.token[index], self.logp[index], self.advantage[index], self.weight[index])
+        return PolicyChunks(
+            obs, self.token[index], self.logp[index], self.advantage[index], self.weight[index], self.silent
+        )
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ class PolicyImagination:
     seed: int  # root of every draw.
     judge: "RolloutFilter | None" = None  # says how much each rollout counts; None: all alike.
     length_normalise: bool = True  # weigh each rollout, not each chunk, equally.
+    keeps_silent: bool = False  # whether decisions hold the chunks of rollouts that teach nothing, too.
     imagining: str = "improve"  # name of the random streams of starts and rollouts.
     judging: str = "judge"  # name of its score.
     # task to instructions that the rollouts of a group are given in turn; a task without any keeps its own.
@@ -196,14 +200,30 @@ class PolicyImagination:
         """Collect the chunks that count."""
         rollouts = experience.rollouts
         logs["grpo/kept_rollouts"] = (weight > 0).any(dim=0).float().mean()
-        chunk, row = (weight > 0).nonzero(as_tuple=True)
-        often = weight[chunk, row]
-        if self.length_normalise:
-            often = often / rollouts.valid.sum(dim=0).float()[row]  # 1 / T_i
-        return PolicyChunks(
-            obs=rollouts.observed(chunk, row),
-            token=rollouts.token[chunk, row],
-            logp=rollouts.logp[chunk, row],
-            advantage=advantage[chunk, row],
-            weight=often / often.mean() if len(row) else often,
-        )
+        kept = weight > 0
+        length = rollouts.valid.sum(dim=0).float() if self.length_normalise else torch.ones(kept.shape[1])
+        silent = None
+        if self.keeps_silent:
+            without = rollouts.valid & ~kept.any(dim=0)
+            silent = chunks_of(rollouts, without, advantage, without / length)
+        return chunks_of(rollouts, kept, advantage, weight / length, silent)
+
+
+def chunks_of(
+    rollouts: ImaginedRollouts,
+    kept: Tensor,
+    advantage: Tensor,
+    weight: Tensor,
+    silent: PolicyChunks | None = None,
+) -> PolicyChunks:
+    """Collect the chunks that ``kept`` ``[T, B]`` marks; their weights get the mean 1."""
+    chunk, row = kept.nonzero(as_tuple=True)
+    often = weight[chunk, row]
+    return PolicyChunks(
+        obs=rollouts.observed(chunk, row),
+        token=rollouts.token[chunk, row],
+        logp=rollouts.logp[chunk, row],
+        advantage=advantage[chunk, row],
+        weight=often / often.mean() if len(row) else often,
+        silent=silent,
+    )

@@ -75,6 +75,7 @@ class Method:
     control: UpdateController = field(default_factory=Unchecked)  # of the steps.
     prefix: str = "align"  # of the names in the log.
     kl: float = 0.0  # β, weight of the KL divergence to the starting weights where ``log_prob`` tells it.
+    anchor: float = 0.0  # weight of that divergence on decisions that are not learned from.
     epochs: int = 1  # passes over each iteration's decisions.
     minibatch: int = 64  # decisions per gradient step at most; those of a pass have about as many.
     advantage_clip: float | None = None  # advantages are clipped to ± this; None leaves them.
@@ -136,6 +137,9 @@ class Method:
         if found.away is not None:
             away = found.away()  # after the loss: autograd adds gradients in the order of the graph
             loss, noted["kl"] = loss + self.kl * away, away.detach()
+        if found.anchor is not None:
+            held = found.anchor()
+            loss, noted["anchor_kl"] = loss + self.anchor * held, held.detach()
         return loss, {**noted, "loss": loss.detach()}
 
     def minibatches(self, rows: int, iteration: int) -> Iterator[Tensor]:
