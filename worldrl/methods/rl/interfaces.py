@@ -122,13 +122,13 @@ class Evaluated:
     weight: Tensor  # ``[M]``, of mean 1 over the iteration.
     # computes the KL divergence to the starting weights, with gradient; None where it has no weight.
     away: Callable[[], Tensor] | None = None
-    # computes that of decisions which are not learned from, likewise.
-    anchor: Callable[[], Tensor] | None = None
     target: Tensor | None = None  # what predictions are compared with ``[M, ...]``; None for log-probabilities.
     # bool ``[M]``, which decisions are demonstrations, of advantage 1; None: there are none.
     external: Tensor | None = None
     # log-probabilities under the proximal policy, without gradient; None: there is none.
     proximal: Tensor | None = None
+    # computes the KL divergence to the starting weights of decisions that are not learned from; None: nothing holds them.
+    anchor: Callable[[], Tensor] | None = None
 
 
 class Decisions(Protocol):
