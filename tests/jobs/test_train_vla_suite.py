@@ -1,6 +1,8 @@
 """Unit under test: ``worldrl train-vla suite=libero_...``, through a tiny suite's workers (``-m libero`` has the real one)."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from worldrl.core.image_fit import Fit
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.jobs.benchmark.benchmark import BenchmarkSettings
 from worldrl.jobs.data.collect import CollectSettings
+from worldrl.jobs.vla import loop, stages
 from worldrl.jobs.vla.external_suite import training_states
 from worldrl.jobs.vla.plan import check_held_out, check_policy_fits, planned
 from worldrl.jobs.vla.settings import CollectionSettings, Evaluation, Scratch, TrainVlaSettings
@@ -69,6 +72,35 @@ def test_the_whole_loop_runs_in_a_foreign_suite_and_says_what_its_numbers_are(tm
     assert "the last 2" in page
     suite(boom="a finished run starts no simulator")
     assert main(["train-vla", *SMALL, f"run_dir={run}"]) == 0
+
+
+def test_no_simulator_waits_while_networks_learn(tmp_path, suite, monkeypatch):
+    """Its workers' memory is free then; the next stage that plays starts others."""
+    learning, playing = [], []
+
+    def noting(where, found, name):
+        original = getattr(where, name)
+
+        def noted(*given, **named):
+            result = original(*given, **named)
+            found.append(simulators())
+            return result
+
+        monkeypatch.setattr(where, name, noted)
+
+    for where, name in ((stages, "learn_policy"), (loop, "learn_world_model"), (stages, "improve")):
+        noting(where, learning, name)
+    noting(external_suite.ExternalTrainingSuite, playing, "record")
+    assert main(["train-vla", *SMALL, f"run_dir={tmp_path / 'run'}"]) == 0
+    assert learning == [0] * 5  # the clone, and world model and policy of two rounds
+    assert min(playing) > 0
+
+
+def simulators():
+    """How many workers this process has."""
+    children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    running = [pid for found in children for pid in found.read_text().split()]
+    return sum(b"boot.py" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in running)
 
 
 def test_demonstrations_may_be_given_and_must_fit(tmp_path, suite, write_libero_file, capsys):

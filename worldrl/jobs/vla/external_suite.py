@@ -102,7 +102,7 @@ class ExternalTrainingSuite(SimulatedSuite):
         )
 
     def close(self) -> None:
-        """Stop the workers, if any were needed."""
+        """Stop the workers, if any run."""
         self._on_demand.close()
 
     @property

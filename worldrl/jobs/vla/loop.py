@@ -131,6 +131,7 @@ def trained_world_model(
 ) -> tuple[AnyVideoModel, dict[str, Any]]:
     """Train the world model of a round, from scratch or further; return it with the last numbers of the training."""
     plan, seed = loop.plan, loop.plan.seed_of("world-model", number)
+    plan.suite.close()
     start, learning = SCRATCH, plan.first_training
     if before is not None:
         before.release()

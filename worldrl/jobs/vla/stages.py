@@ -130,6 +130,7 @@ def supervised_policy(loop: Loop, demos: Recording) -> SavedPolicy:
         )
         loop.finish(stage, {"given": str(given)})
     if not stage.finished:
+        loop.plan.suite.close()
         report = learn_policy(
             stage.folder,
             demos.episodes,
@@ -276,6 +277,7 @@ def improved_policy(
             imagined_success(loop, learner, env, number, name="imagined-before"),
             demos.episodes,
         )
+        loop.plan.suite.close()
         history = improve(
             learner,
             env,

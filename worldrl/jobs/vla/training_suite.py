@@ -90,7 +90,7 @@ class TrainingSuite(ABC):
         return split_held_out(recording.episodes, share, seed=seed)
 
     def close(self) -> None:  # noqa: B027  (only an external suite keeps something open)
-        """Stop its workers."""
+        """Stop its workers; the next request starts others. A simulator's workers may hold several GB."""
 
 
 class SimulatedSuite(TrainingSuite):

@@ -109,7 +109,7 @@ def open_suite(
 
 
 class SuiteOnDemand(ExitStack):
-    """An external suite whose workers start with the first request, and stop with it; see :func:`open_suite`."""
+    """An external suite whose workers start with a request, and stop when it is closed; see :func:`open_suite`."""
 
     def __init__(self, suite: Suite, asked: Workers, *, timeout_s: float, engine: Engine = LOCAL) -> None:
         super().__init__()
@@ -119,6 +119,11 @@ class SuiteOnDemand(ExitStack):
     def opened(self) -> OpenSuite:
         """Its running workers."""
         return self.enter_context(open_suite(self._suite, self._asked, **self._limits))
+
+    def close(self) -> None:
+        """Stop the workers; the next request starts others."""
+        vars(self).pop("opened", None)
+        super().close()
 
 
 def fit_for(suite: Suite, policy: Path) -> Fit:
