@@ -59,6 +59,8 @@ def policy_folder(tmp_path):
 
 
 CPU = torch.device("cpu")
+IDLE = SimpleNamespace(close=lambda: None)
+"""A suite without workers."""
 
 
 def take(run_dir: Path, folder: Path, **sizes):
@@ -414,7 +416,7 @@ def test_improvement_is_made_of_the_parts_that_settings_name(monkeypatch, tmp_pa
         monkeypatch.setattr(vla_stages, name, value)
     stage = SimpleNamespace(finished=False, folder=tmp_path)
     loop = SimpleNamespace(
-        plan=SimpleNamespace(horizons={}, seed_of=lambda *a: 0, imaginers=None),
+        plan=SimpleNamespace(horizons={}, seed_of=lambda *a: 0, imaginers=None, suite=IDLE),
         run=SimpleNamespace(stage=lambda name: stage),
         log=None,
         policy=lambda folder: None,
@@ -432,7 +434,7 @@ def test_the_first_world_model_begins_with_the_weights_of_another_robot(world_mo
     monkeypatch.setattr(vla_loop, "learn_world_model", lambda *_, **__: {})
     slower = replace(robot, control_hz=10.0)
     facts = {"device": CPU, "dtype": torch.float32, "seed_of": lambda *_: 3, "first_training": None}
-    plan = SimpleNamespace(weights=str(tmp_path / "other"), world_model=VideoWorldModelConfig(), **facts)
+    plan = SimpleNamespace(weights=str(tmp_path / "other"), world_model=VideoWorldModelConfig(), suite=IDLE, **facts)
     stage = SimpleNamespace(folder=tmp_path, finish=lambda summary: None)
     run = SimpleNamespace(stage=lambda name: stage, wall_s=0.0)
     loop = Loop(plan, run, None)
