@@ -100,7 +100,7 @@ def run_rounds(loop: Loop, demos: Recording, supervised: SavedPolicy) -> tuple[S
     practices: list[Recording] = []
     undone: SavedPolicy | None = None
     for number in range(1, plan.rounds + 1):
-        # What a rejected policy exploited, the world model learns from its real episodes.
+        # What the policy of an undone round exploited, the world model learns from its real episodes.
         practices.append(stages.practice(loop, number, policy, world, undone or policy))
         world = stages.world_model(loop, number, demos, practices, policy, world)
         checks.gates(loop, number, policy, world, practices)
