@@ -43,9 +43,9 @@ class Comparison:
         """Success rates of ``a`` and ``b``, of one task or of all."""
         return self.a.rate(task, at_end=self.at_end), self.b.rate(task, at_end=self.at_end)
 
-    def outcomes(self, task: str | None = None) -> tuple[list[bool], list[bool]]:
-        """Success of ``a`` and of ``b`` in the same episodes, of one task or of all."""
-        return _outcomes(self.a, self.b, task, self.at_end)
+    def outcomes(self) -> tuple[list[bool], list[bool]]:
+        """Success of ``a`` and of ``b`` in the same episodes."""
+        return _outcomes(self.a, self.b, None, self.at_end)
 
     def metrics(self) -> dict[str, Any]:
         """Content of ``result.json``."""

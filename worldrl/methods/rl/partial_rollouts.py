@@ -132,8 +132,5 @@ class PartialImagination(PolicyImagination):
 
 def as_complete(method: Method, iteration: int, logs: Logs) -> tuple[Request, Collected[FilterResult]]:
     """Imagine with the weights of now; what comes in are the groups that are complete."""
-    source: Any = method.source
-    experience = source.imagine(method.request(iteration))
-    collected = Collected(experience, source.score(experience))
-    logs.update(source.reported(collected))
-    return experience.came, collected
+    collected = method.schedule(method.source, method.request(iteration), method.mix, logs)
+    return collected.experience.came, collected
