@@ -51,7 +51,7 @@ class Command:
 FOLDERS: Mapping[str, tuple[str, ...]] = {
     "jobs.benchmark": ("benchmark", "check-protocol", "check-suite", "compare"),
     "jobs.data": ("collect", "restyle", "extend", "make-dataset"),
-    "jobs.environment": ("doctor", "gpu-check", "setup", "report", "runs", "methods", "card"),
+    "jobs.environment": ("doctor", "gpu-check", "setup", "report", "runs", "curves", "methods", "card"),
     "jobs.motion": ("train-idm", "align-world-model"),
     "jobs.offline": ("train-offline", "benchmark-offline"),
     "jobs.policy": ("train-policy", "evaluate", "rank", "serve-policy"),
@@ -256,6 +256,13 @@ COMMANDS = {
             owns_run_dir=False,
             positional="folder",
             flags=("table",),
+        ),
+        Command(
+            "curves",
+            "draw one metric of several runs in one figure: the mean over seeds, with its interval",
+            ("evaluation/return", "success folder=/data/runs filter=command=train-vla by=[rounds]"),
+            owns_run_dir=False,
+            positional="metric",
         ),
         Command("methods", "list RL methods and their parts", ("", "kind=loss json=true"), owns_run_dir=False),
         Command("doctor", "check this machine, and name the command that repairs each fault", ("",)),
