@@ -276,7 +276,7 @@ def test_instances_share_no_default() -> None:
         (["preset=gpu"], "configs/collect: .*stepz"),
     ],
 )
-def test_mistake_is_told_in_one_sentence(made: Made, tokens: list[str], message: str) -> None:
+def test_mistake_is_reported_in_one_line(made: Made, tokens: list[str], message: str) -> None:
     with pytest.raises(SettingError, match=message) as caught:
         made(*tokens)
     assert "\n" not in str(caught.value)

@@ -7,6 +7,7 @@ Units under test: every document, every text that the program can show, ``script
 import ast
 import importlib.util
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -116,6 +117,13 @@ def test_messages_are_plain_english():
     read = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in SOURCES}
     texts = [(name, text) for name in read.keys() - CODE_TEXTS - INSTRUCTIONS for text in messages(read[name])]
     assert [(name, fault) for name, text in texts for fault in faults_of_message(text)] == []
+
+
+def test_names_of_tests_have_no_replaced_words():
+    sources = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests").rglob("*.py"))]
+    names = {name for source in sources for name in re.findall(r"def (test_\w+)", source)}
+    assert "test_names_of_tests_have_no_replaced_words" in names
+    assert sorted(name for name in names if checker.REPLACED.search(name.replace("_", " "))) == []
 
 
 def test_docstrings_and_comments_have_no_replaced_words():

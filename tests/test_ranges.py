@@ -139,7 +139,7 @@ def test_ranges_in_words() -> None:
         pytest.param("training.steps", 10**400, "31,688,087.8 years and 8,000,000,000 GB", id="beyond-floats"),
     ],
 )
-def test_an_absurd_request_is_told_what_it_would_take(key, value, cost):
+def test_an_absurd_request_is_answered_with_its_cost(key, value, cost):
     with pytest.raises(SettingError, match=rf"got {value}, which would take at least {cost} \("):
         check_range(key, value)
 

@@ -118,7 +118,7 @@ def test_a_flow_map_is_rows_beside_its_start_and_loses_against_its_own_most_step
     assert len(commands) == done
 
 
-def test_what_styles_cost_is_paired_and_judged_against_a_third(script, commands, tmp_path, monkeypatch, capsys):
+def test_what_styles_cost_is_paired_and_measured_against_a_third(script, commands, tmp_path, monkeypatch, capsys):
     styles = script("style_robustness")
     wrong = {"start-other-looks": 40, "plain-other-looks": 30, "styled-other-looks": 10}
 

@@ -263,7 +263,7 @@ def test_what_does_not_fit_this_version_names_its_folder(error):
         raise error
 
 
-def test_an_error_that_is_already_told_is_not_told_twice():
+def test_an_error_that_is_already_reported_is_not_reported_twice():
     with (
         pytest.raises(ArtefactError, match=r"^statistics are missing$"),
         fitting(Artefact(Path("some/policy"), "policy", {}, {}, {})),

@@ -26,7 +26,7 @@ def test_the_value_is_that_of_all_episodes_and_lies_inside():
     assert (found["n"], found["method"]) == (40, "bootstrap")
 
 
-def test_equal_values_leave_no_doubt_and_one_value_no_interval():
+def test_equal_values_leave_no_uncertainty_and_one_value_no_interval():
     same = bootstrap(np.full(5, 2.5), mean, generator=numpy_stream(0))
     assert (same["lo"], same["value"], same["hi"]) == (2.5, 2.5, 2.5)
     alone = bootstrap(np.array([2.5]), mean, generator=numpy_stream(0))

@@ -40,7 +40,7 @@ def flat(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tens
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_resume_is_bit_equal_to_going_on(tmp_path, make):
+def test_resume_is_bit_equal_to_continuing(tmp_path, make):
     module = make_module()
     optimizer = make(list(module.parameters()))
     advance(module, optimizer, range(5))

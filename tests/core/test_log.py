@@ -108,7 +108,7 @@ def test_progress_without_a_terminal(said, capsys):
     ]
 
 
-def test_short_work_is_silent_and_a_failure_is_told(said, capsys):
+def test_short_work_is_silent_and_a_failure_is_reported(said, capsys):
     clock = Clock()
     with Progress("quick", 3, clock=clock) as progress:
         progress.advance(3)
@@ -170,7 +170,7 @@ def test_console_is_shared_and_speaks_to_stderr(capsys):
     assert captured.err == "hello\n"
 
 
-def test_lines_are_readable_while_the_run_goes_on(tmp_path):
+def test_lines_are_readable_while_the_run_continues(tmp_path):
     with MetricLog(tmp_path, tracker=TrackerName.none) as metrics:
         metrics.write("a", 0, {"x": 1})
         assert json.loads((tmp_path / "metrics.jsonl").read_text())["step"] == 0

@@ -109,7 +109,7 @@ def test_a_refusal_later_on_leaves_the_run_to_its_settings(tmp_path):
             open_run(tmp_path / name, config={**CONFIG, "seed": 1})
 
 
-def test_a_place_that_cannot_be_a_directory_is_told_plainly(tmp_path):
+def test_a_place_that_cannot_be_a_directory_is_reported_plainly(tmp_path):
     (tmp_path / "file").write_text("x")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere" / "else")
     for path in ("file", "file/run", "dangling"):
@@ -141,7 +141,7 @@ def test_config_must_be_json_ready(tmp_path):
         open_run(tmp_path, config={1: 2})
 
 
-def test_a_second_process_is_told_the_owner_and_a_killed_owner_is_no_obstacle(tmp_path):
+def test_a_second_process_reports_the_owner_and_a_killed_owner_is_no_obstacle(tmp_path):
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -269,7 +269,7 @@ def test_config_hash_ignores_order_and_sees_every_value():
     assert len(hashes) == 8
 
 
-def test_commit_is_that_of_the_checkout_and_dirt_is_told(tmp_path, monkeypatch):
+def test_commit_is_that_of_the_checkout_and_dirt_is_reported(tmp_path, monkeypatch):
     def git(*arguments: str) -> str:
         identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
         command = ["git", "-C", str(tmp_path), *identity, *arguments]

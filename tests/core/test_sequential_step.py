@@ -124,7 +124,7 @@ def test_it_finds_almost_what_a_fixed_test_finds_and_sooner(a, b, play):
         pytest.param(500, (22, 21, 12), (23, 22, 12), marks=pytest.mark.slow),
     ],
 )
-def test_the_authors_robots_are_told_apart_after_as_many_episodes_as_they_say(n_max, before, at):
+def test_the_authors_robots_are_distinguished_after_as_many_episodes_as_they_say(n_max, before, at):
     """Their decisions on CleanUpSpill (two policies, 40 and 14 of 50) after 8 and 9 trials of a maximum of 50 and 200, and on
     FoldRedTowel (46 and 28 of 50) after 19, 21 and 23 of 50, 200 and 500, at 5 % a direction: tests of their repository,
     TRI-ML/sequentialized_barnard_tests. At a maximum of 500 they find CleanUpSpill after 13, we after 9: their programme begins

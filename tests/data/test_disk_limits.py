@@ -85,7 +85,7 @@ def test_minari_under_a_limit_leaves_nothing(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.rglob("*") if ".tmp-" in path.name]
 
 
-def test_lerobot_under_a_limit_goes_on_once_there_is_room(tmp_path: Path) -> None:
+def test_lerobot_under_a_limit_continues_once_there_is_room(tmp_path: Path) -> None:
     limits = (0, 500, 4_000, 20_000)
     cases = [(tmp_path / str(limit), given) for limit in limits for given in (limit, NO_LIMIT)]
     said = messages(LEROBOT, *cases)

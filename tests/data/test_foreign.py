@@ -132,7 +132,7 @@ def test_fingers_that_do_not_tell_are_no_guess(tmp_path, demos, publish_lerobot)
 # --- what worldrl.json says ---
 
 
-def test_pictures_are_resized_and_turned(folder, demos):
+def test_images_are_resized_and_turned(folder, demos):
     data = say(folder, image_size=8, pictures="turned")
     assert data.image_size == (8, 8)
     expected = demos[0][SCENE][3, ::-1, ::-1].reshape(8, 2, 8, 2, 3).mean(axis=(1, 3))
@@ -331,7 +331,7 @@ def test_a_video_that_ends_early_or_starts_elsewhere_is_named(tmp_path, demos, p
         data[0]
 
 
-def test_cameras_that_cannot_be_told_apart_are_asked_for(tmp_path, demos, publish_lerobot):
+def test_cameras_that_cannot_be_distinguished_are_asked_for(tmp_path, demos, publish_lerobot):
     named = [{k.replace("images.image", "images.cam"): v for k, v in demo.items()} for demo in demos]
     folder = publish_lerobot(tmp_path / "cams", named)
     with pytest.raises(SettingError, match=r"which camera is the main one is unknown; there are .*cam2"):
@@ -340,7 +340,7 @@ def test_cameras_that_cannot_be_told_apart_are_asked_for(tmp_path, demos, publis
     np.testing.assert_array_equal(data[0].main_view, demos[0][WRIST])
 
 
-def test_oblong_pictures_are_not_squeezed_unasked(tmp_path, demos, publish_lerobot):
+def test_oblong_images_are_not_squeezed_unasked(tmp_path, demos, publish_lerobot):
     wide = changed(demos, **{name: (lambda p: p.repeat(2, axis=2)) for name in (SCENE, WRIST)})
     folder = publish_lerobot(tmp_path / "wide", wide)
     assert EpisodeDataset.open(folder).image_size == (16, 32)

@@ -252,7 +252,7 @@ def test_episodes_that_are_left_out_keep_their_place_in_the_film(publish, demos,
         EpisodeDataset.open(folder)[0]
 
 
-def test_a_film_may_go_on_where_an_episode_is_missing_in_the_table():
+def test_a_film_may_continue_where_an_episode_is_missing_in_the_table():
     """A stopped recorder leaves rows and frames."""
     film, parts = Film(0.95, 20), [Part(0, 10, 0.0, 0.5, 0.0, 0.45)]
     require_parts(parts, film, 20, "film", longer=True)

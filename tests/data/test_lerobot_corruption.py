@@ -89,7 +89,7 @@ def test_a_cut_journal_is_not_taken_for_a_shorter_dataset(damaged, open_writer):
     assert (damaged / data_path(3)).exists()
 
 
-def test_missing_and_foreign_folders(tmp_path, damaged):
+def test_missing_and_external_folders(tmp_path, damaged):
     with pytest.raises(ArtefactError, match="there is no dataset folder"):
         EpisodeDataset.open(tmp_path / "nowhere")
     (tmp_path / "notes.txt").write_text("x")

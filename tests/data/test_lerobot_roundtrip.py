@@ -151,7 +151,7 @@ def test_second_writer_is_refused(tmp_path, open_writer):
         open_writer(tmp_path / "d")
 
 
-def test_foreign_folder_is_refused(tmp_path, open_writer):
+def test_external_folder_is_refused(tmp_path, open_writer):
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(ArtefactError, match="not empty"):
         open_writer(tmp_path)

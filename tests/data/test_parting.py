@@ -43,7 +43,7 @@ def grasp(make, number, *, holds, slips_after=5, close_at=20, task="lift", steps
 
 
 @pytest.mark.parametrize("after", [3, 9])
-def test_the_parting_is_where_the_fingers_tell(make_episode, after):
+def test_the_divergence_step_is_where_the_fingers_tell(make_episode, after):
     episodes = [grasp(make_episode, n, holds=n % 2 == 0, slips_after=after) for n in range(12)]
     assert divergence_step(episodes) == after
     assert partings(episodes) == {"lift": after}

@@ -36,7 +36,7 @@ def edges(frames):
     return np.abs(np.diff(frames.astype(float), axis=-2)).max(axis=-1)
 
 
-def test_without_any_change_the_picture_stays():
+def test_without_any_change_the_image_stays():
     frames = numpy_stream(0, "picture").integers(0, 256, (2, 16, 16, 3)).astype(np.uint8)
     assert np.abs(recolour(frames, STILL, generator=numpy_stream(0)).astype(int) - frames).max() <= 1
     assert np.abs(from_lab(to_lab(frames)).astype(int) - frames).max() <= 1

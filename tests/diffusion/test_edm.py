@@ -83,7 +83,7 @@ def test_training_levels_are_log_normal_and_cut_off():
     assert (narrow.min().item(), narrow.max().item()) == (0.5, 1.0)
 
 
-def test_offset_noise_moves_whole_channels_and_is_told_to_the_network():
+def test_offset_noise_moves_whole_channels_and_is_an_input_of_the_network():
     sigma = torch.tensor([0.1, 1.0]).repeat(2000)
     noise = draw_noise((4000, 2, 8, 8), sigma, 0.3, stream(0, "noise"))
     for row, level in enumerate((0.1, 1.0)):

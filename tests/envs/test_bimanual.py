@@ -242,7 +242,7 @@ def test_a_randomised_domain_takes_no_style():
         gymnasium.make("worldrl/BimanualLiftPot-v0", domain="randomised", style="dim")
 
 
-def test_styles_change_the_picture_and_not_the_physics(make):
+def test_styles_change_the_image_and_not_the_physics(make):
     plain, dim = make("BimanualLiftPot", image_size=16), make("BimanualLiftPot", image_size=16, style="cluttered")
     a, b = plain.reset(seed=0)[0], dim.reset(seed=0)[0]
     assert not same(a["image"], b["image"])

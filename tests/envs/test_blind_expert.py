@@ -150,7 +150,7 @@ def test_a_blind_hand_ends_the_same_whatever_became_of_it(misplaced, task):
 
 
 @pytest.mark.parametrize("task", LONG)
-def test_a_plan_goes_on_after_a_miss(task):
+def test_a_plan_continues_after_a_miss(task):
     """To its last skill: the hand closes once for each thing to take, and has let go at the end."""
     taken = sum(skill in ("pick", "open") for skill, *_ in get_task(task).plan)
     runs = [play(task, blind=True, goal_offset=0.015, seed=seed) for seed in range(6)]

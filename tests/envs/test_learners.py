@@ -32,7 +32,7 @@ def test_ppo_learns_a_few_steps():
 
 
 @pytest.mark.parametrize("task", ["PickRedCube", "BimanualLiftPot"])
-def test_ppo_learns_from_pictures_without_the_instruction(task):
+def test_ppo_learns_from_images_without_the_instruction(task):
     ppo = pytest.importorskip("stable_baselines3").PPO
     whole = gymnasium.make(worldrl_envs.env_id(task), image_size=36)
     env = gymnasium.wrappers.FilterObservation(whole, ["image", "state", "command"])

@@ -82,7 +82,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("variables", BROKEN)
-def test_a_machine_that_cannot_draw_is_told_what_to_install(variables):
+def test_a_machine_that_cannot_draw_names_what_to_install(variables):
     said = run(DRAW, **variables).stdout
     assert said.startswith(
         f"RenderingError rendering: no OpenGL context can be made (MUJOCO_GL is {variables['MUJOCO_GL']}; "

@@ -194,7 +194,7 @@ def test_the_outcome_is_decided_shortly_after_the_recording(push_simulator, push
     assert window[:, 0].all()
 
 
-def test_pictures_are_spread_evenly_and_end_with_the_last():
+def test_images_are_spread_evenly_and_end_with_the_last():
     assert image_frames(24).tolist() == list(range(1, 24, 2))
     assert image_frames(IMAGES).tolist() == list(range(IMAGES))
     assert image_frames(3)[-1] == 2

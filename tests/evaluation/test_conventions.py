@@ -66,7 +66,7 @@ def test_each_damage_is_undone_by_its_alternative(family, name, damage):
     assert found.chosen[0].line in verdict(found, [])
 
 
-def test_euler_angles_are_told_from_rotation_vectors():
+def test_euler_angles_are_distinguished_from_rotation_vectors():
     euler = [a.copy() for a in TRUE]
     for a in euler:
         a[:, 3:6] = Rotation.from_rotvec(0.5 * a[:, 3:6]).as_euler("xyz") / 0.5
@@ -169,7 +169,7 @@ def test_measured_factors_have_a_round_neighbour(measured, meant):
     assert round_factor(measured) == pytest.approx(meant)
 
 
-def test_what_demonstrations_never_use_is_not_judged():
+def test_what_demonstrations_never_use_is_not_measured():
     still = [a * np.array([1, 1, 1, 0, 0, 0, 1], np.float32) for a in TRUE]
     assert ROBOT.unexercised(still) == ["rotation"]
     assert ROBOT.unexercised(TRUE) == []
@@ -179,7 +179,7 @@ def test_what_demonstrations_never_use_is_not_judged():
 
 
 @pytest.mark.parametrize("alternative", image_alternatives(), ids=lambda a: a.name)
-def test_pictures(alternative):
+def test_images(alternative):
     suite = DRAW.integers(0, 255, (3, 8, 8, 3)).astype(np.uint8)
     recorded = alternative.change(suite)  # each is its own undoing
     found = match("picture", recorded, suite, image_alternatives())
@@ -191,7 +191,7 @@ def test_pictures(alternative):
     assert match("picture", noisy, suite, image_alternatives()).chosen is None
 
 
-def test_states_are_judged_part_by_part():
+def test_states_are_measured_part_by_part():
     suite = np.column_stack([DRAW.uniform(-1, 1, (4, 3)), DRAW.uniform(0.5, 1, (4, 3)), [[0.04, -0.04]] * 4])
     recorded = suite.copy()
     recorded[:, :3] *= 1000

@@ -86,7 +86,7 @@ def test_thresholds_out_of_range_are_refused():
         GateThresholds(recall=80)
 
 
-def test_the_confirmed_gate_judges_the_rate_and_fails_without_one():
+def test_the_gate_of_confirmation_checks_the_rate_and_fails_without_one():
     from worldrl.core.statistics.intervals import wilson
     from worldrl.evaluation.world_model.gates import confirmed_gate
 

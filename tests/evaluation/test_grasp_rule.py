@@ -151,7 +151,7 @@ def test_the_closing_counts_that_came_before_the_imagined_success(push_simulator
     assert np.isnan(measure(model, runs, swapped, BARE).agreement).all()
 
 
-def test_a_success_without_a_closing_is_doubted_as_much_as_files_can_hold(push_simulator, push_runs):
+def test_a_success_without_a_closing_is_uncertain_as_much_as_files_can_hold(push_simulator, push_runs):
     """Imagined at the first frame, before the hand closes, of an instruction whose recorded successes all closed it."""
     runs = [closing_at(run, 30) for run in push_runs[:2]]
     swapped = np.stack([run.episode.action[:32] for run in runs])

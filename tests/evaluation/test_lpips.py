@@ -57,7 +57,7 @@ def test_agrees_with_the_definition(weights):
     assert (found > 0).all()
 
 
-def test_identical_pictures_are_at_distance_zero_and_order_does_not_matter(weights):
+def test_identical_images_are_at_distance_zero_and_order_does_not_matter(weights):
     lpips, a, b = Lpips(weights), pictures(3), pictures(4)
     assert lpips.distance(a, a).tolist() == [0, 0]
     np.testing.assert_array_equal(lpips.distance(a, b), lpips.distance(b, a))
@@ -82,7 +82,7 @@ def test_other_files_are_refused(weights, tmp_path):
         Lpips({**weights, "lin0.model.1.weight": torch.zeros(1, 32, 1, 1)})
 
 
-def test_pictures_that_the_network_pools_away_are_refused(weights):
+def test_images_that_the_network_pools_away_are_refused(weights):
     lpips = Lpips(weights)
     assert lpips.distance(pictures(7, side=LEAST_SIDE), pictures(8, side=LEAST_SIDE)).shape == (2,)
     small = pictures(7, side=LEAST_SIDE - 1)

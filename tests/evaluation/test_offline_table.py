@@ -74,7 +74,7 @@ def test_difference_is_paired_by_seed_and_gives_the_verdict() -> None:
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 6])
-def test_equals_are_told_apart_in_one_of_twenty_comparisons(seeds: int) -> None:
+def test_equals_are_distinguished_in_one_of_twenty_comparisons(seeds: int) -> None:
     draws = np.random.default_rng(0).normal(size=(1000, seeds))
     base = row("bc", *[0.0] * seeds)
     told = [compare(row("ravl", *drawn), base)["verdict"] != "within the interval" for drawn in draws]  # pyright: ignore[reportOptionalSubscript]

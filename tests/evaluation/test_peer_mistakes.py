@@ -108,7 +108,7 @@ def test_results_of_other_packages_or_assets_refuse_to_be_compared(changed, fiel
         compare(result(protocol()), result(protocol(changed)))
 
 
-def test_pictures_are_turned_and_states_put_together_in_one_place():
+def test_images_are_turned_and_states_put_together_in_one_place():
     """Turned twice, an image is upside down again: 0 of 5 instead of 5 of 5."""
     workers = ROOT / "worldrl" / "workers" / "libero"
     turning = [p.name for p in workers.glob("*.py") if "::-1" in p.read_text()]
@@ -143,7 +143,7 @@ TURNING = {
 """File of worldrl → lines that reverse an axis."""
 
 
-def test_no_picture_is_turned_anywhere_else():
+def test_no_image_is_turned_anywhere_else():
     """A second place that turns images is how they come to be turned twice; a new line belongs here with its reason."""
     found = {}
     for path in sorted((ROOT / "worldrl").rglob("*.py")):

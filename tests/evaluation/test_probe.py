@@ -73,7 +73,7 @@ def test_loss_by_hand_and_blind_to_what_does_not_exist():
     assert not read.grad[0, 1].any()
 
 
-def test_a_shift_moves_the_picture_and_its_sights_alike(frames, square_reader):
+def test_a_shift_moves_the_image_and_its_sights_alike(frames, square_reader):
     inner = np.abs(frames.sight[:, 0, :2]).max(axis=1) < 0.4  # those stay whole
     frame, sight = torch.from_numpy(frames.frame[inner]), torch.from_numpy(frames.sight[inner])
     moved, sights = shifted(frame, sight, 0.15, stream(0))
@@ -100,7 +100,7 @@ def test_softening_mixes_in_the_mean_of_the_neighbours():
     assert torch.equal(softened(plain, 1.0, stream(0)), plain)  # no edge darkens
 
 
-def test_an_untrained_probe_answers_the_mean_height_somewhere_in_the_picture(frames):
+def test_an_untrained_probe_answers_the_mean_height_somewhere_in_the_image(frames):
     probe = new_probe(SMALL, frames, seed=0)
     read = probe.read(frames.frame[:5], "PickRedCube")
     np.testing.assert_allclose(read[..., 2], np.nanmean(frames.sight, axis=0)[None, :, 2].repeat(5, 0), atol=1e-6)

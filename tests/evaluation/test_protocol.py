@@ -143,14 +143,14 @@ def test_specs_name_each_episode_once(protocol):
     assert [spec.init_id for spec in stored] == [0, 1, 2, 0, 1, 2]
 
 
-def test_an_episode_keeps_its_sentence_when_the_protocol_grows(protocol):
+def test_an_episode_keeps_its_instruction_when_the_protocol_grows(protocol):
     few = dataclasses.replace(protocol, instruction_mode="held_out")
     many = dataclasses.replace(few, episodes_per_task=6)
     sentences = {spec.key: spec.instruction for spec in many.specs()}
     assert all(sentences[spec.key] == spec.instruction for spec in few.specs())
 
 
-def test_held_out_sentences_are_not_training_sentences():
+def test_held_out_instructions_are_not_training_instructions():
     train, held_out = (
         {instruction_of(mode, "PickRedCube", index, 0) for index in range(60)} for mode in ("paraphrase", "held_out")
     )

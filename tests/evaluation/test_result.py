@@ -66,7 +66,7 @@ def test_the_log_forgets_a_torn_line_and_keeps_the_rest(protocol, make_result, t
     assert EvalResult.load(tmp_path).outcomes == outcomes
 
 
-def test_an_evaluation_that_went_on_elsewhere_says_so(protocol, make_result, tmp_path):
+def test_an_evaluation_that_continued_elsewhere_says_so(protocol, make_result, tmp_path):
     result = make_result(protocol, "ssffsf")
     headers = [
         header_json(protocol, "p", "hash", {"render": name, "python": "3"}) for name in ("egl", "osmesa", "osmesa")

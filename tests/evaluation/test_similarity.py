@@ -37,7 +37,7 @@ def test_constants_are_the_papers():
     np.testing.assert_array_equal(window, window[::-1])
 
 
-def test_identical_pictures_score_one_and_others_less():
+def test_identical_images_score_one_and_others_less():
     a, b = picture(0), picture(1)
     assert ssim(a, a) == pytest.approx(1, abs=1e-12)
     assert ssim(a, b) < 0.5
@@ -45,7 +45,7 @@ def test_identical_pictures_score_one_and_others_less():
 
 
 @pytest.mark.parametrize(("grey_a", "grey_b"), [(0, 255), (100, 120), (0, 0)])
-def test_flat_pictures_in_closed_form(grey_a, grey_b):
+def test_flat_images_in_closed_form(grey_a, grey_b):
     a, b = (np.full((12, 12, 3), grey, np.uint8) for grey in (grey_a, grey_b))
     expected = (2 * grey_a * grey_b + C1) / (grey_a**2 + grey_b**2 + C1)
     assert ssim(a, b) == pytest.approx(expected, abs=1e-9)
@@ -58,7 +58,7 @@ def test_symmetric_and_as_the_paper_says_window_by_window():
     assert ssim(a, b) == pytest.approx(slow_ssim(a, b), abs=1e-9)
 
 
-def test_pictures_of_a_stack_are_taken_one_by_one():
+def test_images_of_a_stack_are_taken_one_by_one():
     a, b = (np.stack([picture(seed + k) for k in range(6)]).reshape(2, 3, 17, 14, 3) for seed in (10, 20))
     together = ssim(a, b)
     assert together.shape == (2, 3)

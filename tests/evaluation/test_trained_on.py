@@ -47,7 +47,7 @@ def test_states_of_two_trainings_are_kept_once_in_their_order():
     assert first["states"] == {"worldrl": {"A": [[3, -1, 1], [1, -1, 1]]}}  # what was given stays as it is
 
 
-def test_sampled_states_are_told_apart_by_their_seed(protocol):
+def test_sampled_states_are_distinguished_by_their_seed(protocol):
     known = trained("worldrl", {"PickRedCube": [[0, -1, 11], [1, -1, 12]], "CloseDrawer": [[2, -1, 11]]})
     assert examine(protocol, known, refuse=False)["training_states"] == {"k": 2, "n": 6}
     with pytest.raises(SettingError, match="2 of 6 episodes"):

@@ -9,7 +9,7 @@ from worldrl.rollout.trust.confidence import CONFIDENCE_SCORES, confidence_score
 from worldrl.rollout.trust.resampled import ResampledRollouts
 
 
-def test_signs_of_a_hand_made_dream():
+def test_signs_of_a_hand_made_imagined_rollout():
     own = np.array([[0.1, 0.9, 0.8, 0.2], [0.5, 0.5, 0.1, 0.1]], np.float32)
     resampled = ResampledRollouts(
         probability=np.array(

@@ -154,7 +154,7 @@ def test_a_reward_is_opened_once_in_its_own_folder(settings, monkeypatch):
 
 
 @pytest.mark.parametrize("told", ["instruction", "actions"])
-def test_success_is_judged_by_a_copy_that_stays_as_it_is(
+def test_success_is_measured_by_a_copy_that_stays_as_it_is(
     settings, make_world_model, tmp_path, monkeypatch, told, same_tree
 ):
     monkeypatch.undo()  # the registry's own rewards
@@ -178,7 +178,7 @@ def test_success_is_judged_by_a_copy_that_stays_as_it_is(
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_stopped_run_goes_on_to_the_same_numbers(settings, tmp_path, monkeypatch, rank):
+def test_a_stopped_run_resumes_to_the_same_numbers(settings, tmp_path, monkeypatch, rank):
     settings = partial(settings, lora__rank=rank)
     whole = align_world_model.main(settings("whole"))
 

@@ -301,7 +301,7 @@ def test_a_video_shows_the_episode(tmp_path, fake_libero):
 
 
 @pytest.mark.parametrize("trouble", ["no renderer", "lost worker"])
-def test_pictures_that_fail_are_a_note_and_lose_no_result(tmp_path, fake_libero, monkeypatch, capsys, trouble):
+def test_images_that_fail_are_a_note_and_lose_no_result(tmp_path, fake_libero, monkeypatch, capsys, trouble):
     """The expert observes nothing, so only the films of its failures need a renderer."""
 
     def launch(suite, *, cameras, **settings):
@@ -326,7 +326,7 @@ def test_pictures_that_fail_are_a_note_and_lose_no_result(tmp_path, fake_libero,
     assert word in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_success_that_does_not_last_is_told_only_where_episodes_go_on_after_it(tmp_path, fake_libero, capsys):
+def test_a_success_that_does_not_last_is_reported_only_where_episodes_continue_after_it(tmp_path, fake_libero, capsys):
     """Episodes that end at their first success are fulfilled at their end by construction: nothing was measured."""
     fake_libero(undone="reach_up")
     held, ended = (run(tmp_path, f"hold-{n}", "workers=1", "envs=2", f"hold_steps={n}") for n in (3, 0))
@@ -383,7 +383,7 @@ def test_numbers_outside_the_robots_range_are_counted_and_never_reach_a_simulato
     assert {float(action[0]) for action in executed} == {1.0}
 
 
-def test_a_result_is_written_before_its_pictures(tmp_path, fake_libero, monkeypatch):
+def test_a_result_is_written_before_its_images(tmp_path, fake_libero, monkeypatch):
     monkeypatch.setattr("worldrl.jobs.benchmark.benchmark.film_failures", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(tmp_path, "run", "workers=1", "envs=1")

@@ -128,7 +128,7 @@ def test_an_offline_agent_plays_isaacs_state_suites_and_its_vector_decides(tmp_p
     assert runs[0].protocol.hash == runs[1].protocol.hash
 
 
-def test_an_agent_of_another_size_or_range_is_told_both_specs(tmp_path, capsys, isaac):
+def test_an_agent_of_another_size_or_range_is_refused_with_both_specs(tmp_path, capsys, isaac):
     told = refused(capsys, save_agent(tmp_path / "wide", size=31), "isaac_reach", tmp_path)
     assert "policy (31,) | policy (6,)" in told
     told = refused(capsys, save_agent(tmp_path / "far", low=[-2.0] * 7, high=[2.0] * 7), "isaac_lift", tmp_path)
@@ -157,7 +157,9 @@ def refused(capsys, policy, suite, tmp_path):
     return " ".join(capsys.readouterr().err.split())
 
 
-def test_a_policy_that_does_not_fit_is_told_both_specs_before_any_worker_starts(tmp_path, capsys, nothing_starts):
+def test_a_policy_that_does_not_fit_is_refused_with_both_specs_before_any_worker_starts(
+    tmp_path, capsys, nothing_starts
+):
     one, two = (save_policy(tmp_path / name, spec) for name, spec in (("one", TOOL_ACTIONS), ("two", TWO_ARMS)))
     told = refused(capsys, one, "robotwin_clean", tmp_path)
     assert "does not fit the suite robotwin_clean" in told
@@ -171,7 +173,7 @@ def test_a_policy_that_does_not_fit_is_told_both_specs_before_any_worker_starts(
     assert "image (16, 16, 3) | image not shown" in refused(capsys, one, "isaac_lift", tmp_path)
 
 
-def test_a_camera_that_a_suite_lacks_is_told_beside_those_it_has(tmp_path, capsys, nothing_starts):
+def test_a_camera_that_a_suite_lacks_is_reported_beside_those_it_has(tmp_path, capsys, nothing_starts):
     sees = {"type": "VISUAL", "shape": [3, 16, 16]}
     cameras = {"observation.images.image": sees, "observation.images.image2": sees}
     moves = {"observation.state": {"type": "STATE", "shape": [7]}}

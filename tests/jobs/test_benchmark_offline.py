@@ -95,7 +95,7 @@ def test_grid_ends_in_one_table_in_four_forms(run: Any, store: Path, tmp_path: P
     assert "Of 6 comparisons of 3 algorithms on 2 datasets, up to 2 seeds each: " in page
 
 
-def test_stopped_grid_goes_on_with_what_is_missing(run: Any, store: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_stopped_grid_resumes_with_what_is_missing(run: Any, store: Path, tmp_path: Path, monkeypatch: Any) -> None:
     trained, main = [], offline_training.run_offline_training
 
     def stopping(settings: Any) -> Any:
@@ -219,7 +219,7 @@ def test_words_for_all_reach_those_that_have_them() -> None:
         (["runs=[nowhere]"], "nowhere holds no finished run of train-offline"),
     ],
 )
-def test_mistake_is_told_before_anything_is_trained(
+def test_mistake_is_reported_before_anything_is_trained(
     run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], tokens: list[str], message: str
 ) -> None:
     assert run(*tokens) == cli.USER_ERROR

@@ -69,7 +69,7 @@ def test_a_round_more_is_the_run_of_as_many_rounds(whole, tmp_path):
     assert times["02-policy"] == expected["stage_wall_s"]["02-policy"]
 
 
-def test_an_interrupted_copy_goes_on(whole, tmp_path, monkeypatch):
+def test_an_interrupted_copy_resumes(whole, tmp_path, monkeypatch):
     run, expected = whole
     folder_of, copied = branch_module.atomic_folder, []
 

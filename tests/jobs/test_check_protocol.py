@@ -143,7 +143,7 @@ def test_two_damages_at_once_are_both_found(tmp_path, demonstrations):
     assert metrics["best"]["successes"] == EPISODES
 
 
-def test_pictures_and_states_are_told_apart_without_any_replay_of_alternatives(tmp_path, demonstrations):
+def test_images_and_states_are_distinguished_without_any_replay_of_alternatives(tmp_path, demonstrations):
     def change(episode):
         state = episode.state.copy()
         state[:, 3:6] = other_sign(state[:, 3:6])
@@ -273,7 +273,9 @@ def check_folder(tmp_path, data, *tokens):
 @pytest.mark.parametrize(
     ("change", "family"), [(lambda action: action, None), (half, "position scale"), (gripper, "gripper")]
 )
-def test_demonstrations_of_others_are_judged_by_their_motion(change, family, tmp_path, demonstrations, publish_lerobot):
+def test_demonstrations_of_others_are_measured_by_their_motion(
+    change, family, tmp_path, demonstrations, publish_lerobot
+):
     """They hold no initial state, so objects stand elsewhere in the replay: no success says anything about conventions."""
     stated = {
         "robot": demonstrations.embodiment.to_json(),

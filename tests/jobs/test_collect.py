@@ -130,7 +130,7 @@ def test_no_two_sources_share_an_initial_state(tmp_path):
     assert not {key[3] for key in keys} & {settings.seed}
 
 
-def test_dreams_of_a_policy_in_a_world_model_are_executed_and_imagined_only_once(
+def test_imagined_rollouts_of_a_policy_in_a_world_model_are_executed_and_imagined_only_once(
     tmp_path, tiny_policy, make_world_model
 ):
     tiny_policy().save(tmp_path / "policy")

@@ -110,7 +110,7 @@ def test_another_policy_needs_another_run(settings, folders):
         ([1] * 120, [0] * 60 + [1] * 60, "a loss (−50.0 points", False),
     ],
 )
-def test_the_sentence_follows_from_the_interval_alone(alone, planned, says, few):
+def test_the_statement_follows_from_the_interval_alone(alone, planned, says, few):
     rates = {"before": wilson(sum(alone), len(alone)), "after": wilson(sum(planned), len(planned))}
     metrics = {**rates, "paired": paired(np.array(alone, bool), np.array(planned, bool))}
     assert says in sentence(metrics)

@@ -200,7 +200,7 @@ def test_the_closing_tables_show_the_chosen_columns(monkeypatch):
     ]
 
 
-def test_a_killed_run_goes_on_to_the_same_numbers(whole, settings_in, tmp_path):
+def test_a_killed_run_resumes_to_the_same_numbers(whole, settings_in, tmp_path):
     run, metrics = whole
     shutil.copytree(run, tmp_path / "killed")
     stages = tmp_path / "killed" / "stages"
@@ -399,7 +399,7 @@ def grasp_folder(tmp_path_factory):
     return folder
 
 
-def test_a_rule_of_score_and_grasp_is_fitted_on_some_episodes_and_judges_others(
+def test_a_rule_of_score_and_grasp_is_fitted_on_some_episodes_and_measured_on_others(
     make_settings, make_world_model, unseen, grasp_folder, tmp_path, monkeypatch
 ):
     def believing(*args):
@@ -499,7 +499,7 @@ def test_the_tiny_preset_runs_as_typed(tmp_path):
     assert (tmp_path / "runs" / "evaluate-world-model-tiny" / "report.html").is_file()
 
 
-def test_a_sign_that_is_the_same_for_all_dreams_is_worth_nothing_measurable():
+def test_a_sign_that_is_the_same_for_all_imagined_rollouts_is_worth_nothing_measurable():
     believed, true = np.ones(4, bool), np.array([True, False, True, False])
     signs = {"score": np.array([0.9, 0.6, 0.8, 0.7]), "member_agreement": np.zeros(4)}
     found = policy_dreams.trust([policy_dreams.Judged({}, believed, true, signs, ("a", "a", "b", "b"))], seed=0)
@@ -560,7 +560,7 @@ def test_a_correlation_needs_five_policies_that_differ():
     assert policy_dreams.correlation(policies([0.5] * 5)) is None
 
 
-def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(
+def test_policies_imagine_beside_reality_and_a_second_start_repeats_nothing(
     settings_in, grasp_folder, tmp_path, monkeypatch
 ):
     folders = []
@@ -605,7 +605,7 @@ def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(
     assert untimed(evaluate_world_model.main(settings)) == untimed(metrics)
 
 
-def test_policies_behind_an_address_dream_as_well(make_settings, tiny_policy, tmp_path):
+def test_policies_behind_an_address_imagine_as_well(make_settings, tiny_policy, tmp_path):
     pytest.importorskip("websockets", reason="the extra serve brings it")
     servers = load_file("fake_openpi", Path(__file__).parents[1] / "fake_openpi.py")
     tiny_policy(image_size=32).save(tmp_path / "policy")
@@ -619,7 +619,7 @@ def test_policies_behind_an_address_dream_as_well(make_settings, tiny_policy, tm
     assert found["hash"] == metrics["policy"]["hash"][0]
 
 
-def test_policies_of_lerobot_dream_as_well(make_settings, tmp_path, monkeypatch):
+def test_policies_of_lerobot_imagine_as_well(make_settings, tmp_path, monkeypatch):
     """Its network in a worker of its own, in the imagined rollouts and in the simulator."""
     folder = fake.publish(tmp_path / "smolvla", size=32)
     worker = Launch("fake policy", sys.executable, f"{FAKE}:Fake", {"folder": str(folder)})
@@ -643,7 +643,7 @@ def test_policies_of_lerobot_dream_as_well(make_settings, tmp_path, monkeypatch)
         ({"n_action_steps": 3}, "has another chunk_length than the world model"),
     ],
 )
-def test_a_policy_that_cannot_dream_here_is_refused_before_anything_is_measured(
+def test_a_policy_that_cannot_imagine_here_is_refused_before_anything_is_measured(
     make_settings, tmp_path, changes, words
 ):
     folder = fake.publish(tmp_path / "policy", **{"size": 32, **changes})

@@ -41,7 +41,7 @@ def whole(recorded, tmp_path_factory):
     return extended(recorded, tmp_path_factory.mktemp("whole") / "run")
 
 
-def test_episodes_begin_as_recorded_and_go_on(recorded, whole):
+def test_episodes_begin_as_recorded_and_continue(recorded, whole):
     metrics, found = whole
     before = {(e.task, e.meta["index"]): e for e in EpisodeDataset.open(recorded)}
     assert metrics == {"episodes": 4, "frames": 4 * (STEPS + 1)}
@@ -57,7 +57,7 @@ def test_episodes_begin_as_recorded_and_go_on(recorded, whole):
     assert not before
 
 
-def test_a_run_cut_short_goes_on_to_the_same_bits(recorded, whole, tmp_path, monkeypatch):
+def test_a_run_interrupted_resumes_to_the_same_bits(recorded, whole, tmp_path, monkeypatch):
     true_runs, calls = extend.true_runs, []
 
     def stops(*args, **kwargs):

@@ -15,7 +15,7 @@ from worldrl.registry import VIDEO_REWARDS
 from worldrl.settings import compose
 
 
-def test_dreams_are_filmed_and_measured(push_dataset, world_model, tmp_path):
+def test_imagined_rollouts_are_filmed_and_measured(push_dataset, world_model, tmp_path):
     world_model.save(tmp_path / "model")
     settings = ImagineSettings(
         run_dir=str(tmp_path / "run"), world_model=str(tmp_path / "model"), data=str(push_dataset), episodes=3, steps=9
@@ -61,7 +61,7 @@ def test_successes_and_failures_take_turns(push_dataset):
     assert first == again != other
 
 
-def test_a_success_after_the_dreamed_steps_does_not_count_as_missed(push_dataset, world_model, tmp_path):
+def test_a_success_after_the_imagined_steps_does_not_count_as_missed(push_dataset, world_model, tmp_path):
     world_model.save(tmp_path / "model")
     dataset = EpisodeDataset.open(push_dataset)
     settings = ImagineSettings(
@@ -136,7 +136,7 @@ def test_a_user_plans_in_stages(planning, tmp_path, capsys):
     assert imagine.main(planning("again"))["plans"] == plain["plans"]
 
 
-def test_what_cannot_plan_is_told(planning, world_model, tmp_path):
+def test_what_cannot_plan_is_reported(planning, world_model, tmp_path):
     world_model.save(tmp_path / "follows")
     with pytest.raises(SettingError, match="plan: this world model needs actions"):
         imagine.main(planning(world_model=tmp_path / "follows"))

@@ -12,7 +12,7 @@ from worldrl_envs.tasks import get_task, task_names
 
 
 @pytest.mark.parametrize("task", task_names())
-def test_held_out_sentences_stay_unseen(task):
+def test_held_out_instructions_stay_unseen(task):
     sentences = training_instructions(task)
     assert sentences[0] == get_task(task).instruction
     assert len(sentences) > 1
@@ -20,7 +20,7 @@ def test_held_out_sentences_stay_unseen(task):
 
 
 @pytest.mark.parametrize("task", task_names())
-def test_no_sentence_both_fulfils_and_contradicts(task):
+def test_no_instruction_both_fulfils_and_contradicts(task):
     sentences = task_instructions(task_names())
     assert not set(sentences.same[task]) & set(sentences.other[task])
     for other in exclusive_tasks(task):
@@ -35,7 +35,7 @@ def test_only_picking_over_the_same_objects_excludes():
         assert task_instructions([task]).other[task] == []
 
 
-def test_a_foreign_task_has_the_sentences_its_episodes_were_told(push_episode):
+def test_an_external_task_has_the_instructions_of_its_episodes(push_episode):
     told = [("put_it_here", "put it here"), ("put_it_here", "here, please"), ("PickRedCube", "pick up the red cube")]
     episodes = [replace(push_episode(0, 8), task=task, instruction=sentence) for task, sentence in [*told, told[0]]]
     known = training_instructions_or_known(episodes)

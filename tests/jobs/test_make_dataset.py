@@ -114,7 +114,7 @@ def test_a_run_that_was_stopped_anywhere_gives_the_same_datasets(
 
 
 @pytest.mark.slow
-def test_a_killed_command_goes_on(tmp_path: Path) -> None:
+def test_a_killed_command_resumes(tmp_path: Path) -> None:
     """The real command, killed in training and again while it writes, against one that was left alone."""
 
     def command(run_dir: Path) -> list[str]:

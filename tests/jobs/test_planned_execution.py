@@ -175,7 +175,7 @@ def test_the_data_says_in_which_domain_practice_is(planning, simulator):
     assert simulator["starts"][0][3] == simulator["executed"][0][2] == "randomised"
 
 
-def test_a_critic_is_judged_by_plans_that_it_has_not_learned_from(tmp_path, monkeypatch):
+def test_a_critic_is_measured_by_plans_that_it_has_not_learned_from(tmp_path, monkeypatch):
     draw, learned = np.random.default_rng(0), {}
     read = torch.from_numpy(draw.normal(size=(200, 4, 2)).astype(np.float32))
     success = read[:, -1, 0].numpy() > 0

@@ -186,7 +186,7 @@ def test_stages_of_an_earlier_version_are_refused_before_others_are_computed(
         reproduce.main(settings)
 
 
-def test_a_run_goes_on_with_another_number_of_workers(tmp_path: Path) -> None:
+def test_a_run_continues_with_another_number_of_workers(tmp_path: Path) -> None:
     for workers in (2, 0):
         with open_run("reproduce", ReproduceSettings(name="eva", run_dir=str(tmp_path), workers=workers)):
             pass

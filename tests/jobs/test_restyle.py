@@ -43,7 +43,7 @@ def test_copies_stay_on_the_side_of_what_they_are_copies_of(push_dataset, tmp_pa
     assert len({scene_digest(record) for look in looks for record in look.records}) == 16
 
 
-def test_a_restyling_cut_short_goes_on_to_the_same_pictures(push_dataset, tmp_path, monkeypatch):
+def test_a_restyling_interrupted_resumes_to_the_same_images(push_dataset, tmp_path, monkeypatch):
     whole, true = settings_for(push_dataset, tmp_path / "whole"), restyle.recolour_episode
     restyle.main(whole)
     calls = []

@@ -82,7 +82,7 @@ def test_an_unfinished_environment_is_none(cache):
     assert caught.value.detail.startswith("its environment "), "the line begins with the name already"
 
 
-def test_doctor_believes_the_check_and_not_the_record(cache, monkeypatch):
+def test_doctor_trusts_the_check_and_not_the_record(cache, monkeypatch):
     """An environment without assets is no LIBERO, however completely it was built."""
     folder = finish(cache)
     monkeypatch.setattr(setup, "own_assets", lambda folder, known: str(cache))
@@ -122,7 +122,7 @@ def test_assets_are_remembered_with_their_note(cache):
         check_environment("libero")
 
 
-def test_a_note_stays_with_the_assets_it_was_told_of(cache):
+def test_a_note_stays_with_its_assets(cache):
     folder = finish(cache)
     for name, mesh in (("first", "bowl"), ("copy", "bowl"), ("other", "plate")):
         (cache / name / "scenes").mkdir(parents=True)

@@ -118,7 +118,7 @@ def test_a_run_leaves_numbers_a_page_and_a_model(make_settings, model_folder, tm
 
 
 @pytest.mark.parametrize("width", [0, 4])
-def test_frames_are_shown_as_dreams_are_with_their_restorer(make_world_model, width):
+def test_frames_are_shown_as_imagined_ones_are_with_their_restorer(make_world_model, width):
     """What inverse dynamics learns from has the look of what it will read: a still imagined rollout of the same image."""
     model = make_world_model(size=16)
     wanted = VideoWorldModelConfig.from_json(model.config.to_json())

@@ -141,7 +141,7 @@ def stop_at_second_score(monkeypatch: Any) -> Any:
     return play
 
 
-def test_stopped_run_goes_on_and_ends_as_if_it_had_not(run: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_stopped_run_resumes_and_ends_as_if_it_had_not(run: Any, tmp_path: Path, monkeypatch: Any) -> None:
     assert run() == 0
     whole = result(tmp_path)["metrics"]
     (tmp_path / "run").rename(tmp_path / "whole")
@@ -209,7 +209,7 @@ def test_online_phase_follows_and_is_scored_beside_the_offline_agent(
     assert saved_algorithm(tmp_path / "run" / "online") == "sac"
 
 
-def test_stopped_online_phase_goes_on_with_the_world_that_learnt_along(
+def test_stopped_online_phase_resumes_with_the_world_that_learnt_along(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refit, seen = online_world.refit_ensemble, []
@@ -356,7 +356,7 @@ def test_agent_of_latents_is_scored_in_the_simulator(
     assert metrics["budget"]["steps"] > 0
 
 
-def test_agent_of_keypoints_goes_on_where_it_stopped(latents: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_agent_of_keypoints_resumes_where_it_stopped(latents: Any, tmp_path: Path, monkeypatch: Any) -> None:
     """Every session learns the encoder anew, and the same: a training that is cut in two ends as one that is not."""
     short = partial(
         offline_worlds.fit_keypoints, training=KeypointTraining(steps=20, batch=16, hidden=8, look_every=10)
@@ -454,7 +454,7 @@ def test_run_without_evaluation_has_no_score(run: Any, tmp_path: Path) -> None:
         (["algorithm=sac", "planner.use=rollouts"], "plans in an ensemble; give world=ensemble"),
     ],
 )
-def test_mistake_is_told_in_one_line(
+def test_mistake_is_reported_in_one_line(
     run: Any, capsys: pytest.CaptureFixture[str], tokens: list[str], message: str
 ) -> None:
     assert run(*tokens) == cli.USER_ERROR

@@ -272,7 +272,7 @@ def test_a_codec_that_nothing_trains_is_refused():
             compose("train-vla", TrainVlaSettings, given | other)
 
 
-def test_a_cloning_out_of_range_is_told_by_the_settings_own_name():
+def test_a_cloning_out_of_range_is_reported_by_the_settings_own_name():
     with pytest.raises(SettingError, match=r"^cloning\.warmup_steps: must be below steps=3, got 50$"):
         compose("train-vla", TrainVlaSettings, {"cloning.steps": "3", "cloning.warmup_steps": "50"})
     with pytest.raises(SettingError, match=r"^improvement\.self_training\.cloning\.batch_size must be at least 1"):

@@ -48,7 +48,7 @@ def states_in(folder):
     return [(r.source, spec_of(r.meta).init_id, r.success) for r in EpisodeDataset.open(folder / "dataset").records]
 
 
-def test_the_whole_loop_runs_in_a_foreign_suite_and_says_what_its_numbers_are(tmp_path, suite):
+def test_the_whole_loop_runs_in_an_external_suite_and_says_what_its_numbers_are(tmp_path, suite):
     run = tmp_path / "run"
     assert main(["train-vla", *SMALL, f"run_dir={run}"]) == 0
     metrics = json.loads((run / "result.json").read_text())["metrics"]

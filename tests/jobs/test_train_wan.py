@@ -93,7 +93,7 @@ def test_a_saved_model_is_trained_on(make_settings, tmp_path):
     assert not all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_a_jury_is_trained_saved_and_heard(make_settings, wan_base, wan_config, wan_record, tmp_path):
+def test_an_ensemble_is_trained_saved_and_used(make_settings, wan_base, wan_config, wan_record, tmp_path):
     """``wan.model.outcome.ensemble_size`` gives the model an outcome ensemble that learns after the rest; one that nothing trains is refused."""
     small = SMALL | {"outcome_steps": 3, "outcome_batch": 2, "outcome_episodes": 2}
     wan = WanSettings(str(wan_base), wan_config(ensemble_size=2), WanTraining(**small))
@@ -144,7 +144,7 @@ def test_a_model_from_nothing_has_a_configuration_of_its_own(wan_base, wan_confi
     assert settings.model.outcome.threshold != 0.123
 
 
-def test_a_missing_folder_is_told_before_anything_is_learned(make_settings, wan_config, tmp_path):
+def test_a_missing_folder_is_reported_before_anything_is_learned(make_settings, wan_config, tmp_path):
     from worldrl.core.errors import ArtefactError
 
     missing = WanSettings(str(tmp_path / "none"), wan_config())
@@ -163,7 +163,7 @@ def test_weights_of_the_other_backbone_are_refused(wan_model, world_model, push_
             learn_world_model(tmp_path, model, push_episodes, training, seed=0, log=None)
 
 
-def test_a_policy_practises_in_a_wan_model(tmp_path, make_wan):
+def test_a_policy_collects(tmp_path, make_wan):
     """``train-vla backbone=wan`` to its end, begun with a trained folder of one camera, to which another is added."""
     make_wan(lora_rank=3).save(tmp_path / "wan")
     small = (

@@ -117,7 +117,7 @@ def test_what_the_weights_learned_from_is_remembered(make_settings, world_model,
     assert Learned.read(tmp_path / "on" / "world_model") == replace(own, complete=False)
 
 
-def test_the_other_backend_trains_is_saved_loads_and_dreams(push_dataset, tmp_path):
+def test_the_other_backend_trains_is_saved_loads_and_imagines(push_dataset, tmp_path):
     """What ``train-world-model preset=tiny model.dynamics.kind=edm_unet`` does, on images of 16 pixels."""
     given = {
         "preset": "tiny",
@@ -148,7 +148,7 @@ def test_weights_of_the_other_backend_are_refused(make_settings, world_model, tm
         train_world_model.main(settings)
 
 
-def test_what_the_weights_are_told_otherwise_is_said_or_refused(world_model, make_world_model, tmp_path, capsys):
+def test_what_the_weights_are_given_otherwise_is_said_or_refused(world_model, make_world_model, tmp_path, capsys):
     world_model.save(tmp_path / "model")
     start, asked, training = str(tmp_path / "model"), VideoWorldModelConfig(), WorldModelTraining()
     asked.dynamics.width = 24
@@ -174,7 +174,7 @@ def test_what_the_weights_are_told_otherwise_is_said_or_refused(world_model, mak
     assert told.endswith("its own kept: dynamics.memory_noise 0.15 -> 0.3")
 
 
-def test_a_jury_of_three_on_existing_weights_is_trained_and_saved(make_settings, world_model, tmp_path):
+def test_an_ensemble_of_three_on_existing_weights_is_trained_and_saved(make_settings, world_model, tmp_path):
     world_model.save(tmp_path / "model")
     training = WorldModelTraining(**{**SMALL, "codec_steps": 0, "steps": 0}, outcome_steps=2, checkpoint_every=2)
     settings = make_settings(start=str(tmp_path / "model"), training=training, held_out=0.0)

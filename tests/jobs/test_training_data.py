@@ -135,7 +135,7 @@ def two_views(push_episode):
     return [[listed(e, names) for e in seen] for names in (("scene", "wrist"), ("wrist", "scene"))]
 
 
-def test_a_training_looks_through_the_main_camera_wherever_it_is_listed(two_views, robot, tmp_path, world_model):
+def test_a_training_reads_the_main_camera_wherever_it_is_listed(two_views, robot, tmp_path, world_model):
     weights = []
     for number, episodes in enumerate(two_views):
         settings = TrainWorldModelSettings(

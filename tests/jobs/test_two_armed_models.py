@@ -116,7 +116,7 @@ def test_clean_and_randomised_are_measured_apart_on_the_same_layouts(policy, tmp
         compare.main(CompareSettings(a=f"{tmp_path}/clean", b=f"{tmp_path}/randomised", run_dir=f"{tmp_path}/c"))
 
 
-def test_the_world_model_dreams_of_both_arms(world, folder, two_armed_data):
+def test_the_world_model_imagines_both_arms(world, folder, two_armed_data):
     given = {
         "run_dir": f"{folder}/dreams",
         "data": str(two_armed_data),

@@ -144,7 +144,7 @@ def test_workers_of_the_embedded_suite_may_be_silent_as_long_as_the_settings_say
     assert patience == [7.0, 7.0]
 
 
-def test_one_domain_is_recorded_dreamt_of_and_measured(tmp_path, monkeypatch):
+def test_one_domain_is_recorded_imagined_and_measured(tmp_path, monkeypatch):
     """Demonstrations and practice, the imagined rollouts' initial states, their check in the simulator, and both evaluations."""
     settings, seen = TrainVlaSettings(kind="bimanual", domain="randomised", start="scratch"), []
     suite = planned(settings, CPU).suite
@@ -212,9 +212,7 @@ def test_a_given_policy_is_taken_as_it_is(policy_folder, tmp_path):
     ("improve_from", "begun"),
     [("latest", ["supervised", "improved-1", "improved-1"]), ("supervised", ["supervised"] * 3)],
 )
-def test_each_round_improves_the_policy_that_is_asked_for_and_practises_with_the_latest(
-    monkeypatch, improve_from, begun
-):
+def test_each_round_improves_the_policy_that_is_asked_for_and_collects(monkeypatch, improve_from, begun):
     learners, actors, compared = [], [], []
 
     def practice(loop, number, policy, world, actor):

@@ -57,7 +57,7 @@ def test_it_is_off_by_default(push_dataset, world_model, tmp_path):
         assert not (tmp_path / "stages" / "round-1-4-idm").exists()
 
 
-def test_one_juror_cannot_disagree(push_dataset, world_model, tmp_path):
+def test_one_member_cannot_disagree(push_dataset, world_model, tmp_path):
     settings = settings_in(tmp_path, confidence_score="member_agreement", limit=0.1)
     with open_run("train-vla", settings) as run, MetricLog(run.path, tracker=TrackerName.none) as log:
         loop = Loop(planned(settings, torch.device("cpu")), run, log)
@@ -120,7 +120,7 @@ def closings(episodes):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize(("sign", "part"), [("motion_agreement", "idm"), ("grasp_agreement", "grasp")])
-def test_a_learned_judge_weighs_what_is_imagined(
+def test_a_learned_check_weighs_imagined_rollouts(
     push_dataset, world_model, tiny_policy, make_record, tmp_path, algorithm, sign, part
 ):
     settings = settings_in(tmp_path, confidence_score=sign)

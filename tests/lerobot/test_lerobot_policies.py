@@ -201,7 +201,7 @@ def test_the_processors_saved_with_the_policy_are_used(published, serve):
     torch.testing.assert_close(moved[inside], plain[inside] + 1, rtol=1e-4, atol=1e-5)
 
 
-def test_the_sentence_matters(published, serve):
+def test_the_instruction_matters(published, serve):
     obs, _ = observe(published, "smolvla")
     other = PolicyObs(obs.image, obs.command, SENTENCES[::-1])
     a, b = (serve("smolvla").act(o, generators=row_streams(1, ["a"], 2), temperature=0.0).action for o in (obs, other))

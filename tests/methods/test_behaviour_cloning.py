@@ -184,7 +184,7 @@ def test_failures_are_left_out_and_counted(make_policy, episodes, tmp_path: Path
         run(first, failures, tmp_path / "c")
 
 
-def test_paraphrases_of_the_task_replace_the_recorded_sentence(make_policy, episodes, tmp_path: Path, monkeypatch):
+def test_paraphrases_of_the_task_replace_the_recorded_instruction(make_policy, episodes, tmp_path: Path, monkeypatch):
     heard: set[str] = set()
     original = TokenPolicy.predict
 

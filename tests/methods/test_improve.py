@@ -71,7 +71,7 @@ def test_a_bandit_is_won(scripted_world, make_record, tiny_policy, tmp_path, no_
 
 
 @pytest.mark.parametrize(("algorithm", "moments"), [("grpo", (4, 2)), ("self_training", (2, 4))])
-def test_a_killed_improvement_goes_on_bit_for_bit(run_python, tmp_path, algorithm, moments):
+def test_a_killed_improvement_resumes_bit_for_bit(run_python, tmp_path, algorithm, moments):
     """GRPO: killed in iteration 4 (checkpoint at 3), then in the third one of the next session, then left alone.
 
     Self-training: killed in batch 2 of cycle 0, then in batch 2 of cycle 1, after its policy was trained once.

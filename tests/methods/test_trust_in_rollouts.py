@@ -233,7 +233,7 @@ def grasping(rollouts, robot):
 ONCE = SuccessRule(0.5, 1)
 
 
-def test_the_chunk_of_the_last_closing_is_doubted(four, robot):
+def test_the_chunk_of_the_last_closing_is_uncertain(four, robot):
     rollouts = grasping(four, robot)
     check = GraspCheck(Palm(), robot, 1.0, ONCE)
     expected = [[0, 0.25], [0, 2.25], [0, 0], [0.25, 0]]  # 0.5 commanded; 0 or 2 read
@@ -254,7 +254,7 @@ def test_the_chunk_of_the_last_closing_is_doubted(four, robot):
         check.normalised_error(replace(rollouts, probability=None))
 
 
-def test_a_closing_behind_the_imagined_success_is_not_judged(four, robot):
+def test_a_closing_behind_the_imagined_success_is_not_measured(four, robot):
     """Imagined rollouts are weighed up to it too (``grasp_error``): the first hand closes well, is seen to succeed, opens and closes far away."""
     rollouts = grasping(four, robot)
     action, image = torch.zeros(2, 4, 4, 7), rollouts.image.clone()
@@ -270,7 +270,7 @@ def test_a_closing_behind_the_imagined_success_is_not_judged(four, robot):
     assert check.normalised_error(late)[:, 0].tolist() == pytest.approx([0, robot.workspace_high[0] ** 2])
 
 
-def test_an_imagined_pick_without_a_closing_is_not_believed(four, robot):
+def test_an_imagined_pick_without_a_closing_is_not_counted(four, robot):
     rollouts = replace(grasping(four, robot), instruction=("pick up the red cube",) * 4)
     action, command = rollouts.action.clone(), rollouts.command.clone()
     action[:, 1:, :, 6] = command[..., 6] = -1
@@ -350,7 +350,7 @@ def test_scores_weigh_and_mask_successes(joined_rollouts, sign):
     assert not strict.any()
 
 
-def test_doubt_among_latents_weighs_and_shortens(joined_rollouts):
+def test_uncertainty_among_latents_weighs_and_shortens(joined_rollouts):
     env, rollouts = joined_rollouts
     everyone = torch.arange(24)
     heard = imagined_again(env, rollouts, everyone, 2, seed=7)
@@ -415,7 +415,7 @@ def collect_plans(scripted_world, make_record, tiny_policy, no_demonstrations, t
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_further_opinions_count_in_both(collect_plans, tiny_policy, algorithm):
+def test_further_resampled_rollouts_count_in_both(collect_plans, tiny_policy, algorithm):
     believing, history, _ = collect_plans(algorithm)
     doubting, same, logs = collect_plans(algorithm, RolloutFilter(Trust(confidence_score="mean_resampled")), "two")
     assert same[0] == history[0] > 0  # the first batch is imagined alike

@@ -52,7 +52,7 @@ def test_channels_are_standardised_by_what_was_measured() -> None:
     torch.testing.assert_close(encoder(shifted), plain, atol=1e-5, rtol=1e-5)
 
 
-def test_points_are_told_in_units_of_their_deviations_and_the_rest_as_it_is(tmp_path: Path) -> None:
+def test_points_are_reported_in_units_of_their_deviations_and_the_rest_as_it_is(tmp_path: Path) -> None:
     encoder, obs = made().frozen(), observations(64)
     plain = encoder(obs)
     encoder.standardise(plain)

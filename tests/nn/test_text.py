@@ -61,7 +61,7 @@ def test_word_order_matters(trained):
     assert trained(text).argmax(dim=1).tolist() == [3, 4]
 
 
-def test_encoding_does_not_depend_on_the_other_sentences():
+def test_encoding_does_not_depend_on_the_other_instructions():
     encoder = InstructionEncoder(32)
     alone = encoder(["lift it"])
     together = encoder(["a very much longer sentence than the other one", "lift it", "go", "lift it"])
@@ -71,7 +71,7 @@ def test_encoding_does_not_depend_on_the_other_sentences():
     assert not torch.allclose(together[0], together[1])
 
 
-def test_repeated_sentences_are_encoded_once_and_all_receive_gradient():
+def test_repeated_instructions_are_encoded_once_and_all_receive_gradient():
     assert unique_instructions(["b", "a", "b"]) == (["b", "a"], [0, 1, 0])
     encoder = InstructionEncoder(32)
     rows = []
@@ -107,7 +107,7 @@ def test_hash_is_the_same_in_another_process():
 
 
 @pytest.mark.parametrize("text", ["", "   ", "!?", "go " * (MAX_WORDS + 1)])
-def test_empty_and_overlong_sentences_are_errors(text):
+def test_empty_and_overlong_instructions_are_errors(text):
     with pytest.raises(SettingError, match="instruction"):
         InstructionEncoder(32)([text])
 

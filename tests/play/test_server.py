@@ -117,7 +117,7 @@ def test_a_dropped_socket_loses_nothing(serve, connect):
             assert client.ask(do="drive", action=LEFT)[0]["number"] == hello["kept"]
 
 
-def test_a_second_tab_takes_the_session_over_and_the_first_is_told(serve, connect):
+def test_a_second_tab_takes_the_session_over_and_the_first_is_notified(serve, connect):
     from websockets.exceptions import ConnectionClosed
 
     with serve(most=1) as port, connect(port) as first:

@@ -33,12 +33,12 @@ def test_steps_go_together_by_the_share_and_dimensions_do_not(share):
     assert abs(correlation[0, 2].item()) < 0.05
 
 
-def test_all_of_it_lasting_means_the_same_draw_at_every_step():
+def test_all_of_it_correlated_means_the_same_draw_at_every_step():
     uniform = draws(1.0)
     assert torch.equal(uniform[:, 0], uniform[:, 2])
 
 
-def test_a_row_keeps_its_habit_when_others_leave():
+def test_a_row_keeps_its_defaults_when_others_leave():
     correlated_noise = Exploration().correlated_noise(row_streams(0, ["habit"], 5), 7)
     index = torch.tensor([3, 1])
     part = uniform_draws([row_streams(1, ["own"], 5)[i] for i in index], 2, 7, correlated_noise.select(index))

@@ -154,7 +154,7 @@ def test_two_arms_fourteen_joints_and_three_cameras_fit_robotwin_as_they_are(tmp
         require_suite_fits(find_suite("libero_goal"), folder)
 
 
-def test_pictures_that_a_suite_does_not_draw_are_shown_beside_those_it_does(tmp_path):
+def test_images_that_a_suite_does_not_draw_are_shown_beside_those_it_does(tmp_path):
     folder = two_armed(tmp_path, ("cam_high", "cam_left_wrist", "cam_right_wrist"), picture=(480, 640))
     with pytest.raises(SettingError, match=r"cam_high \(480, 640, 3\) +\| image \(480, 480, 3\)"):
         require_suite_fits(find_suite("robotwin_clean"), folder)

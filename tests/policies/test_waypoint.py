@@ -226,7 +226,7 @@ def test_a_policy_without_a_waypoint_refuses_to_displace_it(config, statistics, 
         without.act(make_obs(2), generators=row_streams(1, ["act"], 2), correlated_noise=noise)
 
 
-def test_both_head_and_decoder_know_whether_the_gripper_is_told_to_close(policy, make_obs):
+def test_both_head_and_decoder_know_whether_the_gripper_is_commanded_to_close(policy, make_obs):
     obs = make_obs(2)
     closed = replace(obs, command=torch.cat([obs.command[:, :6], -obs.command[:, 6:]], dim=1))
     assert not torch.equal(policy.predict(closed)[1].pose, policy.predict(obs)[1].pose)
@@ -253,7 +253,7 @@ def test_points_are_those_before_the_shift_of_training(policy, make_obs):
     assert not torch.allclose(plain[1], moved[1])
 
 
-def test_without_a_waypoint_the_decoder_sees_what_older_policies_saw(config, statistics, make_obs, tmp_path: Path):
+def test_without_a_waypoint_the_decoder_gets_the_inputs_of_older_policies(config, statistics, make_obs, tmp_path: Path):
     older = TokenPolicy(replace(config, waypoint=False), statistics).eval()
     older.save(tmp_path)
     stored = read_artefact(tmp_path, kind="policy")

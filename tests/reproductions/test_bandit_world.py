@@ -54,7 +54,7 @@ def test_rollout_belongs_to_one_member() -> None:
     assert paid.tolist() == [1.0, 4.0, 2.0, 3.0]
 
 
-def test_opinions_of_standardised_rewards_become_opinions_of_rewards() -> None:
+def test_resampled_rollouts_of_standardised_rewards_become_resampled_rollouts_of_rewards() -> None:
     found = ElitePredictions(torch.tensor([[0.0, 2.0]]), torch.tensor([[1.0, 2.0]]), torch.tensor([0.0, 1.0])).rescaled(
         0.5, 0.25
     )

@@ -150,7 +150,7 @@ def test_a_diagnosis_shows_what_its_link_makes_of_a_demonstration(method, make_w
     assert bool(seen) == (method == "imagined-true-actions")
 
 
-def test_a_stage_leaves_pictures_for_the_page(tmp_path):
+def test_a_stage_leaves_images_for_the_page(tmp_path):
     frames = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), np.uint8)
     (tmp_path / "blind").mkdir()
     save_strip(tmp_path, {"recorded": frames, "planned": frames[:2]}, ["step 0", "step 4", "step 8"])

@@ -40,7 +40,7 @@ def test_controls_are_trained_for_what_alignment_costs():
     assert rows_per_step(replace(settings, unroll=1)) == 30
 
 
-def test_a_control_goes_on_with_the_planners_training(monkeypatch, tmp_path):
+def test_a_control_continues_with_the_planners_training(monkeypatch, tmp_path):
     seen = {}
 
     def learn(folder, model, episodes, training, *, seed, log):

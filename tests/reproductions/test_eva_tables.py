@@ -113,7 +113,7 @@ def test_claims_are_differences_that_should_lie_above_zero():
     assert "(20 % of the frames before)" in found[2].sentence
 
 
-def test_motion_is_judged_plan_by_plan():
+def test_motion_is_measured_plan_by_plan():
     """Plans move by 0.2 or 0.8, far more apart than the tenth that may go: two means would decide nothing."""
 
     def verdict(share):
@@ -181,7 +181,7 @@ def test_a_seed_whose_climb_is_noise_leaves_the_cost_open():
         (6, 40, 400, "contrary"),
     ],
 )
-def test_a_gain_of_six_points_is_judged_by_paired_episodes(won, lost, tests, verdict):
+def test_a_gain_of_six_points_is_measured_by_paired_episodes(won, lost, tests, verdict):
     before, after = np.zeros(tests, bool), np.zeros(tests, bool)
     after[:won], before[won : won + lost] = True, True
     halves = [
@@ -251,7 +251,7 @@ def test_a_reward_is_asked_within_each_seed_and_task():
     assert rows["none", "execution, foreseen"][0] == "0.00"
 
 
-def test_what_a_reward_knows_of_success_is_told_plan_by_plan():
+def test_what_a_reward_knows_of_success_is_reported_plan_by_plan():
     rows = {row[:2]: row[2:] for row in knowledge_table(QUICK, results()).rows}
     assert rows["none", "moving_executability"] == ("0.50", "2 of 2", "2", "2")
     assert rows["none", "execution, foreseen"] == ("1.00", "2 of 2", "2", "2")

@@ -28,7 +28,7 @@ class Killed(BaseException):
     ],
     ids=["edge-of-reach-2d", "neubay-bandit"],
 )
-def test_killed_stage_goes_on_bit_for_bit(
+def test_killed_stage_resumes_bit_for_bit(
     effect: Any,
     settings: Any,
     method: str,

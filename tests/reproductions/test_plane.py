@@ -32,7 +32,7 @@ def test_reach_by_brute_force() -> None:
         assert torch.equal(PLANE.reachable(states, steps)[sure], (away <= 0.1 * steps)[sure])
 
 
-def test_edge_is_the_abyss() -> None:
+def test_the_edge_of_the_plane_is_the_edge() -> None:
     """With rollouts of 5 steps the ledge is at 0.45; what is reached at the fifth step only lies beyond it."""
     on_axis = torch.tensor([[0.449, 0.0], [0.451, 0.0], [0.0, -0.549], [0.551, 0.0]])
     assert PLANE.at_edge(on_axis, 5).tolist() == [False, True, True, False]
@@ -153,7 +153,7 @@ def test_best_policy_is_the_best_of_all_played() -> None:
     assert float(onwards.max()) < 5  # five paid steps, then the cliff
 
 
-def test_picture_shows_start_edge_and_path() -> None:
+def test_image_shows_start_edge_and_path() -> None:
     image = picture(PLANE, [[-1.0, -1.0]])
     assert image.dtype == np.uint8
     assert image[-1, 0].tolist() == [255, 25, 25]  # lower left

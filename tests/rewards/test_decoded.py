@@ -79,7 +79,7 @@ def test_a_saved_inverse_dynamics_is_a_reward(tmp_path):
     assert every.names == ("executability", "position_limits", "motion", "moving_executability")
 
 
-def test_what_cannot_judge_is_refused(tmp_path):
+def test_what_cannot_score_is_refused(tmp_path):
     cpu = torch.device("cpu")
     with pytest.raises(SettingError, match="worldrl train-idm"):
         idm_reward("", [], cpu)

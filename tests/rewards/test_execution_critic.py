@@ -57,7 +57,7 @@ def test_a_short_plan_holds_its_last_targets():
         held_to(read, 2)
 
 
-def test_it_learns_from_targets_and_sentence(learned):
+def test_it_learns_from_targets_and_instruction(learned):
     """The same motion opens the drawer and drops the pot, so neither alone would do."""
     read, said, success = plans(300, 1)
     score = learned.reward(read, said)
@@ -110,7 +110,7 @@ def test_the_distance_counts_directions_by_how_far_plans_reach_in_them(tmp_path)
     assert ExecutionCritic.load(tmp_path / "critic").beyond(step).tolist() == [0.0, 1.0]
 
 
-def test_training_that_is_cut_goes_on_to_the_same_critic(tmp_path, monkeypatch):
+def test_training_that_is_cut_continues_to_the_same_critic(tmp_path, monkeypatch):
     data, config = (
         plans(60, 3),
         ExecutionConfig(members=2, hidden=4, text_width=4, steps=6, batch=8, distance_penalty=1.0),

@@ -105,7 +105,7 @@ def test_it_learns_where_the_named_object_is():
     assert grasp.normalised_error(kept.frame, other, torch.nn.functional.pad(kept.commanded, (0, 4))).median() > 3
 
 
-def test_surprise_is_the_square_error_in_deviations(monkeypatch):
+def test_normalised_error_is_the_square_error_in_deviations(monkeypatch):
     with initial_weights(0, "grasp"):
         grasp = GraspDynamics(GraspConfig(**SMALL), TOOL_ACTIONS)
     grasp.deviation.fill_(0.5)

@@ -20,7 +20,7 @@ def test_action_similarity_by_hand():
     assert action_similarity(decoded, commanded, deviation, 2.0).item() == pytest.approx((1 + math.exp(-0.5)) / 2)
 
 
-def test_surprise_is_one_on_honest_frames():
+def test_normalised_error_is_one_on_honest_frames():
     deviation = 0.1 + torch.rand(50, 20, 3, generator=stream(0, "deviation"))
     true = torch.randn(50, 20, 3, generator=stream(0, "true"))
     read = true + deviation * torch.randn(50, 20, 3, generator=stream(0, "error"))
@@ -31,7 +31,7 @@ def test_surprise_is_one_on_honest_frames():
 # --- mixture --------------------------------------------------------------------------------------------------------
 
 
-def test_a_rewards_unit_has_no_part_in_the_mixture():
+def test_a_rewards_unit_does_not_change_the_mixture():
     rewards = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
     group = torch.zeros(4, dtype=torch.int64)
     mixed = mix(rewards, group)

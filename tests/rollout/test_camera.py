@@ -47,7 +47,7 @@ def test_a_moving_cameras_sights_hold_depth_and_only_what_it_shows():
     assert DOWN.at(slice(3)) is DOWN
 
 
-def test_across_is_what_the_picture_shows():
+def test_across_is_what_the_image_shows():
     draws = numpy_stream(1, "camera")
     points, error = draws.normal(size=(2, 20, 3)) * 0.1
     across = DOWN.across(error, points)

@@ -82,7 +82,7 @@ def test_what_the_user_said_in_python_after_the_import_is_heard(start):
 
 
 @pytest.mark.parametrize("given", [None, "osmesa"])
-def test_a_worker_that_draws_nothing_is_told_the_users_word_or_none(given, start):
+def test_a_worker_that_draws_nothing_gets_the_users_instruction_or_none(given, start):
     said, tried = start(given=given)
     assert tried == []
     assert f"drawn with {given}" in said

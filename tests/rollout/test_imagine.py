@@ -78,7 +78,7 @@ def test_same_seed_same_bits_another_seed_differs(make_env, same_tree):
     assert not same_obs(play(4)[1][0], play(5)[1][0])
 
 
-def test_a_reset_without_seed_goes_on_to_other_states_and_noise(make_env, same_tree):
+def test_a_reset_without_seed_continues_to_other_states_and_noise(make_env, same_tree):
     env = make_env(8)
     first, _ = env.reset(seed=0)
     moved, *_ = env.chunk_step(chunk(8))
@@ -327,7 +327,7 @@ def test_when_all_rows_are_over_nothing_is_simulated(make_env, scripted_world):
 
 
 @pytest.mark.parametrize("world", ["scripted", "video"])
-def test_a_restored_state_goes_on_bit_for_bit_in_the_middle_of_a_chunk(
+def test_a_restored_state_resumes_bit_for_bit_in_the_middle_of_a_chunk(
     make_env, same_tree, scripted_world, world_model, world
 ):
     def make():

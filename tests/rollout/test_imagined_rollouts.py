@@ -85,7 +85,7 @@ def test_rows_run_until_success_or_horizon_and_are_not_asked_again(make_env, mak
     assert result.token.shape == (3, 6, 4, 7)
 
 
-def test_the_first_picture_is_the_start_and_each_chunk_sees_the_one_before(make_env, make_record):
+def test_the_first_image_is_the_start_and_each_chunk_sees_the_one_before(make_env, make_record):
     starts = [make_record(7), make_record(9)]
     env = make_env(4)
     result = imagine_rollouts(

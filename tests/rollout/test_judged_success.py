@@ -39,7 +39,7 @@ def test_a_video_is_worth_its_surest_frames_in_a_row(judge, videos, monkeypatch)
     torch.testing.assert_close(SuccessReward(judge).score(videos)[:, 0], torch.tensor([0.1, 0.2, 0.5]))
 
 
-def test_a_saved_world_model_judges(judge, videos, tmp_path):
+def test_a_saved_world_model_predicts_success(judge, videos, tmp_path):
     judge.save(tmp_path / "judge")
     reward = VIDEO_REWARDS.get("success")(str(tmp_path / "judge"), [], CPU)
     found = read_success(judge, videos.frames, videos.instruction)
@@ -49,7 +49,7 @@ def test_a_saved_world_model_judges(judge, videos, tmp_path):
     assert not any(parameter.requires_grad for parameter in reward.model.parameters())
 
 
-def test_a_judge_of_another_kind_is_refused(judge, videos, tmp_path):
+def test_a_critic_of_another_kind_is_refused(judge, videos, tmp_path):
     with pytest.raises(SettingError, match="a world model that is not trained"):
         success_reward("", [], CPU)
     judge.save(tmp_path / "judge")

@@ -126,7 +126,7 @@ def test_what_the_worker_does_not_compute_changes_nothing(asked):
     assert set(json.loads(program.stdout)["ms_per_step"]) == {"bare", "two_bare", "one", "two"}
 
 
-def test_pictures_are_the_right_way_up_and_the_state_is_the_robots():
+def test_images_are_the_right_way_up_and_the_state_is_the_robots():
     with pool(cameras=("scene", "wrist")) as simulators:
         task = simulators.suite["tasks"][0]["name"]
         row = simulators.reset({0: Start(task, 0, 0)})[0]

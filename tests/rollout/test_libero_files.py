@@ -40,7 +40,7 @@ def test_the_commanded_gripper_is_that_of_the_action_before(tmp_path, write_libe
     np.testing.assert_array_equal(read(tmp_path / "b.hdf5").command[:, 6], [-1, *raw["actions"][:-1, 6]])
 
 
-def test_pictures_are_turned_and_the_state_keeps_its_numbers(tmp_path, write_libero_file):
+def test_images_are_turned_and_the_state_keeps_its_numbers(tmp_path, write_libero_file):
     raw = write_libero_file(tmp_path / "a.hdf5", task=TASK)
     episode = read(tmp_path / "a.hdf5")
     np.testing.assert_array_equal(episode.view("scene"), raw["obs/agentview_rgb"][:, ::-1, ::-1])

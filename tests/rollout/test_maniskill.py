@@ -53,7 +53,7 @@ def test_traces_do_not_depend_on_workers_or_on_what_was_played_before():
     np.testing.assert_array_equal(*traces)
 
 
-def test_signs_are_liberos_and_pictures_are_drawn():
+def test_signs_are_liberos_and_images_are_drawn():
     with pool(cameras=("scene",)) as simulators:
         first = simulators.reset({0: Start("PickCube-v1", 0, 0)})[0]
         assert first["image"].shape == (64, 64, 3)
@@ -96,7 +96,7 @@ def test_the_expert_plays(task):
     assert sum(outcome.success_once for outcome in outcomes) >= 2
 
 
-def test_a_policy_is_shown_maniskills_pictures_and_measured(tiny_policy, tmp_path, monkeypatch):
+def test_a_policy_is_shown_maniskills_images_and_measured(tiny_policy, tmp_path, monkeypatch):
     """Untrained, so its rate says nothing; what it is shown, given and does is ManiSkill's."""
     shown, act = [], TokenPolicy.act
 

@@ -69,7 +69,7 @@ class Drift:
         return Chunk(action, action.long(), action)
 
 
-def test_executed_dreams_are_real_episodes_of_the_same_actions(expert_dreams, expert_episodes, tmp_path):
+def test_executed_imagined_rollouts_are_real_episodes_of_the_same_actions(expert_dreams, expert_episodes, tmp_path):
     expert_dreams.save(tmp_path / "dreams.npz")
     actor = ImaginedPlanActor(str(tmp_path / "dreams.npz"))
     options = EnvOptions(image_size=16)
@@ -85,7 +85,7 @@ def test_executed_dreams_are_real_episodes_of_the_same_actions(expert_dreams, ex
         list(EmbeddedPlayer(options, workers=0).play([(stranger, actor)]))
 
 
-def test_a_dream_that_is_over_holds_still(tmp_path, expert_episodes):
+def test_an_imagined_rollout_that_is_over_holds_still(tmp_path, expert_episodes):
     approach = expert_episodes[0].action[None, :6]
     make_dreams(approach, np.zeros((1, 3))).save(tmp_path / "dreams.npz")
     specs = [EpisodeSpec(TASK, 0, SEED)]
@@ -98,7 +98,7 @@ def test_a_dream_that_is_over_holds_still(tmp_path, expert_episodes):
     assert (episode.action[6:] == [0, 0, 0, 0, 0, 0, approach[0, -1, 6]]).all()
 
 
-def test_saved_dreams_come_back_and_anything_else_is_an_error(tmp_path):
+def test_saved_imagined_rollouts_come_back_and_anything_else_is_an_error(tmp_path):
     policy_rollouts = make_dreams(np.random.default_rng(0).uniform(-1, 1, (3, 8, 7)), np.eye(3, 4))
     policy_rollouts.save(tmp_path / "dreams.npz")
     again = PolicyRollouts.load(tmp_path / "dreams.npz")
@@ -118,13 +118,13 @@ def test_imagined_success_is_the_debounced_one():
     assert make_dreams(np.zeros((3, 8, 7)), rows).success_step(SuccessRule(0.5, 2)).tolist() == [8, 4, -1]
 
 
-def test_a_dream_comes_true_in_time_or_not():
+def test_an_imagined_rollout_is_confirmed_in_time_or_not():
     imagined = np.array([20, 20, 20, -1, -1])
     real = np.array([28, 29, -1, 60, -1])
     assert confirmed_by_execution(imagined, real).tolist() == [True, False, False, True, False]
 
 
-def test_dreams_run_to_the_horizon_and_rows_do_not_depend_on_their_neighbours(scripted_world, make_record):
+def test_imagined_rollouts_run_to_the_horizon_and_rows_do_not_depend_on_their_neighbours(scripted_world, make_record):
     policy = Drift()
     starts = [make_record(number) for number in range(3)]
     action, probability = imagine_policy_rows(
@@ -145,7 +145,7 @@ def test_dreams_run_to_the_horizon_and_rows_do_not_depend_on_their_neighbours(sc
     assert not np.array_equal(other, action)
 
 
-def test_beyond_a_tasks_horizon_a_dream_is_over(scripted_world):
+def test_beyond_a_tasks_horizon_an_imagined_rollout_is_over(scripted_world):
     horizon = {"PickRedCube": 6, "PickYellowBrick": 8}
     policy_rollouts = imagine_policy(
         scripted_world, Drift(), list(horizon), 2, seed=1, horizon=horizon, image_size=16, exploration=Exploration()
@@ -214,7 +214,7 @@ def test_one_candidate_is_the_rollout_itself_and_of_more_the_best_is_kept(script
     )  # actions and outcome of one rollout
 
 
-def test_a_recorded_episode_is_dreamt_on_from_one_of_its_frames(scripted_world, expert_episodes):
+def test_a_recorded_episode_is_continued_in_imagination_from_one_of_its_frames(scripted_world, expert_episodes):
     episode, other = expert_episodes
     horizon = {TASK: len(episode) + 6}
     starts = [(episode, 7), (other, 2)]
@@ -231,7 +231,7 @@ def test_a_recorded_episode_is_dreamt_on_from_one_of_its_frames(scripted_world, 
     assert [spec.key for spec in policy_rollouts.specs("x")] == [spec_of(e.meta).key for e, _ in starts]
 
 
-def test_recorded_actions_lead_the_simulator_to_where_the_dream_goes_on(scripted_world, expert_episodes):
+def test_recorded_actions_lead_the_simulator_to_where_imagination_continues(scripted_world, expert_episodes):
     class Expert(Drift):
         """Continues as the expert did after frame 8."""
 
@@ -252,7 +252,7 @@ def test_recorded_actions_lead_the_simulator_to_where_the_dream_goes_on(scripted
     assert execute(policy_rollouts).tolist() == [expert_episodes[0].first_success]
 
 
-def test_joined_dreams_keep_their_rows_and_stand_still_at_their_end():
+def test_joined_imagined_rollouts_keep_their_rows_and_stand_still_at_their_end():
     short = make_dreams(np.ones((1, 4, 7)), np.full((1, 2), 0.9))
     long = make_dreams(np.full((2, 8, 7), 0.5), np.full((2, 4), 0.3), seed=np.array([1, 2]))
     joined = join_rollouts([short, long])

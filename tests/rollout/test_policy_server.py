@@ -109,7 +109,7 @@ def test_an_episode_is_served_and_the_command_follows_the_chunk():
     assert talk.answer(frame("close")) is None
 
 
-def test_pictures_have_the_policys_rows_and_columns():
+def test_images_have_the_policys_rows_and_columns():
     shown = np.random.default_rng(0).integers(0, 256, (24, 32, 3), np.uint8)
     for fit in map(Fit, WAYS):
         side = replace(SIDE, image_size=(12, 20), fit=fit)
@@ -250,7 +250,7 @@ def test_policies_that_the_client_cannot_feed_are_refused_before_they_are_loaded
         open_server(ServePolicySettings(policy=str(one_arm), port=0))
 
 
-def test_a_policy_of_other_pictures_is_refused(publish):
+def test_a_policy_of_other_images_is_refused(publish):
     states = {"observation.state": {"type": "STATE", "shape": [14]}}
     tall = {f"observation.images.cam_{name}": {"type": "VISUAL", "shape": [3, 320, 240]} for name in CAMERAS}
     with pytest.raises(SettingError, match="does not fit RoboTwin's client"):

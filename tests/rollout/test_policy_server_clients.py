@@ -161,7 +161,7 @@ MALFORMED |= {
 }
 
 
-def test_every_malformed_frame_gets_an_error_and_one_line_and_the_connection_goes_on(client, caplog):
+def test_every_malformed_frame_gets_an_error_and_one_line_and_the_connection_continues(client, caplog):
     for number, (name, message) in enumerate(MALFORMED.items(), 1):
         answer = ask(client, message)
         assert answer["message_type"] == "error", name
@@ -211,7 +211,7 @@ def test_a_camera_that_is_there_and_wrong_is_not_passed_over(client):
     )
 
 
-def test_a_text_frame_is_told_what_is_expected(client, caplog):
+def test_a_text_frame_is_answered_with_what_is_expected(client, caplog):
     client.send("hello")
     answer = json.loads(client.recv())
     assert answer["message_type"] == "error"

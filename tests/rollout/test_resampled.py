@@ -18,7 +18,7 @@ def ask(world_model, episodes, count, *, seed=3, batch=64, rows=slice(None)):
     return resample_rollouts(world_model, starts, action, count, seed=seed, batch=batch), starts, action
 
 
-def test_an_opinion_is_an_imagination_of_its_own_noise(world_model, push_episodes):
+def test_a_resampled_rollout_is_an_imagination_of_its_own_noise(world_model, push_episodes):
     found, starts, action = ask(world_model, push_episodes, 3)
     state, parts = world_model.start(starts), []
     for k, chunk in enumerate(action.split(world_model.chunk_length, dim=1)):
@@ -38,7 +38,7 @@ def test_a_batch_more_changes_nothing_but_rounding(world_model, push_episodes):
     np.testing.assert_allclose(apart.spread, together.spread, atol=1e-5)
 
 
-def test_opinions_are_written_and_read(world_model, push_episodes, tmp_path):
+def test_resampled_rollouts_are_written_and_read(world_model, push_episodes, tmp_path):
     found, *_ = ask(world_model, push_episodes, 2, rows=slice(2))
     found.save(tmp_path / "opinions.npz")
     again = ResampledRollouts.load(tmp_path / "opinions.npz")

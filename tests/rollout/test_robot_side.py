@@ -72,7 +72,7 @@ def test_what_leaves_the_policy_is_in_the_robots_units_and_what_enters_in_the_po
     np.testing.assert_array_equal(side.image(images[3]), episode.main_view[3])
 
 
-def test_a_served_policy_repeats_its_training_unless_told_otherwise(tmp_path, lab):
+def test_a_served_policy_repeats_its_training_unless_asked_otherwise(tmp_path, lab):
     data, _, _ = lab("so101", {"open": 42, "closed": 8}, fit="crop")
     folder = save(tmp_path / "policy", [data], trained_on([data]))
     assert RobotSide.served(folder) == RobotSide.of(folder)

@@ -62,7 +62,7 @@ def test_a_claimed_pick_from_an_open_hand_that_never_closes_is_false_for_certain
     assert normalised_error.tolist() == [np.inf, 0, 0, 0]
 
 
-def test_dreams_are_judged_by_their_actions_up_to_the_imagined_success(robot, make_record):
+def test_imagined_rollouts_are_measured_by_their_actions_up_to_the_imagined_success(robot, make_record):
     action = torch.zeros(2, 6, 7)
     action[..., 0], action[..., 6] = 0.5, -1.0
     action[:, 2, 6] = 1.0

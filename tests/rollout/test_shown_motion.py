@@ -32,7 +32,7 @@ class Seer:
         return Decoded(torch.stack([grey, 0 * grey, grey], dim=-1), torch.full((*grey.shape, 3), 0.5))
 
 
-def test_surprise_compares_commanded_columns_alone():
+def test_normalised_error_compares_commanded_columns_alone():
     frames = torch.full((1, 2, 8, 8, 3), 255, dtype=torch.uint8)
     command = torch.zeros(1, 2, 7)
     command[0, :, 0] = torch.tensor([1.0, 2.0])  # reads 1
@@ -53,7 +53,7 @@ def test_what_reads_nothing_commanded_or_other_spacing_is_refused():
     check_spacing(Seer(), 2)
 
 
-def test_dreams_are_imagined_again_to_the_bit(world_model, tiny_policy, make_record):
+def test_imagined_rollouts_repeat_to_the_bit(world_model, tiny_policy, make_record):
     """Two tasks in turn: rows count within their task, as they did when the rollouts were imagined."""
     policy = tiny_policy(image_size=16, chunk_length=4)
     seen, actions, records = {}, {}, {}

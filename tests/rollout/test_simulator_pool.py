@@ -75,7 +75,7 @@ class Recalling:
 
 
 @pytest.mark.parametrize("fault", [None, {"task": "reach_up", "init_id": 1, "at": 5, "kind": "kill"}])
-def test_a_policy_that_looks_back_is_shown_the_pictures_of_those_steps(monkeypatch, tmp_path, fault):
+def test_a_policy_that_looks_back_is_shown_the_images_of_those_steps(monkeypatch, tmp_path, fault):
     policy = Recalling()
     monkeypatch.setattr("worldrl.rollout.agents.policy_folder.load_policy", lambda folder, device: policy)
     options = {"image_size": 4, "fault": fault and {**fault, "marker": str(tmp_path / "once")}}
@@ -111,7 +111,7 @@ class Seeking:
 
 
 @pytest.mark.parametrize(("hold_steps", "looks"), [(0, 3), (3, 1)])
-def test_steps_that_nobody_looks_at_are_one_message_and_change_nothing(monkeypatch, tmp_path, hold_steps, looks):
+def test_steps_that_nobody_reads_are_one_message_and_change_nothing(monkeypatch, tmp_path, hold_steps, looks):
     policy = Seeking()
     policy.n_obs_steps = looks
     monkeypatch.setattr("worldrl.rollout.agents.policy_folder.load_policy", lambda folder, device: policy)
@@ -214,7 +214,7 @@ def test_recorded_traces_do_not_depend_on_workers():
 @pytest.mark.parametrize(
     ("kind", "end"), [("kill", "killed by SIGKILL"), ("exit", "exit code 7"), ("hang", "silent for 2 s and killed")]
 )
-def test_a_lost_worker_is_replaced_and_its_episode_goes_on(kind, end, undisturbed, tmp_path, caplog):
+def test_a_lost_worker_is_replaced_and_its_episode_continues(kind, end, undisturbed, tmp_path, caplog):
     fault = {"task": "reach_up", "init_id": 1, "at": 5, "kind": kind, "marker": str(tmp_path / "once")}
     found = play(fault=fault, timeout_s=2.0 if kind == "hang" else 60.0)
     assert bare(found) == bare(undisturbed)
@@ -233,7 +233,7 @@ def test_an_episode_that_kills_every_worker_is_an_error_that_names_it():
         play(fault=fault, restarts=1, slots=1)
 
 
-def test_an_exception_is_told_and_not_tried_again():
+def test_an_exception_is_reported_and_not_tried_again():
     fault = {"task": "reach_right", "init_id": 0, "at": 1, "kind": "raise"}
     with pytest.raises(WorkerError, match=r"(?s)RuntimeError: the arm fell off.*Traceback"):
         play(fault=fault)

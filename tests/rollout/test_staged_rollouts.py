@@ -96,7 +96,7 @@ def test_choosing_often_goes_farther_than_choosing_once(records):
     assert means[1] > means[0] + 2
 
 
-def test_each_stage_goes_on_from_what_was_kept(records):
+def test_each_stage_continues_from_what_was_kept(records):
     found = plan(records, proposals=4, stages=3, stage_chunks=1)
     steps = found.latent[:, :, 0, 0, 0].diff(dim=1, prepend=torch.zeros(3, 1))
     for row in range(3):
@@ -145,7 +145,7 @@ def test_a_world_model_plans_in_stages(make_world_model, records):
     torch.testing.assert_close(Bright().score(type("V", (), {"frames": found.frames})), found.terms)
 
 
-def test_mistakes_are_told(records):
+def test_mistakes_are_reported(records):
     with pytest.raises(SettingError, match="no term 'fast'; it has far, frames"):
         plan(records, min_reward={"fast": 1.0})
     with pytest.raises(SettingError, match="at least one record"):

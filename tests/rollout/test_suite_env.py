@@ -40,7 +40,7 @@ def trace(workers, steps):
         env.close()
 
 
-def test_traces_do_not_depend_on_workers_and_rows_go_on():
+def test_traces_do_not_depend_on_workers_and_rows_continue():
     one, two = trace(1, 60), trace(2, 60)
     for a, b in zip(one, two, strict=True):
         for x, y in zip(a, b, strict=True):

@@ -60,7 +60,9 @@ def test_starts_show_the_state_that_real_episodes_begin_at(pool, simulator_backe
         simulator_backend.starts([TASK], 1, seed=3, memory_frames=2, image_size=16)
 
 
-def test_dreams_are_executed_where_they_begin_and_judged_by_the_first_real_success(pool, simulator_backend, tmp_path):
+def test_imagined_rollouts_are_executed_where_they_begin_and_measured_by_the_first_real_success(
+    pool, simulator_backend, tmp_path
+):
     """Twenty equal steps lead to the mark, and count from where 0.05 m are left; the last row stays where it is."""
     count, seed = 5, 11
     action, expected = np.zeros((count, HORIZON + 5, 7), np.float32), []

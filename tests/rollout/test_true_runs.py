@@ -88,7 +88,7 @@ def recorded():
     return list(EmbeddedPlayer(options, workers=0).play(list(zip(specs, actors, strict=True)), hold_steps=4))
 
 
-def test_a_recording_repeats_itself_and_goes_on(recorded, slots):
+def test_a_recording_repeats_itself_and_continues(recorded, slots):
     scripts = [Script.of(episode) for episode in recorded]
     steps = [len(scripts[0]) + 30, 20]
     actions = [
@@ -154,7 +154,7 @@ def test_an_episode_of_unknown_origin_is_refused(push_episode):
         Script.of(push_episode(0))
 
 
-def test_the_sentence_that_was_told_is_told_again(recorded, slots):
+def test_the_statement_that_was_reported_is_reported_again(recorded, slots):
     other = replace(recorded[0], instruction="lift the red one")
     script = Script.of(other)
     (run,) = true_runs(slots, [script], [script.action[:2]])

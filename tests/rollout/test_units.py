@@ -70,7 +70,7 @@ def test_what_is_recorded_are_the_scenes_angles_and_gaps():
     assert moved[13] > 20
 
 
-def test_a_plan_told_in_degrees_and_openings_turns_and_opens_so_far():
+def test_a_plan_given_in_degrees_and_openings_turns_and_opens_so_far():
     """Ten frames: the left base turns by 20 degrees, the right hand by -30, the left hand half closes."""
     with closing(EnvSlot(embedded_options([TASK], 16))) as slot:
         slot.reset(EpisodeSpec(TASK, 0, 3), render=False)

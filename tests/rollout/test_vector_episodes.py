@@ -68,7 +68,7 @@ def test_setting_the_recorded_state_and_acting_gives_the_next_observation() -> N
         assert reward == pytest.approx(episode.reward[step])
 
 
-def test_ends_are_told_apart_and_actions_are_in_the_environments_units() -> None:
+def test_ends_are_distinguished_and_actions_are_in_the_environments_units() -> None:
     env = make_environment("Pendulum-v1", max_episode_steps=5)
     episode = play_episode(env, environment_info(env, "x"), uniform_policy(1), seed=3, generator=stream(0, "u"))
     assert (len(episode), episode.terminated, episode.truncated, episode.qpos) == (5, False, True, None)

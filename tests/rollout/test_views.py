@@ -13,7 +13,7 @@ def views():
     return list(scattered_views(["PickRedCube", "CloseDrawer"], 60, image_size=64, seed=3))
 
 
-def test_points_are_where_the_pictures_show_them(views):
+def test_points_are_where_the_images_show_them(views):
     picks = views[0]
     assert picks.names == ("gripper", "red_cube", "green_cylinder", "yellow_brick")
     sight = picks.camera.project(picks.point)

@@ -29,7 +29,7 @@ def sent(ends, header, arrays):
     return came
 
 
-def test_pictures_larger_than_the_kernels_buffers_arrive_whole_and_writable(ends):
+def test_images_larger_than_the_kernels_buffers_arrive_whole_and_writable(ends):
     draw = np.random.default_rng(0)
     frames = draw.integers(0, 256, (8, 512, 512, 3)).astype(np.uint8)  # 6 MB
     arrays = {"state": draw.normal(size=(8, 9)).astype(np.float32), "image": frames, "mirrored": frames[:, :, ::-1]}
@@ -42,7 +42,7 @@ def test_pictures_larger_than_the_kernels_buffers_arrive_whole_and_writable(ends
     np.testing.assert_array_equal(back["mirrored"], arrays["mirrored"])
 
 
-def test_a_kept_state_does_not_keep_its_pictures_alive(ends):
+def test_a_kept_state_does_not_keep_its_images_alive(ends):
     _, back = sent(ends, {}, {"state": np.zeros((1, 8), np.float32), "image": np.ones((1, 256, 256, 3), np.uint8)})
     assert back["state"].base is None
     assert back["image"].base is not None

@@ -36,7 +36,7 @@ def test_units_signs_and_quaternions_are_liberos():
     np.testing.assert_array_equal(xyzw(np.array([1.0, 0.0, 0.0, 0.5])), [0, 0, 0.5, 1])
 
 
-def test_one_row_is_reset_while_the_other_goes_on_and_the_last_observation_is_kept():
+def test_one_row_is_reset_while_the_other_continues_and_the_last_observation_is_kept():
     task = facts.SUITES["isaac_stack"]
     with SimulatorPool(launch("isaac_stack", cameras=["scene", "wrist"], image_size=8), slots=2, restarts=0) as pool:
         assert pool.probe() == {"distance_mm": 0.0}

@@ -25,7 +25,7 @@ def test_horizons_are_the_published_ones_and_lerobots_is_named():
         facts.horizon("libero_goal@lerobot")
 
 
-def test_a_picture_is_turned_not_mirrored():
+def test_an_image_is_turned_not_mirrored():
     picture = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
     turned = turn(picture)
     np.testing.assert_array_equal(turned, np.rot90(picture, 2))
@@ -57,7 +57,7 @@ def test_command_rotation_is_zero_straight_down_and_smooth_around_it():
         ("LIVING_ROOM_SCENE2_pick_up_the_milk", "pick up the milk"),
     ],
 )
-def test_sentences(name, sentence):
+def test_instructions(name, sentence):
     assert task_instruction(name) == sentence
 
 

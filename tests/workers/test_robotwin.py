@@ -38,7 +38,7 @@ def launch(tmp_path, suite="robotwin_clean", *, cameras=(), broken=False):
     return Launch(suite, sys.executable, TARGET, options)
 
 
-def test_an_episode_starts_where_the_expert_succeeded_and_is_told_a_sentence_of_its_own(tmp_path):
+def test_an_episode_starts_where_the_expert_succeeded_and_is_given_an_instruction_of_its_own(tmp_path):
     with SimulatorPool(launch(tmp_path, cameras=("head", "left_wrist", "right_wrist"))) as pool:
         assert pool.suite["tasks"] == [{"name": TASK, "instruction": "close gripper", "horizon": 7}]
         protocol = suite_protocol(
@@ -73,7 +73,7 @@ def test_an_episode_starts_where_the_expert_succeeded_and_is_told_a_sentence_of_
         assert row["success"]
 
 
-def test_whole_episodes_carry_the_scenes_sentence_and_end_at_the_tasks_limit(tmp_path):
+def test_whole_episodes_carry_the_scenes_instruction_and_end_at_the_tasks_limit(tmp_path):
     spec = EpisodeSpec(TASK, 0, 0, init_id=0)
     with SimulatorPool(launch(tmp_path, "robotwin_randomised", cameras=("head",))) as pool:
         rules = Rules({TASK: 7}, ("head",), 0, frozenset({0}))

@@ -54,7 +54,7 @@ def test_a_row_walks_its_episode_to_the_end_and_begins_another(make_rollouts, wo
     assert max(steps) <= last
 
 
-def test_a_row_sees_what_imagination_sees(make_rollouts, world_model, push_episode):
+def test_a_row_gets_the_images_of_imagination(make_rollouts, world_model, push_episode):
     """Three chunks on its own latents are those of a closed-loop replay under the same noise."""
     episode = push_episode(0, 12)
     rollouts, record = make_rollouts([episode], 1), []
@@ -110,7 +110,7 @@ def test_the_same_draws_walk_the_same_way(make_rollouts, world_model, push_episo
 
 
 @pytest.mark.parametrize("stop", [1, 4])
-def test_a_bootstrapped_training_cut_short_goes_on_to_the_same_bits(make_world_model, push_episodes, resumed, stop):
+def test_a_bootstrapped_training_interrupted_resumes_to_the_same_bits(make_world_model, push_episodes, resumed, stop):
     sentences = TaskInstructions({}, {})
 
     def train(folder):

@@ -84,7 +84,7 @@ def test_features_feed_the_heads_and_levels_lie_between_nothing_and_everything(k
     assert 0 < told.level.min() <= told.level.max() <= 1
 
 
-def test_the_loss_looks_at_valid_frames_only(kind):
+def test_the_loss_reads_valid_frames_only(kind):
     dynamics = build(kind, shake=0.1, motion_weight=0.0)
     noise, *clip = given(dynamics, kind)
     latent, _ = dynamics.sample(noise, *clip)
@@ -192,7 +192,7 @@ def test_chunk_by_chunk_is_all_at_once(unet):
     torch.testing.assert_close(features[:, -n:] - unet.frame[3], seen[:, -n:] - unet.frame[1])
 
 
-def test_finished_frames_are_pictures(unet):
+def test_finished_frames_are_images(unet):
     noise, *clip = given(unet, "edm_unet")
     frames, _ = unet.sample(noise, *clip)
     assert torch.equal(frames, quantise(frames))
@@ -203,7 +203,7 @@ def test_finished_frames_are_pictures(unet):
     assert not torch.equal(loose, quantise(loose))
 
 
-def test_training_goes_on_from_its_own_detached_estimates(unet, monkeypatch):
+def test_training_continues_from_its_own_detached_estimates(unet, monkeypatch):
     noise, reference, memory, action = given(unet, "edm_unet")
     clean, _ = unet.sample(noise, reference, memory, action)
     seen, true = [], unet.forward

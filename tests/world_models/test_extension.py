@@ -77,7 +77,7 @@ def test_a_restorer_is_added_but_never_changed(make_world_model):
         extended_config(restoring.config, asking(restoring.config, restorer__width=8))
 
 
-def test_a_jury_grows_by_fresh_jurors(make_world_model, make_record):
+def test_an_ensemble_grows_by_fresh_members(make_world_model, make_record):
     model = make_world_model()
     larger = extended(model, asking(model.config, outcome__ensemble_size=3), seed=5)
     assert larger.config.outcome.ensemble_size == 3

@@ -316,7 +316,7 @@ def test_both_stages_leave_a_flow_map_that_samples(make_world_model, push_episod
 
 
 @pytest.mark.parametrize(("stop", "ema_decay"), [(3, 0.0), (7, 0.5)], ids=["forward", "on policy"])
-def test_a_training_cut_short_goes_on_to_the_same_bits(make_world_model, push_episodes, resumed, stop, ema_decay):
+def test_a_training_interrupted_resumes_to_the_same_bits(make_world_model, push_episodes, resumed, stop, ema_decay):
     config = replace(CONFIG, ema_decay=ema_decay)
 
     def train(folder):

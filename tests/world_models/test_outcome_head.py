@@ -35,7 +35,7 @@ def test_chunk_by_chunk_is_all_at_once():
     torch.testing.assert_close(belief, last)
 
 
-def test_a_jury_hears_the_same_and_remembers_apart():
+def test_an_ensemble_reads_the_same_and_remembers_apart():
     jury, findings = OutcomeEnsemble(6, 8, ensemble_size=3), torch.randn(2, 12, 6, generator=stream(0, "findings"))
     votes, belief = jury(findings, jury.blank(2))
     assert votes.shape == (3, 2, 12)
@@ -47,14 +47,14 @@ def test_a_jury_hears_the_same_and_remembers_apart():
     assert not torch.equal(votes[0], votes[1])
 
 
-def test_a_verdict_is_the_mean_of_probabilities_and_doubt_their_spread():
+def test_a_verdict_is_the_mean_of_probabilities_and_uncertainty_their_spread():
     votes = torch.logit(torch.tensor([[[0.2, 0.5]], [[0.8, 0.5]]], dtype=torch.float64))
     probability, uncertainty = ensemble_success(votes)
     torch.testing.assert_close(probability, torch.tensor([[0.5, 0.5]], dtype=torch.float64))
     torch.testing.assert_close(uncertainty, torch.tensor([[0.3, 0.0]], dtype=torch.float64))
 
 
-def test_weights_of_a_single_head_are_a_jury_of_one():
+def test_weights_of_a_single_head_are_an_ensemble_of_one():
     single, jury = OutcomeHead(6, 8), OutcomeEnsemble(6, 8, ensemble_size=1)
     found = named_as_ensemble({f"outcome.{name}": value for name, value in single.state_dict().items()})
     jury.load_state_dict({name.removeprefix("outcome."): value for name, value in found.items()})
@@ -63,7 +63,7 @@ def test_weights_of_a_single_head_are_a_jury_of_one():
     assert torch.equal(jury(findings, jury.blank(2))[0][0], single(findings, single.blank(2))[0])
 
 
-def test_it_remembers_what_only_the_first_frames_told():
+def test_it_remembers_what_only_the_first_frames_show():
     head, draw = OutcomeHead(4, 16), stream(0, "outcome")
     optimizer = torch.optim.Adam(head.parameters(), lr=1e-2)
 
@@ -94,7 +94,7 @@ def test_the_loss_counts_valid_frames():
     assert outcome_loss(logit, success, torch.zeros_like(valid)).item() == 0
 
 
-def test_episodes_are_imagined_to_their_ends_and_told_both_ways(world_model, push_episodes):
+def test_episodes_are_imagined_to_their_ends_and_reported_both_ways(world_model, push_episodes):
     told = imagine_episodes(world_model, push_episodes, CONFIG, SENTENCES, seed=0, batch=3)
     red = [e for e in push_episodes if e.task == "PickRedCube"]
     rows = [*push_episodes, *red]  # of the other task nothing untrue is known
@@ -155,7 +155,7 @@ def test_the_head_learns_on_what_imagination_reads(make_world_model, kind, push_
 
 
 @pytest.mark.parametrize("stop", [0, 3])
-def test_a_training_cut_short_goes_on_to_the_same_bits_and_moves_nothing_else(
+def test_a_training_interrupted_resumes_to_the_same_bits_and_moves_nothing_else(
     make_world_model, push_episodes, resumed, stop
 ):
     def train(folder):

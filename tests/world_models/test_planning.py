@@ -90,7 +90,7 @@ def test_settings_that_do_not_go_together_are_refused(world_model, push_episodes
         fit_dynamics(world_model, push_episodes, config, instructions=SENTENCES, seed=0, folder=None, log=None)
 
 
-def test_hidden_windows_move_and_are_told_what_they_do(world_model, push_episodes):
+def test_hidden_windows_move_and_get_their_instruction(world_model, push_episodes):
     config = WorldModelTraining(dtype="float32", unroll=2, static_share=0.3)
     batch = latent_sampler(world_model, push_episodes, config).sample(300, stream(0, "windows"))
     hidden = hide_rows(batch, 0.5, stream(0, "hide"))
@@ -114,7 +114,7 @@ def test_weights_that_do_not_plan_are_extended(world_model, robot, tmp_path):
     assert torch.equal(again.dynamics.plan.position, planner.dynamics.plan.position)
 
 
-def test_two_instructions_lead_to_two_futures_from_one_picture():
+def test_two_instructions_lead_to_two_futures_from_one_image():
     """The plan follows the instruction alone: the same frames before, no actions, two clips learned by heart."""
     config = DynamicsConfig(
         chunk_length=4, memory_frames=2, width=32, depth=2, heads=2, motion_weight=0.0, planning=True

@@ -43,7 +43,7 @@ def test_what_is_read_is_what_the_sampler_saw_last(make_world_model):
 
 
 @pytest.mark.parametrize(("over", "level"), [({"sampling_steps": 1}, 0.5), ({"sampling_steps": 4}, 0.25)])
-def test_a_picture_is_never_read_through_more_noise_than_picture(make_world_model, over, level):
+def test_an_image_is_never_read_through_more_noise_than_image(make_world_model, over, level):
     assert make_world_model(**over).dynamics.read_level == pytest.approx(level)
 
 
@@ -63,7 +63,7 @@ def test_later_frames_change_nothing_before_and_earlier_ones_are_remembered(judg
         read_findings(judge, state, latent[:, :3], None, noise[:, :3])
 
 
-def test_a_videos_answer_depends_on_that_video_and_its_sentence(judge):
+def test_a_videos_answer_depends_on_that_video_and_its_instruction(judge):
     frames, said = video(), ["pick up the red cube", "pick up the green cylinder"]
     found = read_success(judge, frames, said)
     assert found.shape == (2, 4)
@@ -73,7 +73,7 @@ def test_a_videos_answer_depends_on_that_video_and_its_sentence(judge):
         read_success(judge, frames[:, :, :8, :8], said)
 
 
-def test_videos_that_were_told_their_actions_are_read_with_them(make_world_model):
+def test_videos_that_were_given_their_actions_are_read_with_them(make_world_model):
     model, frames = make_world_model(spread=0.3), video()
     command, action = torch.zeros(2, 7), torch.rand(2, 8, 7, generator=stream(0, "action"))
     found = read_success(model, frames, ["a", "b"], command, action)
@@ -82,7 +82,7 @@ def test_videos_that_were_told_their_actions_are_read_with_them(make_world_model
         read_success(model, frames, ["a", "b"])
 
 
-def test_a_judge_of_plans_learns_from_recorded_frames_alone(judge, lit_episode):
+def test_a_critic_of_plans_learns_from_recorded_frames_alone(judge, lit_episode):
     """What is seen decides; actions are never given, and failures are among the episodes."""
     episodes = [lit_episode(n) for n in range(80)]
     config = WorldModelTraining(dtype="float32", outcome_steps=60, outcome_batch=32, warmup=5, checkpoint_every=1000)
@@ -98,7 +98,7 @@ def test_a_judge_of_plans_learns_from_recorded_frames_alone(judge, lit_episode):
     assert auroc(score[true], score[~true]) > 0.95
 
 
-def test_what_a_judge_learns_from_does_not_depend_on_actions(judge, push_episode):
+def test_what_a_critic_learns_from_does_not_depend_on_actions(judge, push_episode):
     one = push_episode(0, 16)
     other = push_episode(0, 16, action=-one.action, command=one.command + 0.01)
     config = WorldModelTraining(dtype="float32")

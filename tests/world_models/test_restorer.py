@@ -35,7 +35,7 @@ def test_an_untrained_one_shows_what_the_codec_decodes(make_world_model, make_re
         assert all(torch.equal(a, b) for a, b in zip(shown[0], other, strict=True))
 
 
-def test_it_changes_pictures_and_never_the_dream(make_world_model, make_record):
+def test_it_changes_images_and_never_the_imagined_states(make_world_model, make_record):
     """A trained one repaints; the latents stay those of the model without."""
     plain, painted = make_world_model(), make_world_model(restorer=4)
     painted.load_state_dict(painted.state_dict() | plain.state_dict())

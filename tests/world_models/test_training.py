@@ -27,7 +27,7 @@ class StopError(Exception):
     ("kind", "ema_decay", "stop"),
     [*(("flow_transformer", ema, stop) for ema in (0.0, 0.9) for stop in (0, 1, 3, 5)), ("edm_unet", 0.9, 3)],
 )
-def test_dynamics_cut_short_go_on_to_the_same_bits(
+def test_dynamics_cut_short_continue_to_the_same_bits(
     make_world_model, push_episodes, monkeypatch, tmp_path, same_tree, kind, ema_decay, stop
 ):
     config = WorldModelTraining(**SMALL, ema_decay=ema_decay)
@@ -118,7 +118,7 @@ def test_relabelled_windows_say_the_same_or_something_certainly_unfulfilled(batc
     assert new.frames is batch.frames
 
 
-def test_without_negatives_or_sentences_nothing_is_unfulfilled(batch):
+def test_without_negatives_or_instructions_nothing_is_unfulfilled(batch):
     new = relabel(batch, TaskInstructions({}, SENTENCES.other), 0.0, stream(0, "relabel"))
     assert new.instruction == batch.instruction
     assert torch.equal(new.success, batch.success)

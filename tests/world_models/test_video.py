@@ -119,14 +119,14 @@ def test_damaged_weights_are_an_error_that_leaves_the_state_alone(make_world_mod
     same_tree(state.state_dict(), before)
 
 
-def test_same_generators_same_bits_other_generators_other_dreams(world_model, start):
+def test_same_generators_same_bits_other_generators_other_imagined_rollouts(world_model, start):
     state, action = start
     one, two, other = (world_model.imagine(state, action, generators=streams(seed=s))[1].latent for s in (0, 0, 1))
     assert torch.equal(one, two)
     assert not torch.allclose(one, other, atol=1e-2)
 
 
-def test_permuted_rows_give_permuted_dreams(world_model, start):
+def test_permuted_rows_give_permuted_imagined_rollouts(world_model, start):
     state, action = start
     order = torch.tensor([2, 0, 3, 1])
     _, plain = world_model.imagine(state, action, generators=streams())
@@ -192,7 +192,7 @@ def test_actions_and_reference_matter_unless_switched_off(make_world_model, make
     assert referred == 0
 
 
-def test_bfloat16_dreams_stay_close_and_states_stay_float32(make_world_model, make_record, kind):
+def test_bfloat16_imagined_rollouts_stay_close_and_states_stay_float32(make_world_model, make_record, kind):
     model = make_world_model(spread=0.05, kind=kind)
     state = model.start([make_record(20), make_record(200)])
     action = torch.zeros(2, 4, 7)

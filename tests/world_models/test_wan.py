@@ -133,7 +133,7 @@ def test_without_the_anchor_the_memory_alone_begins_the_clip(make_wan, wan_recor
     assert not torch.allclose(imagine_policy(memory=memory[::-1].copy()), plain, atol=1e-3)
 
 
-def test_where_there_is_a_jury_its_verdict_on_the_whole_dream_counts(make_wan, wan_record):
+def test_where_there_is_an_ensemble_its_verdict_on_the_whole_imagined_rollout_counts(make_wan, wan_record):
     model, plain = make_wan(ensemble_size=2), make_wan()
     action = torch.rand(2, 4, 7, generator=torch.Generator().manual_seed(0)) * 2 - 1
     states = [m.start([wan_record(20), wan_record(160)]) for m in (model, plain)]
@@ -209,7 +209,7 @@ def test_bad_shapes_and_generators_are_refused_and_so_are_damaged_weights(wan_mo
         damaged.imagine(state, action, generators=streams())
 
 
-def test_same_generators_same_bits_other_generators_other_dreams(wan_model, start):
+def test_same_generators_same_bits_other_generators_other_imagined_rollouts(wan_model, start):
     state, action = start
     one, two, other = (wan_model.imagine(state, action, generators=streams(seed=s))[1].latent for s in (0, 0, 1))
     assert torch.equal(one, two)
@@ -266,7 +266,7 @@ def test_a_state_can_be_saved_and_restored(make_wan, start, same_tree, wan_recor
         wan_model.restore({**data, "memory": data["memory"][:, :1]})
 
 
-def test_bfloat16_dreams_stay_close_and_weights_in_bfloat16_need_them(make_wan, wan_record):
+def test_bfloat16_imagined_rollouts_stay_close_and_weights_in_bfloat16_need_them(make_wan, wan_record):
     model, action = make_wan(spread=0.02), torch.zeros(2, 4, 7)
     records = [wan_record(20), wan_record(200)]
     _, full = model.imagine(model.start(records), action, generators=streams(2))
@@ -408,7 +408,7 @@ def test_other_impossible_settings_are_refused():
 # -- environment -----------------------------------------------------------------------------------------------------
 
 
-def test_a_policy_practises_in_it_unchanged(wan_model, wan_record, tiny_policy, same_tree):
+def test_a_policy_collects(wan_model, wan_record, tiny_policy, same_tree):
     starts = [wan_record(40), wan_record(180, task="PickGreenCylinder")]
     rule = SuccessRule(0.99, 2)
 

@@ -101,7 +101,7 @@ def test_only_what_is_trained_moves(make_wan, fit, adapter):
     ("over", "stop"),
     [({}, 0), ({}, 3), ({"adapter": "full"}, 2), ({"bootstrap": 1.0, "bootstrap_rows": 3, "accumulate": 2}, 6)],
 )
-def test_cut_short_it_goes_on_to_the_same_bits(fit, monkeypatch, tmp_path, same_tree, over, stop):
+def test_interrupted_resumes_to_the_same_bits(fit, monkeypatch, tmp_path, same_tree, over, stop):
     true_forward = TrainedParts.forward
 
     def run(folder, at=None):
@@ -291,7 +291,7 @@ def test_without_the_anchor_clips_begin_with_the_oldest_memory(make_wan, push_ep
     assert torch.equal(clips[0][1].get_state(), clips[1][1].get_state())
 
 
-def test_the_jury_learns_on_what_imagination_reads(make_wan, push_episode):
+def test_the_ensemble_learns_on_what_imagination_reads(make_wan, push_episode):
     """Findings of a followed episode give the probabilities of ``imagine`` under the same noise."""
     model, episode = make_wan(ensemble_size=1), push_episode(0, 12)
     told = imagine_episodes(model, [episode], WanTraining(**SMALL), TaskInstructions({}, {}), seed=0)
@@ -306,7 +306,7 @@ def test_the_jury_learns_on_what_imagination_reads(make_wan, push_episode):
         torch.testing.assert_close(imagined.success_prob, torch.sigmoid(logit[:, span]), atol=5e-3, rtol=0)
 
 
-def test_a_jury_cut_short_goes_on_to_the_same_bits_and_moves_nothing_else(
+def test_an_ensemble_interrupted_resumes_to_the_same_bits_and_moves_nothing_else(
     make_wan, push_episodes, monkeypatch, tmp_path, same_tree
 ):
     config = WanTraining(**(SMALL | {"outcome_steps": 6, "outcome_batch": 3}))
@@ -338,7 +338,7 @@ def test_a_jury_cut_short_goes_on_to_the_same_bits_and_moves_nothing_else(
         fit_outcome(make_wan(), push_episodes, config, instructions=SENTENCES, seed=3, folder=None, log=None)
 
 
-def test_a_sharded_model_comes_back_whole_with_its_jury(make_wan, fit, monkeypatch, tmp_path, same_tree):
+def test_a_sharded_model_comes_back_whole_with_its_ensemble(make_wan, fit, monkeypatch, tmp_path, same_tree):
     model, _ = fit(tmp_path / "wan", model=make_wan(ensemble_size=1))
     assert whole(model, tmp_path / "wan") is model
     monkeypatch.setattr(wan_fit, "is_sharded", lambda _: True)

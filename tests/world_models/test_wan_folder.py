@@ -62,7 +62,7 @@ def test_no_folder_at_all_says_what_to_download(tmp_path):
     assert "'a b'" in download_command(tmp_path.relative_to(tmp_path) / "a b")
 
 
-def test_a_shard_cut_short_is_told_apart_from_a_whole_one(folder):
+def test_a_shard_cut_short_is_distinguished_from_a_whole_one(folder):
     data = (folder / SHARD).read_bytes()
     (folder / SHARD).write_bytes(data[: len(data) // 2])
     with pytest.raises(ArtefactError, match=r"00002-of-00002.safetensors: not a whole safetensors file .* hf download"):

@@ -199,7 +199,7 @@ def test_weights_of_one_view_take_further_views_and_the_state(make_wan, wan_conf
     assert chunk(two, two_views)[1].state.shape == (2, 4, 8)
 
 
-def test_a_policy_of_two_cameras_and_the_state_practises_in_it(model, two_views):
+def test_a_policy_of_two_cameras_and_the_state_collects(model, two_views):
     """Every observation that it gets is the model's: both views as decoded, and the state that the model predicts."""
     sizes = {
         "image_size": 16,

@@ -23,7 +23,7 @@ from worldrl.runs.reading import Run, read_curves
 Floats = NDArray[np.float64]
 Points = Sequence[tuple[int, float]]
 
-NO_METHOD = ("seed", "run_dir", "data", "tracker", "threads", "workers", "device", "run", "worlds", "videos")
+NO_METHOD = ("seed", "run_dir", "tracker", "threads", "workers", "device", "run", "worlds", "videos")
 """Settings that do not distinguish runs unless ``by`` names them: they change no method."""
 UNSET = "unset"
 MOST_NAMES = 12

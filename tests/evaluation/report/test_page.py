@@ -274,7 +274,7 @@ def test_imagined_series_are_named_and_dashed(data):
 
 
 @pytest.mark.parametrize("part", OPTIONAL)
-def test_a_missing_part_is_a_sentence_never_an_empty_box(data, part):
+def test_a_missing_part_is_a_statement_never_an_empty_box(data, part):
     empty = getattr(ReportData(title="nothing"), part)
     page = Page(render(dataclasses.replace(data, **{part: empty})))
     for tag in ("section", "table", "tbody", "div", "dl", "ul", "figure", "td", "th", "details"):
@@ -327,7 +327,7 @@ def test_everything_that_is_seen_can_also_be_read(data):
     assert "PickRedCube: before 48.0" in labels.replace("\u00a0", " ")
 
 
-def test_coordinates_stay_inside_the_picture(data):
+def test_coordinates_stay_inside_the_image(data):
     page = Page(render(data))
     for attrs in page.all("polyline"):
         pairs = [tuple(map(float, pair.split(","))) for pair in attrs["points"].split()]
@@ -354,7 +354,7 @@ def test_long_curves_are_averaged_and_say_so():
     assert heights == {101.0}  # 0.5, the mean of 0 and 1, half-way between the pixels of 0 (192) and 1 (10)
 
 
-def test_a_page_about_a_world_model_has_its_own_sentence_and_sections():
+def test_a_page_about_a_world_model_has_its_own_statement_and_sections():
     rows = [("PSNR (dB)", "27.1 [26.4, 28.1]"), ("bias", "-0.5 [-1, 0]")]
     table = Table("Closed loop", ("After", "8 steps"), rows, "Beyond <its> recording.")
     data = ReportData(

@@ -49,7 +49,7 @@ def test_the_page_of_the_saved_data_is_the_same_page(data, tmp_path):
     assert loaded.videos[0].mp4 == data.videos[0].mp4
 
 
-def test_tables_sections_and_the_sentence_round_trip(data, tmp_path):
+def test_tables_sections_and_the_statement_round_trip(data, tmp_path):
     given = dataclasses.replace(
         data,
         sentence="Measured.",
@@ -133,7 +133,7 @@ def test_a_gain_in_a_saved_file_cannot_be_forged_past_the_checks(data, tmp_path)
         (lambda raw: raw["data"].update(tasks=3), "schema 1"),
     ],
 )
-def test_a_foreign_or_damaged_file_is_named(data, tmp_path, change, message):
+def test_an_external_or_damaged_file_is_named(data, tmp_path, change, message):
     save_report_data(data, tmp_path)
     edit(tmp_path, change)
     with pytest.raises(ArtefactError, match=message):
@@ -142,7 +142,7 @@ def test_a_foreign_or_damaged_file_is_named(data, tmp_path, change, message):
 
 @pytest.mark.parametrize("name", ["report.json", "filmstrips/01-row-1.png", "videos/01.mp4"])
 @pytest.mark.parametrize("harm", ["delete", "truncate", "replace"])
-def test_a_missing_truncated_or_foreign_file_is_named(data, tmp_path, name, harm):
+def test_a_missing_truncated_or_external_file_is_named(data, tmp_path, name, harm):
     save_report_data(data, tmp_path)
     path = tmp_path / name
     content = path.read_bytes()

@@ -18,7 +18,7 @@ def with_interval(row: SuccessRow, lo: float, hi: float) -> SuccessRow:
     return dataclasses.replace(row, paired={**row.paired, "lo": lo, "hi": hi})
 
 
-def test_a_gain_is_worded_as_one_sentence(row):
+def test_a_gain_is_worded_as_one_statement(row):
     gain = with_interval(row("all", "", 300, 120, 15, 69), 0.11, 0.25)
     found = verdict(gain)
     assert found.kind == "gain"
@@ -58,7 +58,7 @@ def test_a_small_lower_end_is_never_rounded_to_zero(row):
     assert "+0.2 to +9.8" in found.sentence
 
 
-def test_the_sentence_adds_up_and_agrees_with_the_interval():
+def test_the_statement_adds_up_and_agrees_with_the_interval():
     """Whatever was measured: after minus before is the stated difference, and the verb follows from the ends."""
     rng = np.random.default_rng(0)
     exact = 0

@@ -281,7 +281,7 @@ def test_a_reward_rises(make_task, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_an_alignment_cut_short_goes_on_to_the_same_bits(make_task, method, tmp_path, same_tree):
+def test_an_alignment_interrupted_resumes_to_the_same_bits(make_task, method, tmp_path, same_tree):
     """Stopped in iteration 3 (checkpoint at 2): weights, history and log are those of the run without a stop."""
 
     class StopError(Exception):

@@ -120,7 +120,7 @@ def test_rewards_see_whole_videos_from_the_recorded_frame_on(make_task):
     assert (videos.frame_s, videos.command) == (0.1, None)
 
 
-def test_rewards_of_a_model_that_is_told_actions_see_the_command_at_every_frame(make_task):
+def test_rewards_of_a_model_that_is_given_actions_see_the_command_at_every_frame(make_task):
     action = torch.rand(3, 8, 7, generator=stream(0, "action")) * 2 - 1
     task = make_task(action=action)
     start = torch.tensor([1, 0])

@@ -49,7 +49,7 @@ def test_samples_come_from_the_rows_it_has() -> None:
 
 
 @pytest.mark.parametrize("last", [0, 6, 23])
-def test_a_restored_buffer_goes_on_as_the_old_one(last: int) -> None:
+def test_a_restored_buffer_continues_as_the_old_one(last: int) -> None:
     one, two = TransitionBuffer(10), TransitionBuffer(10)
     for first in range(0, last, 3):
         one.add(numbered(first, first + 3))

@@ -88,7 +88,7 @@ def test_f_dvl_value_rises_with_its_weight_and_is_bounded_by_the_best_action(fac
     assert best[-1] == pytest.approx(2.0, abs=0.05)
 
 
-def test_unknown_divergence_is_told() -> None:
+def test_unknown_divergence_is_reported() -> None:
     with pytest.raises(SettingError, match=r"agent\.divergence"):
         FDvl.config_class(divergence="kl")
 
@@ -167,7 +167,7 @@ def test_kl_of_gaussians_and_its_worst_noise() -> None:
     torch.testing.assert_close(worst_symmetric_kl(p, noised), (gaussian_kl(p, q) + gaussian_kl(q, p)).mean())
 
 
-def test_doubt_pushes_values_down_where_members_disagree() -> None:
+def test_uncertainty_pushes_values_down_where_members_disagree() -> None:
     q = torch.tensor([[0.0], [2.0]], requires_grad=True)
     loss = out_of_distribution_loss(q, 0.5)
     (slope,) = torch.autograd.grad(loss, q)
@@ -177,7 +177,7 @@ def test_doubt_pushes_values_down_where_members_disagree() -> None:
     assert float(out_of_distribution_loss(same, 0.5)) == 0
 
 
-def test_ro2o_agent_learns_and_lowers_its_doubt(facts: Facts, make_rows: Any, same_tree: Any) -> None:
+def test_ro2o_agent_learns_and_lowers_its_uncertainty(facts: Facts, make_rows: Any, same_tree: Any) -> None:
     agent, again = (make(Ro2o, facts, draws=3, critics=3, spread_decay=0.3, hidden=(8,)) for _ in range(2))
     for step in range(4):
         logs = agent.update(make_rows(), generator=stream(0, step))

@@ -184,7 +184,7 @@ def online_until(
 
 
 @pytest.mark.parametrize("kind", ["pendulum", "snapshots"])
-def test_killed_phase_goes_on_from_the_end_of_an_episode_bit_for_bit(
+def test_killed_phase_resumes_from_the_end_of_an_episode_bit_for_bit(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, same_tree: Any
 ) -> None:
     def made() -> tuple[Any, DatasetInfo]:
@@ -241,7 +241,7 @@ def test_online_steps_change_the_actor_after_all_planned_updates(name: str, make
     assert not torch.equal(before, learner.act(make_rows().obs, generator=None))
 
 
-def test_every_agent_that_may_go_on_is_looked_at() -> None:
+def test_every_agent_that_may_continue_is_checked() -> None:
     training = OfflineTraining()
     settings = SimpleNamespace(
         world="ensemble", online=SimpleNamespace(steps=1), planner=PlannerConfig(), training=training

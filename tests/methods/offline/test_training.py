@@ -137,7 +137,7 @@ def test_step_depends_on_seed_and_number_alone(train: Callable[..., Any], same_t
     assert other["updates"] == 12
 
 
-def test_combo_is_told_which_rows_are_recorded(train: Callable[..., Any]) -> None:
+def test_combo_is_given_which_rows_are_recorded(train: Callable[..., Any]) -> None:
     assert train(Combo)[0].real == IMAGINING.real_rows(SMALL.batch_size) == 2
 
 

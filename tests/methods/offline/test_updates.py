@@ -127,7 +127,7 @@ def test_compiling_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch
         check_updates(COMPILED, "sac", SacConfig(), CPU)
 
 
-def test_training_takes_the_updates_it_is_told(facts: Facts, make_rows: Any) -> None:
+def test_training_takes_the_updates_it_is_given(facts: Facts, make_rows: Any) -> None:
     for updates, message in (("compiled", "iql's update is not made"), ("fast", "one of eager, compiled")):
         with pytest.raises(SettingError, match=message):
             train_offline(

@@ -87,7 +87,7 @@ def test_every_part_is_described(kind):
         assert "Paper: " in told
 
 
-def test_rollouts_of_a_group_may_be_told_different_sentences(scripted_world, make_record, tiny_policy):
+def test_rollouts_of_a_group_may_be_given_different_instructions(scripted_world, make_record, tiny_policy):
     """PS-GRPO: in turn those of their task; a task without any keeps its own, and the group stays one."""
     store = ResetStore([make_record(20), make_record(120, task="PickGreenCylinder")])
     env = imagined_env(

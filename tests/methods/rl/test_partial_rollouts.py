@@ -84,7 +84,7 @@ def test_each_group_comes_in_once():
     assert max(begun.values()) == 1
 
 
-def test_a_rollout_goes_on_where_it_was():
+def test_a_rollout_continues_where_it_was():
     """Commands follow from the actions without a gap, and each decision's likelihood is that of what was shown."""
     source, _ = imagination()
     robot, policy, lengths = source.env.world_model.embodiment, source.policy, set()

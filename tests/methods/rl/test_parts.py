@@ -193,7 +193,7 @@ OTHERS = (
 
 
 @pytest.mark.parametrize("parts", OTHERS, ids=lambda parts: parts.advantage)
-def test_grpo_of_other_parts_learns_and_goes_on_to_the_same_bits(
+def test_grpo_of_other_parts_learns_and_continues_to_the_same_bits(
     scripted_world, make_record, tiny_policy, tmp_path, same_tree, no_demonstrations, parts
 ):
     store = ResetStore([make_record(grey) for grey in (20, 120, 220, 60, 160)])

@@ -116,7 +116,7 @@ def test_uncertainties_by_hand() -> None:
     assert total_sigma(mean, logvar).item() == pytest.approx(math.sqrt(sum(variance) / 3))
 
 
-def test_deviation_of_samples_sees_what_members_differ_by_and_their_noise() -> None:
+def test_deviation_of_samples_has_what_members_differ_by_and_their_noise() -> None:
     mean = torch.tensor([[[1.0, 0.0]], [[3.0, 0.0]]]).expand(2, 3, 2)  # M = 2, B = 3, D = 2
     sure = measure(Uncertainty.sample_std, mean, torch.full_like(mean, -60.0), generator=stream(0, "u"))
     assert sure.tolist() == pytest.approx([2**0.5 / 2] * 3)  # the mean of √2 and 0

@@ -246,7 +246,7 @@ class Agent:
         return policy(obs, action)
 
 
-def test_dreams_are_rows_for_the_present_agent() -> None:
+def test_imagined_rollouts_are_rows_for_the_present_agent() -> None:
     policy_rollouts = GuidedRollouts(
         make(), GuidedRolloutConfig(5, batch=2), SamplerConfig(steps=3), GuidanceConfig(coefficient=1.0)
     )
@@ -260,7 +260,7 @@ def test_dreams_are_rows_for_the_present_agent() -> None:
         checked.generate(object(), generator=stream(0, "dream"))
 
 
-def test_quality_is_error_and_likelihood_of_rows_that_go_on() -> None:
+def test_quality_is_error_and_likelihood_of_rows_that_continue() -> None:
     class Still:
         """A simulator in which nothing ever moves."""
 

@@ -83,7 +83,7 @@ def test_successors_are_the_recorded_ones(env_id: str) -> None:
 
 
 @pytest.mark.parametrize("env_id", ["Hopper-v5", "Ant-v5"])
-def test_rows_go_on_as_if_each_had_the_simulator_alone(env_id: str) -> None:
+def test_rows_continue_as_if_each_had_the_simulator_alone(env_id: str) -> None:
     data, noise = record(env_id, 12), stream(0, "world")
     world, few = world_of(env_id, data), torch.tensor([2, 9])
     state, _ = world.start(torch.arange(12), generator=noise)
