@@ -12,7 +12,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.statistics.intervals import wilson
 from worldrl.core.storage.jsonfile import read_json
 from worldrl.core.storage.log import read_metrics
-from worldrl.jobs.vla import checks
+from worldrl.jobs.vla import checks, combining
 from worldrl.jobs.vla.settings import CollectionSettings, Evaluation
 from worldrl.jobs.vla.train_vla import TrainVlaSettings, main
 from worldrl.methods.rl import filtered_cloning
@@ -185,6 +185,40 @@ def test_a_round_that_loses_real_success_is_undone(monkeypatch, tmp_path):
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Round 1 undone" in page
     assert "0 to 0 of 1 on training states" in page.replace("\xa0", " ")
+    assert not (tmp_path / "run" / "stages" / "round-1-6-distil").exists()  # one policy is best in all tasks
+
+
+def test_a_policy_that_is_better_in_each_task_is_distilled_from_two(monkeypatch, tmp_path):
+    """The states of the accept stage decide; the distilled policy is the run's, unless it loses."""
+    given = {
+        "preset": "tiny", "run_dir": str(tmp_path / "run"), "tasks": "[PickRedCube,PickGreenCylinder]", "demonstrations": "1",
+        "cloning.steps": "3", "collection.policy_episodes": "2", "scratch.training.codec_steps": "1",
+        "scratch.training.steps": "1", "scratch.training.outcome_steps": "1", "improvement.self_training.rollouts": "4",
+        "improvement.starts_per_task": "1", "evaluation.episodes": "1", "evaluation.verify": "1", "distillation.steps": "2",
+    }  # fmt: skip
+    better = {"PickRedCube": "before", "PickGreenCylinder": "after"}
+    monkeypatch.setattr(combining, "better_by_task", lambda accept: {task: better[task] for task in accept["tasks"]})
+    metrics = main(compose("train-vla", TrainVlaSettings, given))
+    assert metrics["policy"] == "stages/round-1-6-distil/policy"
+    (part,) = metrics["rounds"]
+    assert (part["distil"]["better"], part["distil"]["kept"]) == (better, True)
+    stage = tmp_path / "run" / "stages" / "round-1-6-distil"
+    asked, measured = (
+        read_json(folder / "evaluation.json")["protocol"]
+        for folder in (tmp_path / "run" / "stages" / "round-1-5-accept" / "after", stage / "evaluation")
+    )
+    assert asked == measured
+    parents = {entry["path"].split("/")[-2] for entry in read_json(stage / "policy" / "manifest.json")["parents"]}
+    assert parents == {"02-policy", "round-1-4-improve"}
+    assert "1 of 2 tasks distilled from the policy before it" in (tmp_path / "run" / "report.html").read_text()
+    for name in ("round-1-6-distil", "04-verify", "05-after"):
+        shutil.rmtree(tmp_path / "run" / "stages" / name)
+    (tmp_path / "run" / "result.json").unlink()
+    answers = iter([True])
+    monkeypatch.setattr(checks, "loses", lambda pair: next(answers))  # the accept stage is finished
+    left_out = main(compose("train-vla", TrainVlaSettings, given))
+    assert left_out["policy"] == "stages/round-1-4-improve/policy"
+    assert left_out["rounds"][0]["distil"]["kept"] is False
 
 
 def timeless(value):

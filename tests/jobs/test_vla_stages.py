@@ -30,6 +30,7 @@ from worldrl.jobs.vla.near_goal import NearGoal
 from worldrl.jobs.vla.plan import check_policy_fits, planned, resolve
 from worldrl.jobs.vla.settings import CollectionSettings, Scratch, TrainVlaSettings
 from worldrl.jobs.vla.stages import supervised_policy
+from worldrl.methods.imitation.config import Distillation
 from worldrl.methods.rl.advantages import mean_only
 from worldrl.methods.rl.config import FilteredCloning, GrpoConfig, PartNames, Parts
 from worldrl.methods.rl.improve import Improvement
@@ -232,7 +233,9 @@ def test_each_round_improves_the_policy_that_is_asked_for_and_collects(monkeypat
     monkeypatch.setattr(train_vla.stages, "improved_policy", improved)
     monkeypatch.setattr(train_vla.checks, "gates", lambda *_: None)
     monkeypatch.setattr(train_vla.checks, "accepted", accepted)
-    plan = planned(TrainVlaSettings(rounds=3, improve_from=improve_from, start="scratch"), CPU)
+    plan = planned(
+        TrainVlaSettings(rounds=3, improve_from=improve_from, start="scratch", distillation=Distillation(steps=0)), CPU
+    )
     last = train_vla.run_rounds(SimpleNamespace(plan=plan), "demos", "supervised")
     assert last == ("improved-3", "world-3")
     assert learners == begun

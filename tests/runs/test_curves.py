@@ -35,8 +35,8 @@ def test_by_groups_by_these_settings_alone(four, folder):
     runs = find_runs(folder)
     assert [group.name for group in grouped(folder, runs, "loss", ["seed"])[1]] == ["seed=0", "seed=1", "seed=2"]
     assert len(grouped(folder, runs, "loss", ["agent.tau"])[1][0].runs) == 4
-    with pytest.raises(SettingError, match=r"no run has a setting 'algoritm'.*algorithm"):
-        grouped(folder, runs, "loss", ["algoritm"])
+    with pytest.raises(SettingError, match=r"no run has a setting 'algorithms'.*algorithm"):
+        grouped(folder, runs, "loss", ["algorithms"])
 
 
 def test_a_run_without_a_setting_is_a_line_of_its_own(four, folder, make_run, write_metrics):
@@ -74,7 +74,7 @@ def test_a_metric_is_found_by_its_end_and_no_part_of_a_word():
     assert whole_name(held, "return") == "s/eval/return"
     assert whole_name(held, "loss") == "loss"
     for metric, why in (
-        ("retrun", "did you mean 'return'"),
+        ("returns", "did you mean 'return'"),
         ("turn", "no run has a curve 'turn'"),
         ("", "give one of loss, s/eval/return"),
         ("zzz", "there are loss"),
@@ -102,7 +102,7 @@ def test_the_command_writes_page_and_table_and_names_repeated_seeds(four, folder
     assert {row["value"] for row in rows if row["run"] == "b0"} == {"10.0", "11.0", "12.0", "13.0", "14.0"}
 
 
-@pytest.mark.parametrize("words", [["eval/retrun"], [], ["loss", "by=[no]"], ["loss", "filter=algorithm=z"]])
+@pytest.mark.parametrize("words", [["eval/returns"], [], ["loss", "by=[no]"], ["loss", "filter=algorithm=z"]])
 def test_a_users_mistake_is_one_line_and_writes_nothing(four, folder, capsys, words):
     assert cli.main(["curves", *words, f"folder={folder}"]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -29,7 +29,17 @@ TAKEN = "00-branch"
 
 ROUND = re.compile(r"round-([1-9]\d*)-(.+)")
 FIRST = ("01-demonstrations", "01-recordings", "01-looks", "02-policy", "03-before")
-EACH_ROUND = ("1-practice", "1-looks", "2-world-model", "3-gates", "4-idm", "4-grasp", "4-improve", "5-accept")
+EACH_ROUND = (
+    "1-practice",
+    "1-looks",
+    "2-world-model",
+    "3-gates",
+    "4-idm",
+    "4-grasp",
+    "4-improve",
+    "5-accept",
+    "6-distil",
+)
 LAST = ("04-verify", "05-after", "06-planner-before", "07-planner-after")
 
 READ_ONCE = {

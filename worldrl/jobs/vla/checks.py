@@ -15,7 +15,7 @@ from worldrl.core.statistics.intervals import Paired, Rate, paired, wilson
 from worldrl.core.storage.artefact import artefact_hash
 from worldrl.core.storage.log import console
 from worldrl.core.types import Episode
-from worldrl.evaluation.policy.protocol import require_same
+from worldrl.evaluation.policy.protocol import EvalProtocol, require_same
 from worldrl.evaluation.policy.result import EvalResult
 from worldrl.evaluation.world_model.rollout_error import outcome_report, padded_actions, replay, whole_chunks
 from worldrl.jobs.vla.artefacts import Recording, SavedPolicy, SavedWorld
@@ -109,11 +109,11 @@ def accepted(loop: Loop, number: int, before: SavedPolicy, after: SavedPolicy) -
     """
     from worldrl.evaluation.policy.compare import compare
 
-    if not (count := loop.plan.evaluation.accept):
+    if not loop.plan.evaluation.accept:
         return True
     stage = loop.run.stage(f"round-{number}-5-accept")
     if not stage.finished:
-        protocol = loop.plan.simulator.training_protocol(count, seed=loop.plan.seed_of("accept", number))
+        protocol = accept_protocol(loop, number)
         first, second = (
             loop.plan.simulator.evaluate(policy.folder, protocol=protocol, out=stage.folder / name)
             for name, policy in (("before", before), ("after", after))
@@ -123,6 +123,12 @@ def accepted(loop: Loop, number: int, before: SavedPolicy, after: SavedPolicy) -
         loop.finish(stage, {"kept": kept, **{key: found[key] for key in ("before", "after", "paired", "tasks")}})
         console().print(accepted_line(number, stage.summary), markup=False, highlight=False)
     return stage.summary["kept"]
+
+
+def accept_protocol(loop: Loop, number: int) -> EvalProtocol:
+    """Training states on which the policies of a round are measured."""
+    count = loop.plan.evaluation.accept
+    return loop.plan.simulator.training_protocol(count, seed=loop.plan.seed_of("accept", number))
 
 
 def loses(pair: Paired) -> bool:

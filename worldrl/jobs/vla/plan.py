@@ -22,7 +22,7 @@ from worldrl.evaluation.world_model.gates import GateThresholds
 from worldrl.jobs.vla.branch import Branch
 from worldrl.jobs.vla.settings import CollectionSettings, Evaluation, TrainVlaSettings
 from worldrl.jobs.vla.training_suite import EmbeddedTrainingSuite, SimulatedSuite, SuiteOptions, TrainingSuite
-from worldrl.methods.imitation.config import BehaviourCloning
+from worldrl.methods.imitation.config import BehaviourCloning, Distillation
 from worldrl.methods.rl.improve import Improvement
 from worldrl.policies.token.policy import TokenPolicyConfig
 from worldrl.recipes.run import choose_tasks, engine_of, imaginers_of
@@ -95,6 +95,7 @@ class Plan:
     improvement: Improvement
     from_supervised: bool
     evaluation: Evaluation
+    distillation: Distillation
     planner: Planner | None
     imaginers: Imaginers | None
 
@@ -182,6 +183,7 @@ def planned(settings: TrainVlaSettings, device: torch.device) -> Plan:
         improvement=settings.improvement,
         from_supervised=settings.improve_from == "supervised",
         evaluation=settings.evaluation,
+        distillation=settings.distillation,
         planner=None if settings.planner == NONE else Planner(settings.planner, settings.planning),
         imaginers=imaginers_of(settings),
     )

@@ -27,6 +27,7 @@ from worldrl.evaluation.report.page import POLICY_PAGE
 from worldrl.evaluation.report.words import count, duration
 from worldrl.jobs.vla.branch import branch_notes
 from worldrl.jobs.vla.checks import exploited
+from worldrl.jobs.vla.combining import from_before
 from worldrl.jobs.vla.loop import Loop
 from worldrl.jobs.vla.planning import planning_tables
 from worldrl.methods.rl.improve import Improvement, hallucination
@@ -57,6 +58,7 @@ def report_page(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
         headline=[
             *headline(loop.run, metrics),
             *undone_rounds(rounds),
+            *distilled_rounds(rounds),
             *keyframe_numbers(loop.plan.improvement, rounds),
             *staleness_numbers(rounds),
         ],
@@ -129,6 +131,25 @@ def undone_rounds(rounds: Sequence[Mapping[str, Any]]) -> list[Number]:
         for number, accept in found
         if not accept["kept"]
     ]
+
+
+def distilled_rounds(rounds: Sequence[Mapping[str, Any]]) -> list[Number]:
+    """Rounds after which one policy was distilled from two; nothing where no round was mixed."""
+    found = [(number, part["distil"]) for number, part in enumerate(rounds, start=1) if was_distilled(part)]
+    return [
+        Number(
+            f"Round {number} distilled",
+            distil["after"]["k"],
+            f"of {distil['after']['n']}",
+            note=f"real successes on training states; {from_before(distil)}{'' if distil['kept'] else '; left out'}",
+        )
+        for number, distil in found
+    ]
+
+
+def was_distilled(part: Mapping[str, Any]) -> bool:
+    """Whether a policy was distilled after the round."""
+    return "after" in part.get("distil", {})
 
 
 def keyframe_numbers(config: Improvement, rounds: Sequence[Mapping[str, Any]]) -> list[Number]:
@@ -288,6 +309,10 @@ def data_budget(loop: Loop, metrics: Mapping[str, Any]) -> list[DataUse]:
         if "accept" in part:
             uses.append(
                 DataUse(f"round {number}: both policies", 2 * part["accept"]["before"]["n"], "keep or undo the round")
+            )
+        if was_distilled(part):
+            uses.append(
+                DataUse(f"round {number}: distilled policy", part["distil"]["after"]["n"], "keep or leave it out")
             )
     sides = "before and after, alone and with the planner" if "planning" in metrics else "before and after"
     count = (4 if "planning" in metrics else 2) * metrics["before"]["success"]["n"]

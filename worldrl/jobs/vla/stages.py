@@ -4,7 +4,7 @@
 
     01-demonstrations ─► 02-policy ─► 03-before          (02 clones, or takes supervised=; styles: 01-looks)
                              │
-             round r:  r-1-practice ─► r-2-world-model ─► r-3-gates ─► r-4-improve ─► r-5-accept ─► next round
+             round r:  r-1-practice ─► r-2-world-model ─► r-3-gates ─► r-4-improve ─► r-5-accept (6-distil) ─► next
                                              │                              │ ▲
                                              └──► r-4-idm, -grasp (trust) ──┼─┘
                                                       04-verify ◄───────────┴─► 05-after  (planner: 06, 07-planner)

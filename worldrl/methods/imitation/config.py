@@ -1,4 +1,4 @@
-"""Settings of behaviour cloning."""
+"""Settings of behaviour cloning and of distillation."""
 
 from dataclasses import dataclass
 
@@ -97,3 +97,15 @@ class BehaviourCloning(Imitation, DeviceSettings):
         if len(given) != actions.size:
             raise SettingError(f"dimension_weights: one for each of {', '.join(actions.names)}, got {given}")
         return torch.tensor(given)
+
+
+@dataclass
+class Distillation:
+    """Settings of :func:`~worldrl.methods.imitation.distillation.distil`."""
+
+    steps: int = 400  # gradient steps; 0 for none.
+    batch_size: int = 96
+    learning_rate: float = 3e-4  # AdamW, half a cosine.
+
+    def __post_init__(self) -> None:
+        require_at_least_one(self, ("batch_size",), of="distillation")
