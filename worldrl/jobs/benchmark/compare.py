@@ -18,6 +18,8 @@ from worldrl.settings import one_or_more, required, setting
 
 AFTER = Path("stages") / "05-after" / "evaluation"
 """Evaluation at the end of a run of ``train-vla``."""
+WIDE = 100
+"""Columns of a terminal from which the discordant pairs are shown; the file always has them."""
 
 
 @dataclass
@@ -87,10 +89,16 @@ def show_pooled(metrics: Mapping[str, Any]) -> None:
 
 def _table(title: str, first: str) -> Table:
     table = Table(title=title)
-    table.add_column(first)
-    for heading in ("a", "b", "only a", "only b", "b − a (%)", "95 %", "p"):
+    table.add_column(first, overflow="fold")
+    only = ("only a", "only b") if _wide() else ()
+    for heading in ("a", "b", *only, "b − a (%)", "95 %", "p"):
         table.add_column(heading, justify="right", no_wrap=True)
     return table
+
+
+def _wide() -> bool:
+    """Whether there is room for the discordant pairs beside the names of tasks."""
+    return console().width >= WIDE
 
 
 def _note(notes: Sequence[str], *, valid: bool) -> None:
@@ -102,12 +110,12 @@ def _note(notes: Sequence[str], *, valid: bool) -> None:
 
 def _add_row(table: Table, name: str, entry: Mapping[str, Any], p: str) -> None:
     before, after, pair = entry["before"], entry["after"], entry["paired"]
+    only = (str(pair["only_a"]), str(pair["only_b"])) if _wide() else ()
     table.add_row(
         name,
         f"{before['k']}/{before['n']}",
         f"{after['k']}/{after['n']}",
-        str(pair["only_a"]),
-        str(pair["only_b"]),
+        *only,
         f"{100 * pair['diff']:+.1f}",
         f"{_points(pair['lo'])} … {_points(pair['hi'])}",
         p,
