@@ -36,7 +36,9 @@ def test_starts_are_the_states_of_collection_and_evaluation(expert_episodes):
 def test_recorded_actions_succeed_where_and_when_they_were_recorded_and_not_elsewhere(expert_episodes):
     actions, steps = [e.action for e in expert_episodes], [e.first_success for e in expert_episodes]
     assert all(steps)
-    assert EMBEDDED_BACKEND.replay("PickRedCube", [(0, 7), (1, 7)], actions).tolist() == steps
+    over: list[int] = []
+    assert EMBEDDED_BACKEND.replay("PickRedCube", [(0, 7), (1, 7)], actions, over.append).tolist() == steps
+    assert sum(over) == 2
     assert EMBEDDED_BACKEND.replay("PickRedCube", [(1, 7), (0, 7)], actions).tolist() == [-1, -1]
 
 

@@ -28,6 +28,7 @@ from worldrl.core.interfaces import Policy, WorldModel
 from worldrl.core.observation import require_consecutive, require_named
 from worldrl.core.rng import stream, stream_seed
 from worldrl.core.storage.atomic import write_file
+from worldrl.core.storage.log import Progress
 from worldrl.core.types import Episode, ResetRecord
 from worldrl.policies.exploration import Exploration
 from worldrl.rewards.success import SuccessRule, debounced_score, success_step
@@ -127,18 +128,21 @@ def imagine_policy(
     whole = {task: -(-horizon[task] // length) * length for task in tasks}
     steps = max(whole.values())
     parts = []
-    for task in tasks:
-        layout = {"memory_frames": model.memory_frames, "image_size": image_size, "more": model.more}
-        starts = simulator_backend.starts([task], count, seed=seed, **layout)
-        seeds = [seed, *(stream_seed(seed, "candidate", number) for number in range(1, candidates))]
-        tried = [
-            imagine_policy_rows(model, policy, starts, whole[task], seed=one, exploration=exploration) for one in seeds
-        ]
-        rows = most_probable(tried, horizon[task] // model.frame_stride, debounce)
-        action, probability = _padded_rows(rows, steps - whole[task], model.frame_stride)
-        action[:, horizon[task] :] = policy.actions.hold(action[:, horizon[task] - 1])[:, None]
-        probability[:, horizon[task] // model.frame_stride :] = 0
-        parts.append((action, probability))
+    with Progress("imagine rollouts", count * len(tasks), unit="rollouts") as progress:
+        for task in tasks:
+            layout = {"memory_frames": model.memory_frames, "image_size": image_size, "more": model.more}
+            starts = simulator_backend.starts([task], count, seed=seed, **layout)
+            seeds = [seed, *(stream_seed(seed, "candidate", number) for number in range(1, candidates))]
+            tried = [
+                imagine_policy_rows(model, policy, starts, whole[task], seed=one, exploration=exploration)
+                for one in seeds
+            ]
+            rows = most_probable(tried, horizon[task] // model.frame_stride, debounce)
+            action, probability = _padded_rows(rows, steps - whole[task], model.frame_stride)
+            action[:, horizon[task] :] = policy.actions.hold(action[:, horizon[task] - 1])[:, None]
+            probability[:, horizon[task] // model.frame_stride :] = 0
+            parts.append((action, probability))
+            progress.advance(count)
     action, probability = (np.concatenate(part) for part in zip(*parts, strict=True))
     names = tuple(task for task in tasks for _ in range(count))
     index, seeds = np.tile(np.arange(count), len(tasks)), np.full(len(names), seed, np.int64)
@@ -279,13 +283,15 @@ def execute(
 ) -> NDArray[np.int64]:
     """Execute every rollout in its simulator; return the step of its first real success ``[E]``, -1 for none."""
     step, task = np.full(len(policy_rollouts), -1, np.int64), np.array(policy_rollouts.task)
-    for name in dict.fromkeys(policy_rollouts.task):
-        rows = np.flatnonzero(task == name)
-        starts = [
-            (int(index), int(seed))
-            for index, seed in zip(policy_rollouts.index[rows], policy_rollouts.seed[rows], strict=True)
-        ]
-        step[rows] = simulator_backend.replay(name, starts, list(policy_rollouts.action[rows]))
+    with Progress("execute imagined rollouts", len(policy_rollouts), unit="episodes") as progress:
+        for name in dict.fromkeys(policy_rollouts.task):
+            rows = np.flatnonzero(task == name)
+            starts = [
+                (int(index), int(seed))
+                for index, seed in zip(policy_rollouts.index[rows], policy_rollouts.seed[rows], strict=True)
+            ]
+            actions = list(policy_rollouts.action[rows])
+            step[rows] = simulator_backend.replay(name, starts, actions, progress.advance)
     return step
 
 

@@ -7,7 +7,7 @@ actions. The embedded suite is one, an external suite's workers are another (``s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 
@@ -74,17 +74,22 @@ class SimulatorBackend(ABC):
         return records
 
     def replay(
-        self, task: str, starts: Sequence[tuple[int, int]], actions: Sequence[NDArray[np.float32]]
+        self,
+        task: str,
+        starts: Sequence[tuple[int, int]],
+        actions: Sequence[NDArray[np.float32]],
+        played: Callable[[int], object] | None = None,
     ) -> NDArray[np.int64]:
         """Execute action sequences float32 ``[T_i, A]`` open loop from initial states ``(index, seed)``.
 
-        Actions beyond the task's horizon are not executed. Returns int64 ``[E]``: control step after which the task was
+        Actions beyond the task's horizon are not executed; ``played`` is called with how many more are over. Returns int64 ``[E]``: control step after which the task was
         first fulfilled, -1 where it never was.
         """
         specs = [self.placed(EpisodeSpec(task, index, seed)) for index, seed in starts]
         limit = self.horizons([task])[task]
         with self.slots(task) as slots:
-            found = replays(slots, specs, [given[:limit] for given in actions], to_success=True)
+            cut = [given[:limit] for given in actions]
+            found = replays(slots, specs, cut, to_success=True, played=played)
         return np.array([-1 if one.first_success is None else one.first_success for one in found], np.int64)
 
 

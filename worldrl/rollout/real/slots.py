@@ -211,13 +211,23 @@ class Opening:
 
 
 def replays(
-    slots: Slots, specs: Sequence[EpisodeSpec], actions: Sequence[NDArray[np.float32]], *, to_success: bool = False
+    slots: Slots,
+    specs: Sequence[EpisodeSpec],
+    actions: Sequence[NDArray[np.float32]],
+    *,
+    to_success: bool = False,
+    played: Callable[[int], object] | None = None,
 ) -> list[Replay]:
-    """Play ``[T, A]`` actions of each episode, all or ``to_success``, as many episodes at once as there are slots."""
+    """Play ``[T, A]`` actions of each episode, all or ``to_success``, as many episodes at once as there are slots.
+
+    ``played`` is called with how many more are over.
+    """
     found: list[Replay] = []
     for first in range(0, len(specs), slots.slots):
         batch = slice(first, first + slots.slots)
         found += _batch(slots, specs[batch], actions[batch], to_success)
+        if played is not None:
+            played(len(specs[batch]))
     return found
 
 
