@@ -104,7 +104,7 @@ class Distillation:
     """Settings of :func:`~worldrl.methods.imitation.distillation.distil`."""
 
     steps: int = 400  # gradient steps; 0 for none.
-    batch_size: int = 96
+    batch_size: int = 96  # frames of a step.
     learning_rate: float = 3e-4  # AdamW, half a cosine.
 
     def __post_init__(self) -> None:
