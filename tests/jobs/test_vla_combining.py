@@ -17,7 +17,7 @@ def test_of_each_task_the_policy_with_more_successes_and_of_equal_ones_the_new_o
 
 
 @pytest.fixture
-def settled(monkeypatch):
+def settled(monkeypatch, tmp_path):
     """What follows a round with these counts, for ``kept`` and a distilled policy ``combined``, or None."""
 
     def make(tasks, *, kept, combined="combined", accept=20, steps=400):
@@ -30,7 +30,7 @@ def settled(monkeypatch):
 
         monkeypatch.setattr(combining, "combined_policy", distilled)
         plan = SimpleNamespace(evaluation=SimpleNamespace(accept=accept), distillation=SimpleNamespace(steps=steps))
-        run = SimpleNamespace(stage=lambda name: SimpleNamespace(summary=counts(**tasks)))
+        run = SimpleNamespace(path=tmp_path, stage=lambda name: SimpleNamespace(summary=counts(**tasks)))
         return settle(SimpleNamespace(plan=plan, run=run), 1, "old", "new", []), asked
 
     return make
@@ -58,6 +58,14 @@ def test_where_one_policy_is_better_everywhere_nothing_is_distilled(settled, tas
 @pytest.mark.parametrize("off", [{"accept": 0}, {"steps": 0}])
 def test_it_can_be_switched_off(settled, off):
     assert settled(MIXED, kept=True, **off) == (("new", None), [])
+
+
+@pytest.mark.parametrize(("stages", "distilled"), [([], 1), (["round-2-1-practice"], 0), (["04-verify"], 0), (["round-1-1-practice"], 1), (["round-1-6-distil", "04-verify"], 1)])  # fmt: skip
+def test_a_run_that_is_past_a_round_keeps_the_policy_with_which_it_continued(settled, tmp_path, stages, distilled):
+    for name in stages:
+        (tmp_path / "stages" / name).mkdir(parents=True)
+        (tmp_path / "stages" / name / "stage.json").write_text("{}")
+    assert len(settled(MIXED, kept=True)[1]) == distilled
 
 
 def test_another_policys_distribution_is_not_known(tiny_policy):

@@ -21,6 +21,8 @@ from worldrl.policies.token.policy import TokenPolicy
 from worldrl.recipes.stages import POLICY
 
 BEFORE, AFTER = "before", "after"
+STAGE = "stage.json"
+"""What a finished stage has."""
 
 
 def settle(
@@ -32,13 +34,20 @@ def settle(
     """
     kept = checks.accepted(loop, number, before, after)
     policy, undone = (after, None) if kept else (before, after)
-    if not (loop.plan.evaluation.accept and loop.plan.distillation.steps):
+    if not (loop.plan.evaluation.accept and loop.plan.distillation.steps) or continued_without(loop, number):
         return policy, undone
     found = better_by_task(loop.run.stage(f"round-{number}-5-accept").summary)
     if len(set(found.values())) < 2:
         return policy, undone
     combined = combined_policy(loop, number, {BEFORE: before, AFTER: after}, found, recordings)
     return combined or policy, undone
+
+
+def continued_without(loop: Loop, number: int) -> bool:
+    """Whether the run, of an earlier version or a branch, is past this round without a distilled policy."""
+    stages = loop.run.path / "stages"
+    past = any((stages / name / STAGE).is_file() for name in (f"round-{number + 1}-1-practice", "04-verify"))
+    return past and not (stages / f"round-{number}-6-distil" / STAGE).is_file()
 
 
 def better_by_task(accept: Mapping[str, Any]) -> dict[str, str]:
