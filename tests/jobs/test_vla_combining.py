@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from worldrl.jobs.vla import combining
-from worldrl.jobs.vla.combining import better_by_task, settle, token_policies
+from worldrl.jobs.vla.combining import better_by_task, policy_after, token_policies
 
 
 def counts(**tasks):
@@ -30,8 +30,11 @@ def settled(monkeypatch, tmp_path):
 
         monkeypatch.setattr(combining, "combined_policy", distilled)
         plan = SimpleNamespace(evaluation=SimpleNamespace(accept=accept), distillation=SimpleNamespace(steps=steps))
-        run = SimpleNamespace(path=tmp_path, stage=lambda name: SimpleNamespace(summary=counts(**tasks)))
-        return settle(SimpleNamespace(plan=plan, run=run), 1, "old", "new", []), asked
+        run = SimpleNamespace(
+            stage_finished=lambda name: (tmp_path / name).exists(),
+            stage=lambda name: SimpleNamespace(summary=counts(**tasks)),
+        )
+        return policy_after(SimpleNamespace(plan=plan, run=run), 1, "old", "new", []), asked
 
     return make
 
@@ -63,8 +66,7 @@ def test_it_can_be_switched_off(settled, off):
 @pytest.mark.parametrize(("stages", "distilled"), [([], 1), (["round-2-1-practice"], 0), (["04-verify"], 0), (["round-1-1-practice"], 1), (["round-1-6-distil", "04-verify"], 1)])  # fmt: skip
 def test_a_run_that_is_past_a_round_keeps_the_policy_with_which_it_continued(settled, tmp_path, stages, distilled):
     for name in stages:
-        (tmp_path / "stages" / name).mkdir(parents=True)
-        (tmp_path / "stages" / name / "stage.json").write_text("{}")
+        (tmp_path / name).touch()
     assert len(settled(MIXED, kept=True)[1]) == distilled
 
 

@@ -61,7 +61,7 @@ def test_each_row_has_its_tasks_teacher_in_whatever_order(two, samples):
     mixed = samples.select(torch.randperm(len(samples), generator=stream(0, "order"))[:24])
     blue = [k for k, name in enumerate(mixed.task) if name == "PickGreenCylinder"]
     assert 0 < len(blue) < len(mixed)
-    own, target = (p.log_softmax(distillation._observed(mixed)).detach() for p in (policy, other))
+    own, target = (p.log_softmax(mixed.observed).detach() for p in (policy, other))
     kl = (target.exp() * (target - own)).sum(dim=-1)[..., ~still_dimensions(policy.action_low, policy.action_high)]
     assert losses(policy, two, mixed)[0] == pytest.approx(kl[blue].sum().item() / kl.numel(), rel=1e-4)
 
@@ -72,7 +72,7 @@ def test_divergence_is_from_the_teacher_to_the_policy_not_back(two, samples):
     forth = losses(policy, dict.fromkeys(two, other), samples)[0]
     back = losses(other, dict.fromkeys(two, policy), samples)[0]
     assert abs(forth - back) > 1e-4
-    p, q = (one.log_softmax(distillation._observed(samples)).detach() for one in (other, policy))
+    p, q = (one.log_softmax(samples.observed).detach() for one in (other, policy))
     assert forth == pytest.approx(((p.exp() * (p - q)).sum(dim=-1)).mean().item(), rel=1e-4)
 
 

@@ -20,7 +20,7 @@ from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import SettingError
 from worldrl.core.observation import STATE, camera_of
 from worldrl.core.rng import Part
-from worldrl.core.types import Episode
+from worldrl.core.types import Episode, PolicyObs
 from worldrl.policies.statistics import command_deviation, one_robot
 from worldrl.policies.token.waypoint import waypoints_along
 
@@ -52,6 +52,11 @@ class Samples:
         more = {name: torch.cat([part.more[name] for part in parts]) for name in parts[0].more}
         waypoint = torch.cat([part.waypoints for part in parts])
         return Samples(image, command, chunk, instruction, task, more=more, waypoint=waypoint)
+
+    @property
+    def observed(self) -> PolicyObs:
+        """What a policy observes in these frames."""
+        return PolicyObs(self.image, self.command, self.instruction, self.more)
 
     @property
     def waypoints(self) -> Tensor:

@@ -145,6 +145,10 @@ class RunDirectory:
         self.tick(force=True)
         return Stage(name, folder, self.config_hash)
 
+    def stage_finished(self, name: str) -> bool:
+        """Whether a stage has finished; unlike :meth:`stage` it makes no folder."""
+        return (self.path / "stages" / name / "stage.json").is_file()
+
     @property
     def wall_s(self) -> float:
         """Seconds worked on this run, over all sessions; a killed one counts up to its last :meth:`tick`."""

@@ -47,7 +47,7 @@ def main(settings: CurvesSettings) -> dict[str, Any]:
     runs = chosen(find_runs(folder), settings.filter)
     metric, groups = grouped(folder, runs, settings.metric, settings.by)
     path = Path(settings.output) if settings.output else folder / "curves.html"
-    table = last_values(groups)
+    table, notes = last_values(groups), repeated(groups)
     used = sum(len(group.runs) for group in groups)
     data = ReportData(
         title=f"Curves: {metric}",
@@ -55,12 +55,12 @@ def main(settings: CurvesSettings) -> dict[str, Any]:
         sections=("curves", "measurements", "notes"),
         curves=[figure(metric, groups)],
         tables=[table],
-        notes=[*repeated(groups), *NOTES],
+        notes=[*notes, *NOTES],
     )
     write_file(path, render(data).encode(), error=ArtefactError)
     write_file(path.with_suffix(".csv"), csv_bytes(HEADERS, lines(groups)), error=ArtefactError)
     print_table(table, console())
-    for note in repeated(groups):
+    for note in notes:
         console().print(f"note: {note}", markup=False)
     console().print(f"figure: {path}", markup=False)
     return {"curves": str(path), "metric": metric, "groups": {group.name: list(group.runs) for group in groups}}

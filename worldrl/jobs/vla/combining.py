@@ -21,11 +21,9 @@ from worldrl.policies.token.policy import TokenPolicy
 from worldrl.recipes.stages import POLICY
 
 BEFORE, AFTER = "before", "after"
-STAGE = "stage.json"
-"""What a finished stage has."""
 
 
-def settle(
+def policy_after(
     loop: Loop, number: int, before: SavedPolicy, after: SavedPolicy, recordings: Sequence[Recording]
 ) -> tuple[SavedPolicy, SavedPolicy | None]:
     """Return the policy after a round, and that of the round where it was undone.
@@ -45,9 +43,8 @@ def settle(
 
 def continued_without(loop: Loop, number: int) -> bool:
     """Whether the run, of an earlier version or a branch, is past this round without a distilled policy."""
-    stages = loop.run.path / "stages"
-    past = any((stages / name / STAGE).is_file() for name in (f"round-{number + 1}-1-practice", "04-verify"))
-    return past and not (stages / f"round-{number}-6-distil" / STAGE).is_file()
+    past = any(map(loop.run.stage_finished, (f"round-{number + 1}-1-practice", "04-verify")))
+    return past and not loop.run.stage_finished(f"round-{number}-6-distil")
 
 
 def better_by_task(accept: Mapping[str, Any]) -> dict[str, str]:

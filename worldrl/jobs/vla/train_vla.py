@@ -95,7 +95,7 @@ def suite_facts(loop: Loop) -> dict[str, Any]:
 
 def run_rounds(loop: Loop, demos: Recording, supervised: SavedPolicy) -> tuple[SavedPolicy, SavedWorld]:
     """Collect, refine, check and improve, ``rounds`` times; return the last policy and world model."""
-    from worldrl.jobs.vla.combining import settle
+    from worldrl.jobs.vla.combining import policy_after
 
     plan, policy = loop.plan, supervised
     world = None if plan.start is None else loop.world(plan.start)
@@ -109,7 +109,7 @@ def run_rounds(loop: Loop, demos: Recording, supervised: SavedPolicy) -> tuple[S
         # WoVR continues from the latest policy, World-VLA-Loop from the supervised one each time.
         learner = supervised if plan.from_supervised else policy
         improved = stages.improved_policy(loop, number, demos, learner, world, practices)
-        policy, undone = settle(loop, number, policy, improved, [demos, *practices])
+        policy, undone = policy_after(loop, number, policy, improved, [demos, *practices])
     if world is None:
         raise ValueError("rounds must be positive")  # the settings have checked it
     return policy, world
@@ -123,8 +123,7 @@ def round_summary(loop: Loop, number: int) -> dict[str, Any]:
     names = {"practice": 1, "world-model": 2, "gates": 3, "improve": 4}  # of the stage folders
     if loop.plan.evaluation.accept:
         names["accept"] = 5
-    distilled = f"round-{number}-6-distil"
-    if (loop.run.path / "stages" / distilled).is_dir() and loop.run.stage(distilled).finished:
+    if loop.run.stage_finished(f"round-{number}-6-distil"):
         names["distil"] = 6
     found = {RESULTS.get(name, name): loop.run.stage(f"round-{number}-{k}-{name}").summary for name, k in names.items()}
     sign = loop.plan.improvement.trust.confidence_score

@@ -184,10 +184,9 @@ def measure(
 
 
 def _measure_rows(policy: TokenPolicy, samples: Samples, index: Tensor, config: BehaviourCloning) -> Tensor:
-    instructions = [samples.instruction[i] for i in index.tolist()]
-    more = {name: value[index] for name, value in samples.more.items()}
-    logp = policy.log_softmax(PolicyObs(samples.image[index], samples.command[index], instructions, more))
-    chunk = samples.chunk[index].to(logp.device)
+    rows = samples.select(index)
+    logp = policy.log_softmax(rows.observed)
+    chunk = rows.chunk.to(logp.device)
     token = logp.argmax(dim=-1)
     weights = config.weights(policy.actions)
     loss = token_loss(policy, logp, chunk, label_width=config.label_width, weights=weights)

@@ -9,7 +9,8 @@ Source: Rusu et al., Policy Distillation (1511.06295), with the KL of action dis
 Shapes legend: ``M`` samples, ``B`` rows, ``L`` chunk, ``A`` numbers of an action.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -21,7 +22,6 @@ from worldrl.core.interfaces import Logs
 from worldrl.core.rng import stream
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.training.fit import fit_module
-from worldrl.core.types import PolicyObs
 from worldrl.methods.imitation.behaviour_cloning import Source
 from worldrl.methods.imitation.config import Distillation
 from worldrl.policies.samples import Samples
@@ -72,21 +72,17 @@ def distil(
     )
 
 
-def balanced(task: tuple[str, ...]) -> Tensor:
+def balanced(task: Sequence[str]) -> Tensor:
     """Weights ``[M]`` with which every task is drawn alike."""
-    return torch.tensor([1 / task.count(name) for name in dict.fromkeys(task)])[_numbers(task)]
-
-
-def _numbers(task: tuple[str, ...]) -> Tensor:
-    number = {name: k for k, name in enumerate(dict.fromkeys(task))}
-    return torch.tensor([number[name] for name in task])
+    frames = Counter(task)
+    return torch.tensor([1 / frames[name] for name in task])
 
 
 def distillation_loss(
     policy: TokenPolicy, teachers: Mapping[str, TokenPolicy], batch: Samples
 ) -> tuple[Tensor, Tensor]:
     """KL to each row's teacher, a mean over ``[B, L]`` and the numbers that move, and the Huber error of waypoints."""
-    logits, waypoint = policy.predict(_observed(batch))
+    logits, waypoint = policy.predict(batch.observed)
     target, pose = _shown(teachers, batch, policy.device)
     divergence = F.kl_div(logits.log_softmax(-1), target, log_target=True, reduction="none").sum(dim=-1)
     moving = ~still_dimensions(policy.action_low, policy.action_high)
@@ -97,15 +93,10 @@ def distillation_loss(
 @torch.no_grad()
 def _shown(teachers: Mapping[str, TokenPolicy], batch: Samples, device: torch.device) -> tuple[Tensor, Tensor | None]:
     """Log-probabilities ``[B, L, A, bins]`` of each row's teacher, and its waypoints ``[B, A]``; None without any."""
-    of_row = [id(teachers[task]) for task in batch.task]
-    networks = {id(teacher): teacher for teacher in teachers.values()}
-    rows = {key: torch.tensor([k for k, of in enumerate(of_row) if of == key]) for key in dict.fromkeys(of_row)}
-    found = [networks[key].predict(_observed(batch.select(index))) for key, index in rows.items()]
+    of_row = [teachers[task] for task in batch.task]
+    rows = {own: torch.tensor([k for k, of in enumerate(of_row) if of is own]) for own in dict.fromkeys(of_row)}
+    found = [teacher.predict(batch.select(index).observed) for teacher, index in rows.items()]
     order = torch.cat(list(rows.values())).argsort().to(device)
     logp = torch.cat([logits.log_softmax(-1) for logits, _ in found])[order]
     poses = [waypoint.pose for _, waypoint in found if waypoint is not None]
     return logp, torch.cat(poses)[order] if poses else None
-
-
-def _observed(batch: Samples) -> PolicyObs:
-    return PolicyObs(batch.image, batch.command, batch.instruction, batch.more)

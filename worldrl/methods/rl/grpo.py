@@ -122,7 +122,7 @@ class TokenLogProb:
         assert found.proximal is not None
         count = max(1, len(found.weight) // 4)
         drawn = samples.select(torch.randint(len(samples), (count,), generator=generator))
-        obs = PolicyObs(drawn.image, drawn.command, drawn.instruction, drawn.more)
+        obs = drawn.observed
         low, high = self.policy.action_low, self.policy.action_high
         token = encode(drawn.chunk.to(low.device), low, high, self.policy.config.bins)
         near = self.proximal.likelihood(obs, token, temperature=self.temperature).logp
