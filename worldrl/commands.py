@@ -50,7 +50,7 @@ class Command:
 
 FOLDERS: Mapping[str, tuple[str, ...]] = {
     "jobs.benchmark": ("benchmark", "check-protocol", "check-suite", "compare"),
-    "jobs.data": ("collect", "restyle", "extend", "make-dataset"),
+    "jobs.data": ("collect", "restyle", "extend", "make-dataset", "check-rules"),
     "jobs.environment": ("doctor", "gpu-check", "setup", "report", "runs", "curves", "methods", "card"),
     "jobs.motion": ("train-idm", "align-world-model"),
     "jobs.offline": ("train-offline", "benchmark-offline"),
@@ -87,6 +87,14 @@ COMMANDS = {
             "extend",
             "extend recorded episodes beyond their time limit, to train world models for long rollouts",
             ("data=runs/collect/dataset steps=256",),
+        ),
+        Command(
+            "check-rules",
+            "count how often recorded episodes break rules over time, such as a height that the tool must keep",
+            (
+                "rules=rules.yaml data=[runs/collect/dataset]",
+                "rules=rules.yaml data=[runs/after/dataset] against=[runs/before/dataset]",
+            ),
         ),
         Command(
             "train-policy",

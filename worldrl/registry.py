@@ -113,7 +113,7 @@ REWARDS.register_all(success="rewards.success:SuccessRule")
 VIDEO_REWARDS.register_all(
     idm="rewards.motion.decoded:idm_reward", similarity="rewards.motion.similarity:similarity_reward",
     foresight="rewards.motion.foresight:foresight_reward", success="rewards.video_success:success_reward",
-    execution="rewards.execution_critic:execution_reward",
+    execution="rewards.execution_critic:execution_reward", rules="rewards.motion.kept_rules:rules_reward",
 )
 ALGORITHMS.register_all(
     behaviour_cloning="methods.imitation.behaviour_cloning:train_policy", grpo="methods.rl.improve:improve",

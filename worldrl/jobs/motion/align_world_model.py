@@ -80,8 +80,8 @@ class AlignWorldModelSettings(Tracked):
     )
     rewards: list[str] = setting(
         ["idm.moving_executability"],
-        "each NAME (all of its terms) or NAME.TERM: idm, similarity (with conditioning=actions), foresight, success, execution, a plug-in's "
-        "name",
+        "each NAME (all of its terms) or NAME.TERM: idm, similarity (with conditioning=actions), foresight, success, execution, rules, a "
+        "plug-in's name",
     )
     weights: list[float] = setting(
         [], "one for each of rewards, of each of its terms; 0 only measures; none weighs all alike"
@@ -90,7 +90,7 @@ class AlignWorldModelSettings(Tracked):
         {},
         "folders.NAME=FOLDER: a reward's own artefact; idm, similarity: an inverse dynamics; foresight: train-idm's run "
         "directory; success: a world model that is not trained (that of start, for example); execution: train-idm's run "
-        "directory with executed_plans above 0, else a run's execution folder",
+        "directory with executed_plans above 0, else a run's execution folder; rules: a YAML file",
     )
     executed_plans: int = setting(
         0,
