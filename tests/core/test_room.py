@@ -1,5 +1,6 @@
 """Unit under test: ``core.storage.capacity``, and that commands ask it before they begin."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -42,8 +43,6 @@ def test_counting_draws_no_random_number(small_machine):
 
 def test_a_dataset_takes_no_less_than_is_claimed(tmp_path):
     """A black film is the least that PNG can make of images."""
-    import numpy as np
-
     from worldrl.core.embodiment import Embodiment
     from worldrl.core.types import Episode
     from worldrl.data.lerobot.writer import LeRobotWriter
@@ -80,3 +79,17 @@ def test_commands_refuse_before_they_begin(small_machine, tmp_path, capfd, comma
     assert asked in line
     assert "which takes at least" in line
     assert not (tmp_path / "run" / "dataset").exists()
+
+
+def test_a_large_array_is_mapped_from_a_file_without_a_name(monkeypatch, tmp_path):
+    monkeypatch.setattr(room, "available_memory", lambda: 8000)
+    small, large = (room.large_array((size, 10), np.uint8, tmp_path, "a=1") for size in (100, 101))
+    assert [isinstance(array.base, np.memmap) for array in (small, large)] == [False, True]
+    large[:] = np.arange(10)
+    assert (large == np.arange(10)).all()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(SettingError, match=r"a=2, which takes at least 0\.0 MB of memory"):
+        room.large_array((801, 10), np.uint8, None, "a=2")
+    monkeypatch.setattr(room, "free_bytes", lambda _folder: 2000)
+    with pytest.raises(SettingError, match=r"a=3, which takes at least 0\.0 MB of disk"):
+        room.large_array((201, 10), np.uint8, tmp_path, "a=3")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.storage import capacity
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.data.lerobot.format import data_path
 
@@ -41,6 +42,19 @@ def test_loaded_dataset_needs_no_files(dataset, tmp_path, make_episode, assert_s
     (tmp_path / "d" / data_path(1)).unlink()
     assert_same(loaded[1], make_episode(1, 5, success=False, task="Push"))
     assert loaded[1] is loaded[1]
+
+
+def test_a_dataset_larger_than_memory_is_mapped_and_the_same(dataset, tmp_path, make_episode, assert_same, monkeypatch):
+    monkeypatch.setattr(capacity, "available_memory", lambda: 1000)
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    loaded = EpisodeDataset.open(tmp_path / "d").load(scratch=folder)
+    assert list(folder.iterdir()) == []
+    for number, episode in enumerate(loaded):
+        assert_same(episode, dataset[number])
+    assert isinstance(loaded[0].frames.base.base, np.memmap)
+    loaded[0].frames[:] = 0  # the images of the recording itself stay as they were
+    assert dataset[0].frames.any()
 
 
 def test_subset_order_and_negative_and_slice(dataset):

@@ -9,6 +9,8 @@ import torch
 from worldrl.core.embodiment import integrate_commands
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.rng import stream
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.windows.frame_store import in_blocks
 from worldrl.data.windows.windows import WindowSampler
 
 K, S, L = 4, 2, 8
@@ -168,6 +170,29 @@ def test_dataset_and_list_give_the_same(episodes, record, tmp_path):
     a, b = (WindowSampler(source).sample(32, stream(0, "w")) for source in (episodes, dataset))
     assert torch.equal(a.frames, b.frames)
     assert torch.equal(a.commands, b.commands)
+
+
+def test_blocks_join_frames_across_episodes(episodes):
+    views = [episode.main_view for episode in episodes]
+    whole = np.concatenate(views)
+    for size in (1, 7, len(views[0]), len(whole), len(whole) + 5):
+        blocks = list(in_blocks(iter(views), size))
+        assert [len(block) for block in blocks[:-1]] == [size] * (len(blocks) - 1)
+        assert 0 < len(blocks[-1]) <= size
+        assert np.array_equal(np.concatenate(blocks), whole)
+
+
+def test_a_store_keeps_what_is_made_of_the_frames_in_their_order(episodes, record, tmp_path):
+    whole = np.concatenate([episode.main_view for episode in episodes])
+
+    def brightness(views, rows):
+        made = torch.cat([torch.from_numpy(view).float().mean(dim=(1, 2, 3)) for view in views])
+        assert len(made) == rows
+        return made
+
+    for given in (episodes, EpisodeDataset.open(record(tmp_path / "d", episodes))):
+        sampler = WindowSampler(given, keep=brightness)
+        torch.testing.assert_close(sampler.store.frames, torch.from_numpy(whole).float().mean(dim=(1, 2, 3)))
 
 
 def test_camera_is_chosen_by_name(make_episode):

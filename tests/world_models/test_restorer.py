@@ -162,3 +162,25 @@ def test_a_restorer_that_views_shared_becomes_one_of_each():
     torch.testing.assert_close(two(*rows), one(*rows))
     assert of_each_view(found, 2).keys() == found.keys()
     assert of_each_view(shared, 1).keys() == shared.keys()
+
+
+class Counted(list):
+    """Episodes that say which of them were read."""
+
+    def __init__(self, episodes):
+        super().__init__(episodes)
+        self.read = []
+
+    def __getitem__(self, place):
+        self.read.append(place)
+        return super().__getitem__(place)
+
+
+def test_episodes_are_read_when_their_batch_is_imagined(make_world_model, push_episode):
+    model = make_world_model()
+    episodes = Counted(push_episode(number, 5 + number) for number in range(6))
+    batches = whole_episodes(model, episodes, seed=0, series="restorer", batch=2)
+    for number in range(3):
+        windows = [next(batches)[0] for _ in range(2)]
+        assert sorted(set(episodes.read)) == list(range(2 * number + 2))
+        assert [len(batch.episode) for batch in windows] == [2, 2]

@@ -6,16 +6,20 @@ import os
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any
 
 from worldrl.core.errors import SettingError
 from worldrl.core.storage.atomic import free_bytes
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import torch
     from torch import nn
 
 TRAINED_BYTES = 16  # Per weight of a network in training: the weight, its gradient and Adam's two moments, in float32
+MAPPED_FROM = 8
+"""An array of more than the available memory divided by this is mapped from a file."""
 
 
 def available_memory() -> int:
@@ -34,6 +38,32 @@ def require_disk(folder: Path, needed: int, asked: str) -> None:
             f"{asked}, which takes at least {_size(needed)} of disk, {_size(free)} are free in {folder}; give less, or a "
             "run_dir on a larger disk"
         )
+
+
+def large_array(shape: Sequence[int], dtype: npt.DTypeLike, folder: Path | None, asked: str) -> npt.NDArray[Any]:
+    """Return an array for what is written once and then read, in memory or mapped from a file in ``folder``.
+
+    It is mapped where it would take more than a :data:`MAPPED_FROM` th part of the available memory: the system then
+    keeps in memory what is read, and gives the rest away. The file has no name, so it ends with the process. SettingError
+    where the disk has no room, or the memory without a folder; ``asked`` as of the disk.
+    """
+    import numpy as np
+
+    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    if folder is None or size * MAPPED_FROM <= available_memory():
+        require_memory(size, asked)
+        return np.empty(shape, dtype)
+    require_disk(folder, size, asked)
+    with TemporaryFile(dir=folder) as file:
+        _reserve(file.fileno(), size)
+        return np.asarray(np.memmap(file, dtype, "r+", shape=tuple(shape)))
+
+
+def _reserve(file: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)  # a disk that fills up later would end the process with SIGBUS
+    else:
+        os.ftruncate(file, size)
 
 
 def require_memory(needed: int, asked: str, *, free: int | None = None) -> None:

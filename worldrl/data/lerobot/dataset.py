@@ -13,15 +13,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.image_fit import Fit, ImageFit, fit_image, keeps_aspect
-from worldrl.core.storage.capacity import require_memory
+from worldrl.core.storage.capacity import large_array
 from worldrl.core.storage.jsonfile import difference
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.check import Finding, check_dataset, repair_dataset
@@ -40,9 +42,11 @@ class _Entry:
     record: EpisodeRecord
     read: Callable[[], Episode]
 
-    def loaded(self) -> _Entry:
-        """Decode it once and for all."""
-        return _Entry(self.record, partial(_decoded, self.read()))
+    def loaded(self, frames: NDArray[np.uint8]) -> _Entry:
+        """Decode it once and for all; its images go to ``frames``."""
+        episode = self.read()
+        frames[:] = episode.frames
+        return _Entry(self.record, partial(_decoded, replace(episode, frames=frames)))
 
 
 def _decoded(episode: Episode) -> Episode:
@@ -206,15 +210,18 @@ class EpisodeDataset(Sequence[Episode]):
         tasks = {task: _count([r for r in self.records if r.task == task]) for task in self.tasks()}
         return {**_count(self.records), "fps": self.fps, "cameras": list(self.cameras), "tasks": tasks}
 
-    def load(self, workers: int | None = None) -> Self:
-        """Decode everything into memory in threads (None: as many as processors); SettingError without the memory."""
-        frames, (rows, columns) = sum(record.rows for record in self.records), self.image_size
-        require_memory(
-            frames * len(self.cameras) * rows * columns * 3,
-            f"{self.source}: {frames:,} frames of {len(self.cameras)} cameras, {columns} by {rows} pixels each",
-        )
+    def load(self, workers: int | None = None, *, scratch: Path | None = None) -> Self:
+        """Decode everything in threads (None: as many as processors), into memory or, if large, a file in ``scratch``.
+
+        SettingError without the memory, or the disk.
+        """
+        ends = np.cumsum([0, *(record.rows for record in self.records)])
+        (rows, columns), views = self.image_size, len(self.cameras)
+        asked = f"{self.source}: {ends[-1]:,} frames of {views} cameras, {columns} by {rows} pixels each"
+        frames = large_array((int(ends[-1]), views, rows, columns, 3), np.uint8, scratch, asked)
+        parts = (frames[first:last] for first, last in pairwise(ends))
         with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-            return type(self)(self.header, pool.map(_Entry.loaded, self._entries), self.source)
+            return type(self)(self.header, pool.map(_Entry.loaded, self._entries, parts), self.source)
 
     def subset(self, choice: Callable[[EpisodeRecord], bool] | Iterable[int]) -> Self:
         """Keep episodes by a predicate on the record, or by positions in order; SettingError outside the dataset."""

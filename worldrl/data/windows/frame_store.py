@@ -7,7 +7,7 @@ Shapes legend: ``R`` rows, ``E`` episodes, ``A`` numbers of an action and of a c
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +23,39 @@ from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.observation import IMAGE
 from worldrl.core.types import Episode
 from worldrl.data.windows.keyframes import keyframes
+
+AT_ONCE = 64
+"""Episodes decoded at once."""
+
+Keep = Callable[[Iterator[NDArray[np.uint8]], int], NDArray[np.uint8] | Tensor]
+"""Makes the ``R`` frames of a store of each episode's ``[T+1, Y, X, 3]``."""
+
+
+def copied(views: Iterator[NDArray[np.uint8]], rows: int) -> NDArray[np.uint8]:
+    """Copy the frames as they are, uint8 ``[R, Y, X, 3]``."""
+    frames, first = np.empty(0, np.uint8), 0
+    for view in views:
+        if not first:
+            frames = np.empty((rows, *view.shape[1:]), np.uint8)
+        frames[first : first + len(view)] = view
+        first += len(view)
+    return frames
+
+
+def in_blocks(views: Iterable[NDArray[np.uint8]], size: int) -> Iterator[NDArray[np.uint8]]:
+    """Join frames to blocks of ``size``; the last may be smaller."""
+    held, count = list[NDArray[np.uint8]](), 0
+    for view in views:
+        first = 0
+        while first < len(view):
+            part = view[first : first + size - count]
+            held.append(part)
+            first, count = first + len(part), count + len(part)
+            if count == size:
+                yield np.concatenate(held)
+                held, count = [], 0
+    if held:
+        yield np.concatenate(held)
 
 
 @dataclass(frozen=True)
@@ -52,36 +85,39 @@ def build_store(
     camera: str | None = None,
     images: Sequence[str] = (IMAGE,),
     robot: AnyEmbodiment | None = None,
+    keep: Keep = copied,
 ) -> FrameStore:
     """Copy episodes into one store; those that are not loaded are decoded here, and the store is the only copy.
 
-    ``camera`` None keeps ``images``, the names of a frame's views (the main one by default). SettingError without
-    episodes; ArtefactError where one lacks the camera, is of another robot, or its frames have another size.
+    ``camera`` None keeps ``images``, the names of a frame's views (the main one by default). ``keep`` makes the store's
+    frames of the episodes', one after another. SettingError without episodes; ArtefactError where one lacks the
+    camera, is of another robot, or its frames have another size.
     """
     if not len(episodes):
         raise SettingError("windows need at least one episode, got none")
-    length = np.array(_lengths(episodes), dtype=np.int64)
+    length = np.array(lengths_of(episodes), dtype=np.int64)
     first = np.concatenate([[0], np.cumsum(length + 1)[:-1]]).astype(np.int64)
-    one, kinds = episodes[0], {"frames": np.uint8, "success": np.bool_}
+    one = episodes[0]
     shapes: dict[str, tuple[int, ...]] = {
-        "frames": _camera_view(one, camera, images).shape[1:],
         "action": (one.actions.size,),
         "command": (one.actions.size,),
         "success": (),
         "opening": (len(one.actions.grippers),),
         "state": (one.state.shape[1],),
     }
+    rows, kinds = int((length + 1).sum()), {"success": np.bool_}
     arrays: dict[str, NDArray[Any]] = {
-        name: np.zeros((int((length + 1).sum()), *shape), kinds.get(name, np.float32)) for name, shape in shapes.items()
+        name: np.zeros((rows, *shape), kinds.get(name, np.float32)) for name, shape in shapes.items()
     }
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        fill = partial(_fill, arrays, camera=camera, images=images, actions=one.actions)
-        filled = list(pool.map(lambda e: fill(int(first[e]), episodes[e], number=e), range(len(episodes))))
+    fill = partial(_fill, arrays, camera=camera, images=images, size=one.frames.shape[2:4], actions=one.actions)
+    filled = list[tuple[str, str, list[int]]]()
+    frames = keep(_views(lambda e: fill(int(first[e]), episodes[e], number=e), len(episodes), filled), rows)
     events = [(number, step) for number, (_, _, steps) in enumerate(filled) for step in steps]
     event = np.array(events, dtype=np.int64).reshape(-1, 2)
     instruction, task, _ = zip(*filled, strict=True)
     return FrameStore(
         one.actions,
+        frames,
         **arrays,
         first=first,
         length=length,
@@ -94,6 +130,19 @@ def build_store(
     )
 
 
+def _views(
+    fill: Callable[[int], tuple[NDArray[np.uint8], tuple[str, str, list[int]]]],
+    count: int,
+    filled: list[tuple[str, str, list[int]]],
+) -> Iterator[NDArray[np.uint8]]:
+    """Yield the frames of each episode, :data:`AT_ONCE` of which are decoded side by side; ``filled`` takes the rest."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for begin in range(0, count, AT_ONCE):
+            for view, facts in pool.map(fill, range(begin, min(begin + AT_ONCE, count))):
+                filled.append(facts)
+                yield view
+
+
 def _fill(
     arrays: dict[str, NDArray[Any]],
     first: int,
@@ -101,21 +150,21 @@ def _fill(
     *,
     camera: str | None,
     images: Sequence[str],
+    size: tuple[int, ...],
     actions: ActionSpec,
     number: int,
-) -> tuple[str, str, list[int]]:
-    """Copy one episode to its rows; return its instruction, task and keyframe steps."""
+) -> tuple[NDArray[np.uint8], tuple[str, str, list[int]]]:
+    """Copy one episode's numbers to its rows; return its frames, and its instruction, task and keyframe steps."""
     rows = {name: array[first : first + len(episode) + 1] for name, array in arrays.items()}
-    view = _camera_view(episode, camera, images)
-    if view.shape != rows["frames"].shape:
-        size = rows["frames"].shape[1:]
-        raise ArtefactError(f"episode {number}: frames {view.shape}, the first episode's size is {size}")
+    if episode.frames.shape[2:4] != size:
+        raise ArtefactError(f"episode {number}: frames {episode.frames.shape}, the first episode's size is {size}")
     require_robot(episode, number, actions)
-    rows["frames"][:], rows["command"][:] = view, episode.command
+    rows["command"][:] = episode.command
     rows["action"][:-1], rows["action"][-1] = episode.action, actions.hold(episode.command[-1])
     rows["success"][1:] = episode.reward > 0
     rows["opening"][:], rows["state"][:] = episode.opening, episode.state
-    return episode.instruction, episode.task, sorted({key.step for key in keyframes(episode)})
+    facts = (episode.instruction, episode.task, sorted({key.step for key in keyframes(episode)}))
+    return _camera_view(episode, camera, images), facts
 
 
 def require_robot(episode: Episode, number: int, actions: ActionSpec) -> None:
@@ -131,7 +180,7 @@ def _camera_view(episode: Episode, camera: str | None, images: Sequence[str]) ->
     return episode.sheet(images) if camera is None else episode.view(camera)
 
 
-def _lengths(episodes: Sequence[Episode]) -> list[int]:
+def lengths_of(episodes: Sequence[Episode]) -> list[int]:
     """Return each episode's number of actions, without decoding a dataset's images."""
     from worldrl.data.lerobot.dataset import EpisodeDataset
 

@@ -28,7 +28,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.observation import IMAGE
 from worldrl.core.types import Episode
 from worldrl.data.windows.batch import Index, WindowBatch, WindowLayout, gather_windows
-from worldrl.data.windows.frame_store import FrameStore, build_store
+from worldrl.data.windows.frame_store import FrameStore, Keep, build_store, copied
 from worldrl.data.windows.keyframes import gripper_changes
 
 __all__ = ["WindowBatch", "WindowLayout", "WindowSampler"]
@@ -37,7 +37,7 @@ Draw = NDArray[np.float64]
 
 
 class WindowSampler:
-    """Samples windows over episodes held in memory, copied into one array.
+    """Samples windows over episodes, copied into one array of frames, or of what ``keep`` makes of them.
 
     ``chunk_length`` is ``L``, ``memory_frames`` ``K``, ``frame_stride`` ``s`` and ``unroll`` ``U`` above. What the
     three shares leave starts at any frame; ``event_share`` is 0 where there is no keyframe. SettingError for a share
@@ -59,11 +59,12 @@ class WindowSampler:
         camera: str | None = None,
         images: Sequence[str] = (IMAGE,),
         robot: AnyEmbodiment | None = None,
+        keep: Keep = copied,
     ) -> None:
         shares = {"first_chunk_share": first_chunk_share, "static_share": static_share, "event_share": event_share}
         self.layout = WindowLayout(chunk_length, memory_frames, frame_stride, unroll)
         _check_shares(shares)
-        self.store = build_store(episodes, camera, images, robot)
+        self.store = build_store(episodes, camera, images, robot, keep)
         # Frame t needs frame t+stride, so t is in 0..T-stride; shorter episodes have no window.
         self._last_start = self.store.length - frame_stride
         self._startable = np.flatnonzero(self._last_start >= 0)
@@ -141,13 +142,13 @@ def _locate(store: FrameStore, row: Index) -> tuple[Index, Index]:
 
 def _start_rows(store: FrameStore, last_start: Index) -> Index:
     episode = np.repeat(np.arange(len(store.first)), store.length + 1)
-    row = np.arange(len(store.frames))
+    row = np.arange(len(store.command))
     return row[row - store.first[episode] <= last_start[episode]]
 
 
 def _settled_rows(store: FrameStore, settle_steps: int) -> Index:
     """Return the rows at which the gripper has not changed for ``settle_steps`` frames."""
-    settled = np.ones(len(store.frames), dtype=np.bool_)
+    settled = np.ones(len(store.command), dtype=np.bool_)
     for first, length in zip(store.first, store.length, strict=True):
         for step in gripper_changes(store.command[first : first + length + 1], store.actions):
             settled[first + step : first + min(step + settle_steps, length + 1)] = False

@@ -81,10 +81,10 @@ def _train(settings: TrainPolicySettings, device: torch.device) -> dict[str, Any
     needed = policy_facts(Path(settings.start)).more if settings.start else settings.model.cameras[1:]
     require_cameras(datasets, images_among(needed))
     if rank() > 0:  # it trains along; the first process writes
-        learn_new(Path(settings.run_dir), episodes_of(datasets), settings, device, None, None)
+        learn_new(Path(settings.run_dir), episodes_of(datasets, Path(settings.run_dir)), settings, device, None, None)
         return {}
     with open_run("train-policy", settings) as run, MetricLog(run.path, settings.tracker) as log:
-        episodes, trained = episodes_of(datasets), trained_on(datasets)
+        episodes, trained = episodes_of(datasets, run.path), trained_on(datasets)
         if settings.start:
             metrics = tune_lerobot(run.path, episodes, settings, str(device), log)
             write_trained_on(run.path / POLICY, trained)
@@ -99,9 +99,9 @@ def _train(settings: TrainPolicySettings, device: torch.device) -> dict[str, Any
     return metrics
 
 
-def episodes_of(datasets: Sequence[EpisodeDataset]) -> list[Episode]:
-    """Load the episodes of all datasets."""
-    return [episode for dataset in datasets for episode in dataset.load()]
+def episodes_of(datasets: Sequence[EpisodeDataset], scratch: Path) -> list[Episode]:
+    """Load the episodes of all datasets, many of them into a file in ``scratch``."""
+    return [episode for dataset in datasets for episode in dataset.load(scratch=scratch)]
 
 
 def learn_new(

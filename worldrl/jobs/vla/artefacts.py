@@ -26,6 +26,7 @@ class Recording:
 
     folder: Path
     part: EpisodeDataset | None = None
+    scratch: Path | None = None  # where many images are mapped; None takes the folder
 
     @cached_property
     def dataset(self) -> EpisodeDataset:
@@ -34,8 +35,8 @@ class Recording:
 
     @cached_property
     def episodes(self) -> list[Episode]:
-        """In memory."""
-        return list(self.dataset.load())
+        """Decoded, in memory or mapped."""
+        return list(self.dataset.load(scratch=self.scratch or self.folder))
 
 
 def datasets_by_folder(recordings: Sequence[Recording]) -> dict[str, EpisodeDataset]:

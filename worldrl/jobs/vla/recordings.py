@@ -50,7 +50,8 @@ def run_recordings(loop: Loop) -> dict[str, Any]:
     run, plan, suite = loop.run, loop.plan, cast("RecordedSuite", loop.plan.suite)
     data = opened(loop, suite)
     folder = Path(str(plan.data))
-    whole, learned = Recording(folder, data), Recording(folder, data.subset(suite.parts.training))
+    learned_data = data.subset(suite.parts.training)
+    whole, learned = Recording(folder, data, run.path), Recording(folder, learned_data, run.path)
     note_events(learned.dataset, f"the {len(learned.dataset)} training episodes")
     supervised = stages.supervised_policy(loop, learned)
     world = world_model(loop, suite, data)
@@ -98,7 +99,7 @@ def opened(loop: Loop, suite: RecordedSuite) -> EpisodeDataset:
         summary = {"recordings": facts, "assumed": list(assumed(records))}
         loop.finish(stage, {**summary, "content": suite.data.fingerprint})
     stages.require_unchanged(stage, suite.data)
-    return suite.data.load()
+    return suite.data.load(scratch=loop.run.path)
 
 
 def world_model(loop: Loop, suite: RecordedSuite, data: EpisodeDataset) -> SavedWorld:

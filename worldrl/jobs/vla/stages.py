@@ -76,7 +76,7 @@ def demonstrations(loop: Loop) -> Recording:
             facts = {"success": success, "assumed": list(assumed(dataset.records))}
             loop.finish(stage, {"given": given, "content": dataset.fingerprint, **facts})
         require_unchanged(stage, dataset)
-        return Recording(Path(given))
+        return Recording(Path(given), scratch=loop.run.path)
     if not stage.finished:
         specs = loop.specs("expert", loop.plan.demonstrations, loop.plan.seed_of("demonstrations"))
         plan = CollectPlan(ExpertActor(), specs)

@@ -207,7 +207,8 @@ def _begin(
         # Its frames are large and its processes many: each decodes its own share, where clips are drawn.
         episodes = datasets[0].concatenate(*datasets[1:])
     else:
-        episodes = [episode for dataset in datasets for episode in dataset.load()]
+        scratch = Path(settings.run_dir)
+        episodes = [episode for dataset in datasets for episode in dataset.load(scratch=scratch)]
     training, calibration, gates = split_held_out(episodes, settings.held_out, seed=settings.seed)
     longest = max(record.rows for dataset in datasets for record in dataset.records)
     require_debounce(model.config.outcome.debounce, longest)

@@ -15,7 +15,7 @@ from worldrl.core.rng import stream
 from worldrl.core.storage.log import Progress
 from worldrl.core.types import Episode
 from worldrl.data.windows.batch import WindowBatch, WindowLayout, gather_windows
-from worldrl.data.windows.frame_store import build_store
+from worldrl.data.windows.frame_store import build_store, lengths_of
 from worldrl.world_models.video.following import Follower
 
 
@@ -23,14 +23,14 @@ def whole_episodes(
     model: Follower[Any], episodes: Sequence[Episode], *, seed: int, series: str, batch: int = 128
 ) -> Iterator[tuple[WindowBatch, torch.Generator]]:
     """Yield ``batch`` episodes of similar length as windows up to their ends, twice each, with a generator."""
-    store = build_store(episodes, images=images_among(model.more), robot=model.embodiment)
-    order = np.argsort(store.length, kind="stable")
+    images, order = images_among(model.more), np.argsort(lengths_of(episodes), kind="stable")
     with Progress(f"{series}: imagining", len(order), unit="episodes") as progress:
         for first in range(0, len(order), batch):
-            rows = order[first : first + batch]
+            alike = [episodes[int(place)] for place in order[first : first + batch]]
+            store, rows = build_store(alike, images=images, robot=model.embodiment), np.arange(len(alike))
             generator = stream(seed, "imagine-episodes", first)
-            for start in (np.zeros(len(rows), np.int64), _middle(store.length[rows], model.chunk_length, generator)):
-                chunks = -(-int((store.length[rows] - start).max()) // model.chunk_length)
+            for start in (np.zeros(len(rows), np.int64), _middle(store.length, model.chunk_length, generator)):
+                chunks = -(-int((store.length - start).max()) // model.chunk_length)
                 layout = WindowLayout(model.chunk_length, model.memory_frames, model.frame_stride, chunks)
                 windows = gather_windows(store, layout, rows, start, np.zeros(len(rows), np.bool_))
                 yield windows.to(model.device), generator

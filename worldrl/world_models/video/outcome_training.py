@@ -226,7 +226,8 @@ def _findings_read(
 ) -> list[Tensor]:
     """Read the recorded frames as a plan of each version's instruction; return the findings ``[B, T, 2d]``."""
     shape = batch.frames.shape[:2]
-    latent = encode_frames(model, batch.frames.flatten(0, 1).cpu().numpy(), config).float().unflatten(0, shape)
+    frames = batch.frames.flatten(0, 1).cpu().numpy()
+    latent = encode_frames(model, [frames], len(frames), config).float().unflatten(0, shape)
     noise = torch.randn(latent.shape, generator=generator, device=model.device)
     found: list[Tensor] = []
     with autocast(model, config):

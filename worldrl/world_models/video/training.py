@@ -4,13 +4,14 @@ The codec is frozen while the dynamics learn, so every frame is encoded once: on
 step.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from worldrl.core.device import autocast as device_autocast
@@ -24,7 +25,7 @@ from worldrl.core.training.fit import FitReport, OneProcess, fit, fit_module
 from worldrl.core.training.optimizer import adamw, warmup_cosine
 from worldrl.core.training.spread import spread
 from worldrl.core.types import Episode
-from worldrl.data.windows.frame_store import FrameStore
+from worldrl.data.windows.frame_store import FrameStore, in_blocks
 from worldrl.data.windows.windows import WindowBatch, WindowSampler
 from worldrl.world_models.video.bootstrapping import LatentRollouts
 from worldrl.world_models.video.codec import IdentityCodec, to_unit
@@ -295,7 +296,7 @@ def latent_rollouts(model: Placed, sampler: WindowSampler, config: WindowTrainin
 def latent_sampler(model: VideoWorldModel, episodes: Sequence[Episode], config: WorldModelTraining) -> WindowSampler:
     """Make a sampler whose frames are latents ``[c, h, w]``, encoded once."""
     dynamics = model.config.dynamics
-    sampler = WindowSampler(
+    return WindowSampler(
         episodes,
         chunk_length=dynamics.chunk_length,
         memory_frames=dynamics.memory_frames,
@@ -306,19 +307,19 @@ def latent_sampler(model: VideoWorldModel, episodes: Sequence[Episode], config: 
         event_share=config.event_share,
         images=model.config.cameras,
         robot=model.embodiment,
+        keep=lambda views, rows: encode_frames(model, views, rows, config),
     )
-    frames = np.asarray(sampler.store.frames)
-    sampler.store = replace(sampler.store, frames=encode_frames(model, frames, config))
-    return sampler
 
 
 @torch.no_grad()
-def encode_frames(model: VideoWorldModel, frames: np.ndarray, config: Typed, *, batch: int = 256) -> Tensor:
-    """Encode uint8 frames ``[R, Y, X, 3]`` to half-precision latents ``[R, c, h, w]`` on the model's device."""
+def encode_frames(
+    model: VideoWorldModel, views: Iterable[NDArray[np.uint8]], rows: int, config: Typed, *, batch: int = 256
+) -> Tensor:
+    """Encode ``rows`` frames, in parts uint8 ``[·, Y, X, 3]``, to half-precision latents ``[R, c, h, w]`` on the device."""
     # Half precision: rounding is a hundred times below the codec's own error.
-    latent = torch.empty((len(frames), *model.codec.latent_shape), dtype=torch.float16, device=model.device)
-    for first in range(0, len(frames), batch):
-        part = to_unit(torch.from_numpy(frames[first : first + batch]).to(model.device))
+    latent = torch.empty((rows, *model.codec.latent_shape), dtype=torch.float16, device=model.device)
+    for first, block in zip(range(0, rows, batch), in_blocks(views, batch), strict=True):
+        part = to_unit(torch.from_numpy(block).to(model.device))
         with autocast(model, config):
             latent[first : first + batch] = model.codec.encode(part[:, None])[:, 0].half()
     return latent
