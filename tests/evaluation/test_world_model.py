@@ -15,6 +15,7 @@ from worldrl.evaluation.world_model.rollout_error import (
     padded_actions,
     psnr,
     replay,
+    replayed_success,
     squared_error,
     static_psnr,
 )
@@ -50,6 +51,12 @@ def test_batches_do_not_change_a_replay(world_model, push_episodes, actions):
     np.testing.assert_allclose(whole.probability, parts.probability, atol=1e-5)
     other = replay(world_model, push_episodes, actions, seed=1)
     assert np.abs(whole.imagined.astype(int) - other.imagined).max() > 5
+
+
+def test_success_is_replayed_without_decoding_an_image(world_model, push_episodes, actions, monkeypatch):
+    whole = replay(world_model, push_episodes, actions, seed=0, batch=3)
+    monkeypatch.setattr(world_model, "decode", lambda *_: pytest.fail("an image was decoded"))
+    assert np.array_equal(replayed_success(world_model, push_episodes, actions, seed=0, batch=3), whole.probability)
 
 
 def test_nothing_is_imagined_beyond_the_longest_episode_of_a_task(push_simulator, push_episode, monkeypatch):

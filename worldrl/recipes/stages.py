@@ -19,7 +19,7 @@ from worldrl.core.storage.log import MetricLog
 from worldrl.core.training.ranks import rank
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset
-from worldrl.evaluation.world_model.rollout_error import padded_actions, replay, whole_chunks
+from worldrl.evaluation.world_model.rollout_error import padded_actions, replayed_success, whole_chunks
 from worldrl.methods.imitation.config import BehaviourCloning
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.statistics import PolicyStatistics
@@ -156,7 +156,7 @@ def _replayed_scores(
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     steps = whole_chunks(max(map(len, episodes)), model.chunk_length)
     actions = np.stack([padded_actions(episode, steps) for episode in episodes])
-    probability = replay(model, episodes, actions, seed=seed).probability
+    probability = replayed_success(model, episodes, actions, seed=seed)
     score = debounced_score(probability, model.config.outcome.debounce)
     return score, np.array([episode.success for episode in episodes])
 

@@ -76,19 +76,12 @@ def replay(
     limits = np.full(len(episodes), actions.shape[1])
     if limited:
         limits = np.minimum(task_limits(episodes, model.chunk_length), limits)
-    order = np.argsort(limits, kind="stable")
-    parts = []
-    for rows in np.split(order, range(batch, len(order), batch)):
-        chosen, steps = [episodes[i] for i in rows], int(limits[rows].max())
-        found = _replay_rows(model, chosen, actions[rows, :steps], seed, [row + int(i) for i in rows])
-        parts.append(_to_length(found, limits[rows] // model.frame_stride, frames))
+    imagined, probability, state = _replayed(model, episodes, actions, limits, seed, batch=batch, row=row)
     step = model.frame_stride * (1 + np.arange(frames))
     last = np.array([len(episode) for episode in episodes])
     index = np.minimum(step[None], last[:, None])
     images = images_among(model.more)
     real = np.stack([episode.sheet(images)[row] for episode, row in zip(episodes, index, strict=True)])
-    back = np.argsort(order)
-    imagined, probability, state = (np.concatenate([part[k] for part in parts])[back] for k in (0, 1, 2))
     views = {
         name: (np.ascontiguousarray(true), np.ascontiguousarray(shown))
         for name, true, shown in zip(
@@ -104,6 +97,37 @@ def replay(
     return Replay(*main, valid, probability, model.frame_stride, views, (measured, state), names)
 
 
+def replayed_success(
+    model: AnyVideoModel, episodes: Sequence[Episode], actions: NDArray[np.float32], *, seed: int, batch: int = 64
+) -> NDArray[np.float32]:
+    """Probability of success ``[E, T]`` as :func:`replay` finds it; no image is decoded."""
+    limits = np.minimum(task_limits(episodes, model.chunk_length), actions.shape[1])
+    return _replayed(model, episodes, actions, limits, seed, batch=batch, decoded=False)[1]
+
+
+def _replayed(
+    model: AnyVideoModel,
+    episodes: Sequence[Episode],
+    actions: NDArray[np.float32],
+    limits: NDArray[np.int64],
+    seed: int,
+    *,
+    batch: int,
+    row: int = 0,
+    decoded: bool = True,
+) -> list[NDArray[Any]]:
+    """Images, probabilities and state ``[E, T, ...]``; episodes of like ``limits`` (control steps) are imagined together."""
+    frames, order = actions.shape[1] // model.frame_stride, np.argsort(limits, kind="stable")
+    parts = list[list[NDArray[Any]]]()
+    for rows in np.split(order, range(batch, len(order), batch)):
+        chosen, steps = [episodes[i] for i in rows], int(limits[rows].max())
+        numbers = [row + int(i) for i in rows]
+        found = _replay_rows(model, chosen, actions[rows, :steps], seed, numbers, decoded=decoded)
+        parts.append(_to_length(found, limits[rows] // model.frame_stride, frames))
+    back = np.argsort(order)
+    return [np.concatenate([part[kind] for part in parts])[back] for kind in range(3)]
+
+
 def task_limits(episodes: Sequence[Episode], length: int) -> NDArray[np.int64]:
     """Control steps of the longest episode of each episode's task ``[E]``, in whole chunks."""
     longest: dict[str, int] = {}
@@ -117,13 +141,20 @@ def _to_length(found: list[NDArray[Any]], limits: NDArray[np.int64], frames: int
     inside, row = np.arange(frames)[None] < limits[:, None], np.arange(len(limits))[:, None]
     index = np.where(inside, np.arange(frames), limits[:, None] - 1)
     images, probability, state = found
-    measured = state[row, index] if state.shape[1] else state
-    return [images[row, index], np.where(inside, probability[row, index], 0), measured]
+    shown, measured = (part[row, index] if part.shape[1] else part for part in (images, state))
+    return [shown, np.where(inside, probability[row, index], 0), measured]
 
 
 def _replay_rows(
-    model: AnyVideoModel, episodes: Sequence[Episode], actions: NDArray[np.float32], seed: int, numbers: Sequence[int]
+    model: AnyVideoModel,
+    episodes: Sequence[Episode],
+    actions: NDArray[np.float32],
+    seed: int,
+    numbers: Sequence[int],
+    *,
+    decoded: bool,
 ) -> list[NDArray[Any]]:
+    """Images, probabilities and state of one batch; no images where they are not ``decoded``."""
     records = [
         record_at(
             e, 0, memory_frames=model.memory_frames, frame_stride=model.frame_stride, source="replay", more=model.more
@@ -140,7 +171,8 @@ def _replay_rows(
 
     chunks = actions.shape[1] // model.chunk_length
     for _, imagined in roll_forward(model, state, chunks, act, noise):
-        frames.append(model.decode(imagined.latent, first).cpu().numpy())
+        shown = model.decode(imagined.latent, first).cpu() if decoded else torch.empty(len(episodes), 0)
+        frames.append(shown.numpy())
         probabilities.append(imagined.success_prob.cpu().numpy())
         measured = imagined.command[:, :0] if imagined.state is None else imagined.state
         states.append(measured.float().cpu().numpy())
