@@ -181,6 +181,9 @@ def test_a_round_that_loses_real_success_is_undone(monkeypatch, tmp_path):
     monkeypatch.setattr(checks, "loses", lambda pair: True)
     undone = main(compose("train-vla", TrainVlaSettings, given))
     assert undone["policy"] == "stages/02-policy/policy"
+    before, after = (tmp_path / "run" / "stages" / name / "evaluation" for name in ("03-before", "05-after"))
+    for file in ("evaluation.json", "episodes.jsonl"):  # the same episodes with their times: none was run again
+        assert (before / file).read_bytes() == (after / file).read_bytes()
     assert undone["comparison"]["a_hash"] == undone["comparison"]["b_hash"] != kept["comparison"]["b_hash"]
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Round 1 undone" in page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -29,12 +30,20 @@ from worldrl.rollout.planning.config import Planner
 from worldrl.world_models.loading import AnyVideoModel
 
 
-def evaluate(loop: Loop, name: str, policy: SavedPolicy, planner: Planner | None = None) -> EvalResult:
-    """Measure a policy in the simulator; with a planner it is not filmed, so that every episode keeps its time."""
+def evaluate(
+    loop: Loop, name: str, policy: SavedPolicy, planner: Planner | None = None, *, measured: str | None = None
+) -> EvalResult:
+    """Measure a policy in the simulator; with a planner it is not filmed, so that every episode keeps its time.
+
+    ``measured`` is a stage that has measured this very policy: its episodes are taken, and none is run again.
+    """
     from worldrl.recipes.evaluation_output import video_writer
 
     stage = loop.run.stage(name)
     if not stage.finished:
+        if measured is not None:
+            first = loop.run.stage(measured).folder
+            shutil.copytree(first, stage.folder, ignore=shutil.ignore_patterns("stage.json"), dirs_exist_ok=True)
         result = loop.plan.simulator.evaluate(
             policy.folder,
             planner=planner,

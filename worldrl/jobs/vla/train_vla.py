@@ -59,7 +59,7 @@ def run_loop(loop: Loop) -> dict[str, Any]:
     checks.require_unchanged(loop, before)
     policy, world = run_rounds(loop, demos, supervised)
     verified = checks.verify(loop, policy, world)
-    after = checks.evaluate(loop, "05-after", policy)
+    after = checks.evaluate(loop, "05-after", policy, measured="03-before" if policy is supervised else None)
     planned = measure_planner(loop, world, {"before": (supervised, before), "after": (policy, after)})
     metrics = {
         **suite_facts(loop),
