@@ -83,7 +83,7 @@ def replay(
     images = images_among(model.more)
     real = np.stack([episode.sheet(images)[row] for episode, row in zip(episodes, index, strict=True)])
     views = {
-        name: (np.ascontiguousarray(true), np.ascontiguousarray(shown))
+        name: (true, shown)
         for name, true, shown in zip(
             images, *(np.split(sheets, len(images), axis=-3) for sheets in (real, imagined)), strict=True
         )
@@ -118,14 +118,16 @@ def _replayed(
 ) -> list[NDArray[Any]]:
     """Images, probabilities and state ``[E, T, ...]``; episodes of like ``limits`` (control steps) are imagined together."""
     frames, order = actions.shape[1] // model.frame_stride, np.argsort(limits, kind="stable")
-    parts = list[list[NDArray[Any]]]()
+    whole = list[NDArray[Any]]()
     for rows in np.split(order, range(batch, len(order), batch)):
         chosen, steps = [episodes[i] for i in rows], int(limits[rows].max())
         numbers = [row + int(i) for i in rows]
         found = _replay_rows(model, chosen, actions[rows, :steps], seed, numbers, decoded=decoded)
-        parts.append(_to_length(found, limits[rows] // model.frame_stride, frames))
-    back = np.argsort(order)
-    return [np.concatenate([part[kind] for part in parts])[back] for kind in range(3)]
+        parts = _to_length(found, limits[rows] // model.frame_stride, frames)
+        whole = whole or [np.empty((len(episodes), *part.shape[1:]), part.dtype) for part in parts]
+        for every, part in zip(whole, parts, strict=True):
+            every[rows] = part
+    return whole
 
 
 def task_limits(episodes: Sequence[Episode], length: int) -> NDArray[np.int64]:
@@ -186,8 +188,9 @@ def squared_error(result: Replay) -> NDArray[np.float64]:
 
 def pixel_error(real: NDArray[np.uint8], imagined: NDArray[np.uint8]) -> NDArray[np.float64]:
     """Mean squared error ``[E, T]`` of images ``[E, T, Y, X, 3]`` on the [0, 1] scale."""
-    difference = (imagined.astype(np.float32) - real.astype(np.float32)) / 255
-    return np.square(difference).mean(axis=(2, 3, 4), dtype=np.float64)
+    # Episode by episode: as float32 all of them are four times as large.
+    differences = ((i.astype(np.float32) - r.astype(np.float32)) / 255 for i, r in zip(imagined, real, strict=True))
+    return np.stack([np.square(difference).mean(axis=(1, 2, 3), dtype=np.float64) for difference in differences])
 
 
 def decibels(error: ArrayLike) -> NDArray[np.float64]:
