@@ -88,8 +88,8 @@ def test_two_recordings_of_the_same_scenes_are_compared_pair_by_pair(record, rul
 def test_wrong_inputs_are_refused_before_an_episode_is_read(record, rules, tmp_path, monkeypatch):
     monkeypatch.setattr(check_rules, "robustness_of", lambda *_: pytest.fail("episodes were read"))
     data, run_dir = record("data", ([0.2] * 7, None)), str(tmp_path / "run")
-    (tmp_path / "other.yaml").write_text("rules: {a: always(hight >= 1), b: always(contact >= 1)}")
-    with pytest.raises(SettingError, match=r"rules\.a: no signal 'hight'"):
+    (tmp_path / "other.yaml").write_text("rules: {a: always(zed >= 1), b: always(contact >= 1)}")
+    with pytest.raises(SettingError, match=r"rules\.a: no signal 'zed'"):
         check_rules.main(CheckRulesSettings(rules=str(tmp_path / "other.yaml"), data=[data], run_dir=run_dir))
     with pytest.raises(ArtefactError):
         check_rules.main(CheckRulesSettings(rules=rules, data=[str(tmp_path / "absent")], run_dir=run_dir))
