@@ -67,7 +67,8 @@ def test_counts_the_episodes_that_break_each_rule(record, rules, tmp_path, capsy
     rows = list(csv.DictReader((tmp_path / "run" / "robustness.csv").read_text().splitlines()))
     assert len(rows) == 12
     assert [row["broken"] for row in rows if row["rule"] == "above_the_table"] == ["0", "1", "0"]
-    assert "above_the_table" in (tmp_path / "run" / "report.html").read_text()
+    page = (tmp_path / "run" / "report.html").read_text().replace("\xa0", " ")
+    assert "The rule broken most often is above_the_table, by 1 of 3 episodes." in page
     assert "33 % [6, 79] (1/3)" in capsys.readouterr().err.replace("\xa0", " ")
 
 
@@ -83,6 +84,12 @@ def test_two_recordings_of_the_same_scenes_are_compared_pair_by_pair(record, rul
     metrics = check_rules.main(CheckRulesSettings(**settings, run_dir=str(tmp_path / "other")))
     assert "difference" not in metrics["above_the_table"]
     assert metrics["above_the_table"]["against"]["broken"]["k"] == 1
+
+
+def test_a_page_says_that_no_episode_breaks_a_rule(record, rules, tmp_path):
+    settings = CheckRulesSettings(rules=rules, data=[record("data", ([0.2] * 7, 2))], run_dir=str(tmp_path / "run"))
+    check_rules.main(settings)
+    assert "No rule is broken in 1 episode." in (tmp_path / "run" / "report.html").read_text().replace("\xa0", " ")
 
 
 def test_wrong_inputs_are_refused_before_an_episode_is_read(record, rules, tmp_path, monkeypatch):

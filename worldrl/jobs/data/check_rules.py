@@ -163,11 +163,20 @@ def report_page(table: Table, metrics: dict[str, Any], checked: dict[str, list[C
     texts = Table("What the rules say", ("rule", "text"), [[name, found["text"]] for name, found in metrics.items()])
     return ReportData(
         title=f"{count(len(metrics), 'rule')}, {count(len(checked[DATA]), 'episode')}",
-        sentence="; ".join(f"{row[0]}: broken in {row[1]} of the episodes" for row in table.rows),
+        sentence=sentence(metrics),
         sections=("measurements", "notes", "configuration"),
         tables=[table, texts],
         notes=NOTES,
     )
+
+
+def sentence(metrics: dict[str, Any]) -> str:
+    """Name the rule that the most episodes break."""
+    name = max(metrics, key=lambda rule: metrics[rule][DATA]["broken"]["k"])
+    broken = metrics[name][DATA]["broken"]
+    if not broken["k"]:
+        return f"No rule is broken in {count(broken['n'], 'episode')}."
+    return f"The rule broken most often is {name}, by {broken['k']} of {count(broken['n'], 'episode')}."
 
 
 def lines(rules: Sequence[Rule], checked: dict[str, list[Checked]]) -> list[list[Any]]:
