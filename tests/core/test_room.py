@@ -81,15 +81,17 @@ def test_commands_refuse_before_they_begin(small_machine, tmp_path, capfd, comma
     assert not (tmp_path / "run" / "dataset").exists()
 
 
-def test_a_large_array_is_mapped_from_a_file_without_a_name(monkeypatch, tmp_path):
-    monkeypatch.setattr(room, "available_memory", lambda: 8000)
-    small, large = (room.large_array((size, 10), np.uint8, tmp_path, "a=1") for size in (100, 101))
-    assert [isinstance(array.base, np.memmap) for array in (small, large)] == [False, True]
-    large[:] = np.arange(10)
-    assert (large == np.arange(10)).all()
+def test_a_mapped_array_lies_in_a_file_without_a_name(monkeypatch, tmp_path):
+    array = room.mapped_array((101, 10), np.uint8, tmp_path, "a=1")
+    array[:] = np.arange(10)
+    assert (array == np.arange(10)).all()
+    assert isinstance(array.base, np.memmap)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(SettingError, match=r"a=2, which takes at least 0\.0 MB of memory"):
-        room.large_array((801, 10), np.uint8, None, "a=2")
-    monkeypatch.setattr(room, "free_bytes", lambda _folder: 2000)
-    with pytest.raises(SettingError, match=r"a=3, which takes at least 0\.0 MB of disk"):
-        room.large_array((201, 10), np.uint8, tmp_path, "a=3")
+    monkeypatch.setattr(room, "free_bytes", lambda _folder: 1009)
+    with pytest.raises(SettingError, match=r"a=2, which takes at least 0\.0 MB of disk"):
+        room.mapped_array((101, 10), np.uint8, tmp_path, "a=2")
+
+
+def test_what_needs_more_than_an_eighth_of_the_memory_is_large(monkeypatch):
+    monkeypatch.setattr(room, "available_memory", lambda: 8000)
+    assert [room.is_large(size) for size in (1000, 1001)] == [False, True]

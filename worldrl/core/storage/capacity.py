@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 TRAINED_BYTES = 16  # Per weight of a network in training: the weight, its gradient and Adam's two moments, in float32
 MAPPED_FROM = 8
-"""An array of more than the available memory divided by this is mapped from a file."""
+"""Images that need more than the available memory divided by this are mapped from a file."""
 
 
 def available_memory() -> int:
@@ -40,19 +40,20 @@ def require_disk(folder: Path, needed: int, asked: str) -> None:
         )
 
 
-def large_array(shape: Sequence[int], dtype: npt.DTypeLike, folder: Path | None, asked: str) -> npt.NDArray[Any]:
-    """Return an array for what is written once and then read, in memory or mapped from a file in ``folder``.
+def is_large(size: int) -> bool:
+    """Whether ``size`` bytes are more than a :data:`MAPPED_FROM` th part of the available memory."""
+    return size * MAPPED_FROM > available_memory()
 
-    It is mapped where it would take more than a :data:`MAPPED_FROM` th part of the available memory: the system then
-    keeps in memory what is read, and gives the rest away. The file has no name, so it ends with the process. SettingError
-    where the disk has no room, or the memory without a folder; ``asked`` as of the disk.
+
+def mapped_array(shape: Sequence[int], dtype: npt.DTypeLike, folder: Path, asked: str) -> npt.NDArray[Any]:
+    """Return an array in a file in ``folder``, for what is written once and then read.
+
+    The system keeps in memory what is read, and gives the rest away where memory is needed elsewhere. The file has no
+    name, so it ends with the process. SettingError where the disk has no room; ``asked`` as of the disk.
     """
     import numpy as np
 
     size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-    if folder is None or size * MAPPED_FROM <= available_memory():
-        require_memory(size, asked)
-        return np.empty(shape, dtype)
     require_disk(folder, size, asked)
     with TemporaryFile(dir=folder) as file:
         _reserve(file.fileno(), size)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, repeat
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.image_fit import Fit, ImageFit, fit_image, keeps_aspect
-from worldrl.core.storage.capacity import large_array
+from worldrl.core.storage.capacity import is_large, mapped_array, require_memory
 from worldrl.core.storage.jsonfile import difference
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.check import Finding, check_dataset, repair_dataset
@@ -42,11 +43,13 @@ class _Entry:
     record: EpisodeRecord
     read: Callable[[], Episode]
 
-    def loaded(self, frames: NDArray[np.uint8]) -> _Entry:
-        """Decode it once and for all; its images go to ``frames``."""
+    def loaded(self, place: NDArray[np.uint8] | None) -> _Entry:
+        """Decode it once and for all; its images go to ``place``, if any."""
         episode = self.read()
-        frames[:] = episode.frames
-        return _Entry(self.record, partial(_decoded, replace(episode, frames=frames)))
+        if place is not None:
+            place[:] = episode.frames
+            episode = replace(episode, frames=place)
+        return _Entry(self.record, partial(_decoded, episode))
 
 
 def _decoded(episode: Episode) -> Episode:
@@ -217,11 +220,16 @@ class EpisodeDataset(Sequence[Episode]):
         """
         ends = np.cumsum([0, *(record.rows for record in self.records)])
         (rows, columns), views = self.image_size, len(self.cameras)
+        shape = (int(ends[-1]), views, rows, columns, 3)
         asked = f"{self.source}: {ends[-1]:,} frames of {views} cameras, {columns} by {rows} pixels each"
-        frames = large_array((int(ends[-1]), views, rows, columns, 3), np.uint8, scratch, asked)
-        parts = (frames[first:last] for first, last in pairwise(ends))
+        places: Iterable[NDArray[np.uint8] | None] = repeat(None)
+        if scratch is not None and is_large(math.prod(shape)):
+            frames = mapped_array(shape, np.uint8, scratch, asked)
+            places = (frames[first:last] for first, last in pairwise(ends))
+        else:
+            require_memory(math.prod(shape), asked)
         with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-            return type(self)(self.header, pool.map(_Entry.loaded, self._entries, parts), self.source)
+            return type(self)(self.header, pool.map(_Entry.loaded, self._entries, places), self.source)
 
     def subset(self, choice: Callable[[EpisodeRecord], bool] | Iterable[int]) -> Self:
         """Keep episodes by a predicate on the record, or by positions in order; SettingError outside the dataset."""
