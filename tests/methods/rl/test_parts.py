@@ -12,7 +12,7 @@ from worldrl.core.rng import stream
 from worldrl.core.storage.log import MetricLog, TrackerName
 from worldrl.methods.rl.budgets import root_variance, uniform
 from worldrl.methods.rl.config import GrpoConfig, PartNames
-from worldrl.methods.rl.control import EffectiveShare, KlStop, Unchecked
+from worldrl.methods.rl.control import EffectiveShare, KlStop
 from worldrl.methods.rl.grpo import train_grpo
 from worldrl.methods.rl.imagination import imagined_env
 from worldrl.methods.rl.interfaces import Evaluated, Request, Trace
@@ -174,24 +174,6 @@ def test_a_controller_scales_the_step_or_leaves_it_out(control, factor):
     learner = Learner({}, optimizer, lambda: [weight], 100.0, 1, 1, "x", note=str)
     iterate(learner, SimpleNamespace(losses=losses, prefix="x", control=control), 0)
     assert weight.item() == pytest.approx(1 - 0.1 * 2 * factor)
-    assert optimizer.param_groups[0]["lr"] == 0.1
-
-
-def test_the_learning_rate_rises_over_the_first_iterations():
-    weight = torch.nn.Parameter(torch.tensor([0.0]))
-
-    def losses(_iteration, _logs):
-        yield weight.sum()
-        yield weight.sum()
-
-    optimizer = torch.optim.SGD([weight], lr=0.1)
-    learner = Learner({}, optimizer, lambda: [weight], 100.0, 9, 1, "x", note=str, warmup=3)
-    method, moved = SimpleNamespace(losses=losses, prefix="x", control=Unchecked()), []
-    for iteration in range(6):
-        before = weight.item()
-        iterate(learner, method, iteration)
-        moved.append((before - weight.item()) / 0.2)
-    assert moved == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1])
     assert optimizer.param_groups[0]["lr"] == 0.1
 
 

@@ -52,7 +52,6 @@ class GrpoConfig:
     # rollouts ``G`` per start state; 1 with an advantage that compares with the start's record.
     group_size: int = 8
     learning_rate: float = 1e-4  # AdamW.
-    warmup: int = 0  # first iterations in which the learning rate rises.
     weight_decay: float = 0.0  # AdamW.
     epochs: int = 1  # passes over each batch.
     minibatch: int = 256  # chunks per gradient step at most; those of a pass have about as many.

@@ -277,5 +277,4 @@ def policy_learner(policy: TrainablePolicy, config: GrpoConfig) -> Learner:
         name="grpo",
         note=lambda numbers: f"imagined success {numbers['grpo/imagined_success']:.2f}",
         kept=lambda numbers: numbers["grpo/imagined_success"],
-        warmup=config.warmup,
     )

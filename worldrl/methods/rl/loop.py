@@ -37,11 +37,6 @@ class Learner:
     note: Callable[[Numbers], str]  # the progress bar's words about them.
     kept: Callable[[Numbers], Any] = dict  # what the history keeps of an iteration's numbers.
     timed: bool = False  # how long each iteration took is logged, too.
-    warmup: int = 0  # first iterations in which the learning rate rises to that of the optimizer.
-
-    def rate(self, iteration: int) -> float:
-        """Share of the learning rate that an iteration has; Adam's first steps, of its first gradients, are its largest."""
-        return min(1.0, (iteration + 1) / (self.warmup + 1))
 
 
 def train(learner: Learner, method: Method, *, folder: Path | None, log: MetricLog | None, series: str) -> list[Any]:
@@ -102,8 +97,7 @@ def _step(learner: Learner, method: Method, loss: torch.Tensor, iteration: int, 
             f"updated; lower {learner.name}.learning_rate"
         )
     own = f"{method.prefix}/"
-    logged = {k.removeprefix(own): v for k, v in logs.items() if k.startswith(own)}
-    factor = learner.rate(iteration) * method.control.before(logged)
+    factor = method.control.before({k.removeprefix(own): v for k, v in logs.items() if k.startswith(own)})
     if factor == 1:
         learner.optimizer.step()
     elif factor > 0:
