@@ -105,6 +105,19 @@ def test_wrong_inputs_are_refused_before_an_episode_is_read(record, rules, tmp_p
     assert not (tmp_path / "run").exists()
 
 
+def test_a_window_may_be_as_short_as_the_recordings_frames(record, rules, tmp_path):
+    (tmp_path / "rules.yaml").write_text("rules: {soon: 'eventually(z >= 0.1, 0.1, 0.15)'}")
+    settings = CheckRulesSettings(rules=rules, data=[record("data", ([0.2] * 7, None))], run_dir=str(tmp_path / "run"))
+    assert check_rules.main(settings)["soon"]["data"]["broken"]["k"] == 0
+
+
+def test_a_rule_that_decides_nothing_is_refused_with_its_episode(record, rules, tmp_path):
+    (tmp_path / "rules.yaml").write_text("rules: {ratio: always(x / y >= 1)}")
+    settings = CheckRulesSettings(rules=rules, data=[record("data", ([0.2] * 7, None))], run_dir=str(tmp_path / "run"))
+    with pytest.raises(SettingError, match=r"rules\.ratio: is undecided in episode 0"):
+        check_rules.main(settings)
+
+
 def test_a_changed_rule_needs_another_run_directory(record, rules, tmp_path):
     settings = CheckRulesSettings(rules=rules, data=[record("data", ([0.2] * 7, None))], run_dir=str(tmp_path / "run"))
     check_rules.main(settings)

@@ -115,13 +115,13 @@ def test_many_recordings_at_once_are_each_as_alone():
 )
 def test_what_decides_nothing_is_refused_with_the_rule(text, message):
     with pytest.raises(SettingError, match=r"rules\.r: ") as refusal:
-        Rule("r", text).check(("x", "y", "command.x"), ("touch",))
+        Rule("r", text).check(("x", "y", "command.x"), ("touch",), frame_s=0.5)
     assert message in str(refusal.value)
 
 
 @pytest.mark.parametrize("text", ["(" * 190 + "x >= 1" + ")" * 190, "not " * 120 + "x >= 1", "-" * 490 + "x >= 1"])
 def test_a_rule_nested_as_deeply_as_its_length_allows_is_read(text):
-    Rule("r", text).check(("x",))
+    Rule("r", text).check(("x",), frame_s=0.5)
 
 
 @pytest.mark.parametrize(

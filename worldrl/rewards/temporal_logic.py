@@ -7,9 +7,9 @@ The robustness ρ is below 0 where a rule is broken, and its size says by how mu
     ρ(eventually(φ, a, b))(t) = max of ρ(φ) over [t + a, t + b]
     ρ(until(φ, ψ, a, b))(t)   = max over u in [t + a, t + b] of min(ρ(ψ)(u), min of ρ(φ) over [t, u))
 
-``a`` and ``b`` are seconds; without them the rest of the recording counts. Windows end with the recording. Rules have Python's
-syntax, and nothing in them is executed; a signal's name may be quoted. Source: Maler and Nickovic 2004; Donze and Maler
-2010.
+``a`` and ``b`` are seconds; without them the rest of the recording counts. Windows end with the recording. Rules have
+Python's syntax, and nothing in them is executed; a signal's name may be quoted. Source: Maler and Nickovic 2004; Donze
+and Maler 2010.
 
 Shapes legend: ``T`` frames; signals are ``[..., T]``, numbers or flags (bool).
 """
@@ -88,10 +88,10 @@ class Rule:
         """Make the error that names the rule."""
         return SettingError(f"rules.{self.name}: {why}")
 
-    def check(self, names: Collection[str], flags: Collection[str] = ()) -> None:
+    def check(self, names: Collection[str], flags: Collection[str] = (), *, frame_s: float) -> None:
         """Refuse a rule that numbers of these names, and flags, do not decide; SettingError with what it lacks."""
         numbers = {name: torch.zeros(2) for name in names}
-        self.robustness(numbers | {name: torch.zeros(2, dtype=torch.bool) for name in flags}, 1.0)
+        self.robustness(numbers | {name: torch.zeros(2, dtype=torch.bool) for name in flags}, frame_s)
 
     def robustness(self, signals: Signals, frame_s: float) -> Tensor:
         """ρ at each frame, ``[..., T]``, for frames ``frame_s`` seconds apart; SettingError: an unknown signal or word."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from worldrl.core.embodiment import AnyEmbodiment
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.statistics.intervals import paired, wilson
 from worldrl.core.storage.atomic import write_file
 from worldrl.core.storage.log import Progress, console
@@ -26,7 +27,7 @@ from worldrl.recipes.run import claim_inputs, open_run
 from worldrl.rewards.rules_file import Rules
 from worldrl.rewards.temporal_logic import Rule
 from worldrl.rollout.real.specs import scene_digest
-from worldrl.settings import required, setting
+from worldrl.settings import setting
 
 HEADERS = ("recording", "episode", "task", "rule", "robustness", "broken")
 DATA, AGAINST = "data", "against"
@@ -43,7 +44,7 @@ NOTES = (
 class CheckRulesSettings:
     """Which rules, and which recordings."""
 
-    rules: str = required("YAML file: rules, a name and a text each", made_by="an editor")
+    rules: str = setting("rules.yaml", "YAML file: rules, a name and a text each")
     data: list[str] = setting(["runs/collect/dataset"], "dataset folders: worldrl's, or a LeRobotDataset v3.0")
     against: list[str] = setting([], "dataset folders of other episodes, for example of the policy before a training")
     run_dir: str = setting("runs/check-rules", "where everything is written")
@@ -71,14 +72,14 @@ def main(settings: CheckRulesSettings) -> dict[str, Any]:
     recordings = {name: opened(getattr(settings, name)) for name in (DATA, AGAINST) if getattr(settings, name)}
     for dataset in recordings.values():
         for rule in rules:
-            rule.check(signal_names(dataset.header.embodiment), FLAGS)
+            rule.check(signal_names(dataset.header.embodiment), FLAGS, frame_s=1 / dataset.fps)
     with open_run("check-rules", settings) as run:
         hashes = {name: dataset.fingerprint for name, dataset in recordings.items()}
         claim_inputs(run, {"rules": {rule.name: rule.text for rule in rules}, **hashes})
         checked = {name: robustness_of(dataset, rules) for name, dataset in recordings.items()}
         metrics = {rule.name: measured(rule, place, checked) for place, rule in enumerate(rules)}
         run.write_result({"rules": metrics, "episodes": {n: len(c) for n, c in checked.items()}}, seed=0, device="cpu")
-        write_file(run.path / "robustness.csv", csv_bytes(HEADERS, lines(rules, checked)), error=SettingError)
+        write_file(run.path / "robustness.csv", csv_bytes(HEADERS, lines(rules, checked)), error=ArtefactError)
         table = table_of(metrics, compared=AGAINST in checked)
         publish(run, report_page(table, metrics, checked))
     print_table(table, console())
@@ -113,6 +114,11 @@ def robustness_of(dataset: EpisodeDataset, rules: Sequence[Rule]) -> list[Checke
         for place, record in enumerate(dataset.records):
             signals = signals_of(dataset[place], robot)
             values = [float(rule.robustness(signals, frame_s)[0]) for rule in rules]
+            for rule, value in zip(rules, values, strict=True):
+                if math.isnan(value):
+                    raise rule.refused(
+                        f"is undecided in episode {place} of {dataset.source}: a division of 0 by 0, or NaN"
+                    )
             found.append(Checked(place, record.task, scene_digest(record), values))
             progress.advance()
     return found

@@ -14,6 +14,9 @@ from worldrl.rewards.motion.inverse_dynamics import InverseDynamics, read_once
 from worldrl.rewards.rules_file import Rules
 from worldrl.rewards.temporal_logic import Rule
 
+UNKNOWN_S = 1e-3
+"""Time between frames (s) that stands for one nobody knows yet, so short that each window holds a frame."""
+
 
 @dataclass(frozen=True)
 class KeptRules:
@@ -53,6 +56,7 @@ def rules_reward(folder: str, terms: Sequence[str], device: torch.device) -> Kep
     rules = {rule.name: rule for rule in found.rules}
     check_terms(terms, rules)
     chosen = [rules[name] for name in (terms or rules)]
+    names, frame_s = [column.name for column in decoder.columns], decoder.basis.dt if decoder.basis else UNKNOWN_S
     for rule in chosen:
-        rule.check(tuple(column.name for column in decoder.columns))
+        rule.check(names, frame_s=frame_s)
     return KeptRules(decoder, chosen)
