@@ -42,4 +42,4 @@ spell: setup
 	$(BIN)/codespell
 
 language: setup
-	$(BIN)/python scripts/check_language.py README.md CONTRIBUTING.md SECURITY.md docs
+	$(BIN)/python scripts/check_language.py README.md CONTRIBUTING.md SECURITY.md docs assets

@@ -170,7 +170,7 @@ def dry_run(*targets: str) -> list[str]:
         ("lint", "none/bin/ruff check ."),
         ("types", "none/bin/pyright --pythonpath none/bin/python"),
         ("spell", "none/bin/codespell"),
-        ("language", "none/bin/python scripts/check_language.py README.md CONTRIBUTING.md SECURITY.md docs"),
+        ("language", "none/bin/python scripts/check_language.py README.md CONTRIBUTING.md SECURITY.md docs assets"),
     ],
 )
 def test_every_target_makes_the_environment_first(target: str, command: str) -> None:

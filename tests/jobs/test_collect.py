@@ -141,14 +141,14 @@ def test_imagined_rollouts_of_a_policy_in_a_world_model_are_executed_and_imagine
     )
     metrics = main(settings)
     assert metrics["tasks"]["PickRedCube"]["dream"]["n"] == 2
-    policy_rollouts = PolicyRollouts.load(tmp_path / "run" / "dreams.npz")
+    policy_rollouts = PolicyRollouts.load(tmp_path / "run" / "imagined_rollouts.npz")
     for episode, imagine_policy in zip(
         EpisodeDataset.open(tmp_path / "run" / "dataset").load(), policy_rollouts.action, strict=True
     ):
         np.testing.assert_array_equal(episode.action, imagine_policy[: len(episode)])
-    before = (tmp_path / "run" / "dreams.npz").stat().st_mtime_ns
+    before = (tmp_path / "run" / "imagined_rollouts.npz").stat().st_mtime_ns
     assert main(settings) == metrics
-    assert (tmp_path / "run" / "dreams.npz").stat().st_mtime_ns == before
+    assert (tmp_path / "run" / "imagined_rollouts.npz").stat().st_mtime_ns == before
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_its_episodes_are_collected_real_and_imagined(url, tmp_path, make_world_
         "policy",
         "dream",
     }
-    assert len(PolicyRollouts.load(tmp_path / "run" / "dreams.npz")) == 1
+    assert len(PolicyRollouts.load(tmp_path / "run" / "imagined_rollouts.npz")) == 1
 
 
 def test_it_is_ranked_in_imagination_as_the_policy_in_its_folder(

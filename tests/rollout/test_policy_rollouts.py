@@ -70,8 +70,8 @@ class Drift:
 
 
 def test_executed_imagined_rollouts_are_real_episodes_of_the_same_actions(expert_dreams, expert_episodes, tmp_path):
-    expert_dreams.save(tmp_path / "dreams.npz")
-    actor = ImaginedPlanActor(str(tmp_path / "dreams.npz"))
+    expert_dreams.save(tmp_path / "imagined_rollouts.npz")
+    actor = ImaginedPlanActor(str(tmp_path / "imagined_rollouts.npz"))
     options = EnvOptions(image_size=16)
     executed = list(EmbeddedPlayer(options, workers=0).play([(spec, actor) for spec in expert_dreams.specs("dream")]))
     for episode, expert in zip(executed, expert_episodes, strict=True):
@@ -87,11 +87,11 @@ def test_executed_imagined_rollouts_are_real_episodes_of_the_same_actions(expert
 
 def test_an_imagined_rollout_that_is_over_holds_still(tmp_path, expert_episodes):
     approach = expert_episodes[0].action[None, :6]
-    make_dreams(approach, np.zeros((1, 3))).save(tmp_path / "dreams.npz")
+    make_dreams(approach, np.zeros((1, 3))).save(tmp_path / "imagined_rollouts.npz")
     specs = [EpisodeSpec(TASK, 0, SEED)]
     options = EnvOptions(image_size=16, max_steps={TASK: 12})
     (episode,) = EmbeddedPlayer(options, workers=0).play(
-        [(spec, ImaginedPlanActor(str(tmp_path / "dreams.npz"))) for spec in specs]
+        [(spec, ImaginedPlanActor(str(tmp_path / "imagined_rollouts.npz"))) for spec in specs]
     )
     assert isinstance(episode, Episode)
     np.testing.assert_array_equal(episode.action[:6], approach[0])
@@ -100,12 +100,12 @@ def test_an_imagined_rollout_that_is_over_holds_still(tmp_path, expert_episodes)
 
 def test_saved_imagined_rollouts_come_back_and_anything_else_is_an_error(tmp_path):
     policy_rollouts = make_dreams(np.random.default_rng(0).uniform(-1, 1, (3, 8, 7)), np.eye(3, 4))
-    policy_rollouts.save(tmp_path / "dreams.npz")
-    again = PolicyRollouts.load(tmp_path / "dreams.npz")
+    policy_rollouts.save(tmp_path / "imagined_rollouts.npz")
+    again = PolicyRollouts.load(tmp_path / "imagined_rollouts.npz")
     assert (again.task, again.frame_stride) == (policy_rollouts.task, policy_rollouts.frame_stride)
     for name in ("index", "seed", "action", "probability"):
         np.testing.assert_array_equal(getattr(again, name), getattr(policy_rollouts, name))
-    (tmp_path / "cut.npz").write_bytes((tmp_path / "dreams.npz").read_bytes()[:-40])
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "imagined_rollouts.npz").read_bytes()[:-40])
     (tmp_path / "text.npz").write_text("no dreams")
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     for name in ("cut", "text", "other", "missing"):

@@ -76,8 +76,8 @@ def test_imagined_rollouts_are_executed_where_they_begin_and_measured_by_the_fir
     none = np.zeros(action.shape[:2], np.float32)
     policy_rollouts = PolicyRollouts((TASK,) * count, np.arange(count), np.full(count, seed), action, none, 1)
     np.testing.assert_array_equal(execute(policy_rollouts, simulator_backend), expected)
-    policy_rollouts.save(tmp_path / "dreams.npz")
-    played = play(pool, ImaginedPlanActor(str(tmp_path / "dreams.npz")), specs)
+    policy_rollouts.save(tmp_path / "imagined_rollouts.npz")
+    played = play(pool, ImaginedPlanActor(str(tmp_path / "imagined_rollouts.npz")), specs)
     assert [episode.first_success or -1 for episode in played] == expected
     for index, episode in enumerate(played):
         np.testing.assert_array_equal(episode.action, action[index, : len(episode)])

@@ -191,7 +191,7 @@ def practice(loop: Loop, number: int, policy: SavedPolicy, world: SavedWorld | N
         ]
         if shown is not None and counts.imagined_episodes:
             plan = imagined_plan(
-                stage.folder / "dreams.npz",
+                stage.folder / "imagined_rollouts.npz",
                 shown.model,
                 policy.network,
                 loop.plan.tasks,

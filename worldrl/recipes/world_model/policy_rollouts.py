@@ -182,18 +182,18 @@ def judge_policy(
     outcome = model.config.outcome
     rule = SuccessRule.of(outcome)
     backend, size = reality.backend, model.config.codec.image_size
-    files = {name: stage.folder / f"{name}.npz" for name in ("dreams", "opinions")}
-    if not files["dreams"].exists():
+    files = {name: stage.folder / f"{name}.npz" for name in ("imagined_rollouts", "resampled")}
+    if not files["imagined_rollouts"].exists():
         policy = acting_policy(folder, str(model.device))
         imagine_policy(
             model, policy, tasks, config.imagined_rollouts, seed=seed, horizon=backend.horizons(tasks), image_size=size, exploration=config.exploration,
             simulator_backend=backend,
-        ).save(files["dreams"])  # fmt: skip
-    policy_rollouts, count = PolicyRollouts.load(files["dreams"]), config.imagined_rollouts
+        ).save(files["imagined_rollouts"])  # fmt: skip
+    policy_rollouts, count = PolicyRollouts.load(files["imagined_rollouts"]), config.imagined_rollouts
     starts = partial(_starts, backend, model, policy_rollouts, count, seed)
-    if not files["opinions"].exists():
+    if not files["resampled"].exists():
         action = torch.from_numpy(policy_rollouts.action)
-        resample_rollouts(model, starts(), action, config.resampled_rollouts, seed=seed).save(files["opinions"])
+        resample_rollouts(model, starts(), action, config.resampled_rollouts, seed=seed).save(files["resampled"])
     if not stage.finished:
         free = _act_freely(stage.folder / "dataset", config, folder, policy_rollouts, reality)
         stage.finish({"real_step": execute(policy_rollouts, backend).tolist(), "real": free})
@@ -213,7 +213,7 @@ def judge_policy(
     if readers.grasp is not None:
         grasp = _grasp(model, readers.grasp, policy_rollouts, imagined_step, starts())
     signs = confidence_scores(
-        policy_rollouts.probability, ResampledRollouts.load(files["opinions"]), rule.debounce, motion, grasp
+        policy_rollouts.probability, ResampledRollouts.load(files["resampled"]), rule.debounce, motion, grasp
     )
     return Judged(metrics, predicted, actual, signs, tuple(policy_rollouts.task))
 
