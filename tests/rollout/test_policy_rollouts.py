@@ -81,7 +81,9 @@ def test_executed_imagined_rollouts_are_real_episodes_of_the_same_actions(expert
         np.testing.assert_array_equal(episode.action, expert.action)
     assert execute(expert_dreams).tolist() == [e.first_success for e in expert_episodes]
     stranger = EpisodeSpec(TASK, 9, SEED)
-    with pytest.raises(SettingError, match=r"imagined_rollouts\.npz: holds nothing of PickRedCube episode index 9, seed 7"):
+    with pytest.raises(
+        SettingError, match=r"imagined_rollouts\.npz: holds nothing of PickRedCube episode index 9, seed 7"
+    ):
         list(EmbeddedPlayer(options, workers=0).play([(stranger, actor)]))
 
 

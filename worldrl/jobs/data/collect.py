@@ -191,7 +191,10 @@ def record_embedded(
     if monitor:
         monitor.check_fit(settings, tasks)
     require_room(settings, len(tasks), run.path / DATASET)
-    plans = [*make_plans(settings, tasks, device), *imagined_plans(settings, tasks, run.path / "imagined_rollouts.npz", device)]
+    plans = [
+        *make_plans(settings, tasks, device),
+        *imagined_plans(settings, tasks, run.path / "imagined_rollouts.npz", device),
+    ]
     limits = settings.workers, settings.envs_per_worker, settings.timeout_s
     player = EmbeddedPlayer(options, *limits, engine=engine_of(settings))
     rows = collect_dataset(run.path / DATASET, plans, player, hold_steps=settings.hold_steps)

@@ -23,9 +23,10 @@ from worldrl.core.storage.log import MetricLog
 from worldrl.core.training.fit import OneProcess, fit_module
 from worldrl.core.training.spread import spread
 from worldrl.core.types import Episode, PolicyObs
-from worldrl.methods.imitation.config import Augmentation, BehaviourCloning
+from worldrl.methods.imitation.config import LIKELIHOOD, ONE_TOKEN_ROLLOUT, Augmentation, BehaviourCloning
 from worldrl.methods.imitation.corrective_noise import CorrectiveNoise, command_unit
 from worldrl.methods.imitation.demonstrations import Demonstrations, ImitationReport
+from worldrl.methods.imitation.one_token_rollout import rewarded
 from worldrl.nn.vision import colour_jitter, random_offsets, shift
 from worldrl.policies.samples import Samples
 from worldrl.policies.token.camera import camera_map
@@ -34,15 +35,25 @@ from worldrl.policies.token.tokens import encode, soft_target, still_dimensions
 from worldrl.policies.token.waypoint import Augmented, waypoint_loss
 
 
-def token_loss(policy: TokenPolicy, logp: Tensor, chunk: Tensor, *, label_width: float, weights: Tensor) -> Tensor:
+def token_loss(
+    policy: TokenPolicy,
+    logp: Tensor,
+    chunk: Tensor,
+    *,
+    label_width: float,
+    weights: Tensor,
+    objective: str = LIKELIHOOD,
+) -> Tensor:
     """Weighted cross-entropy of the soft labels of ``chunk [B, L, A]`` under ``logp [B, L, A, bins]``, in nats.
 
-    Rows of NaN in ``chunk`` have none.
+    Rows of NaN in ``chunk`` have none. ``objective``: what stands in place of the labels, see :class:`BehaviourCloning`.
     """
     low, high = policy.action_low, policy.action_high
     known = torch.isfinite(chunk).flatten(1).all(dim=1)
     logp, chunk = logp[known], chunk[known]
     target = soft_target(chunk, low, high, bins=policy.config.bins, width=label_width)
+    if objective == ONE_TOKEN_ROLLOUT:
+        target = rewarded(logp, target)
     entropy = -(target * logp).sum(dim=(0, 1, 3)) / max(1, chunk.shape[0] * chunk.shape[1])  # [A]
     moving = weights.to(entropy) * ~still_dimensions(low, high)
     return (entropy * moving).sum() / moving.sum().clamp_min(1e-9)
@@ -130,7 +141,8 @@ def clone(
         obs, samples, augmented = batches(step)
         logits, waypoint = policy.predict(obs, augmented=augmented)
         chunk = samples.chunk.to(logits.device)
-        value = token_loss(policy, logits.log_softmax(-1), chunk, label_width=config.label_width, weights=weights)
+        logp, width = logits.log_softmax(-1), config.label_width
+        value = token_loss(policy, logp, chunk, label_width=width, weights=weights, objective=config.objective)
         if waypoint is None:
             return value, {"policy/loss": value.detach()}
         target = (samples.waypoints.to(logits) - policy.command_mean) / policy.command_std

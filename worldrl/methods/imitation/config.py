@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from worldrl.core.actions import ActionSpec
-from worldrl.core.errors import SettingError, require_at_least_one
+from worldrl.core.errors import SettingError, nearest, require_at_least_one
 from worldrl.core.training.ranks import DeviceSettings
+
+LIKELIHOOD, ONE_TOKEN_ROLLOUT = OBJECTIVES = ("likelihood", "one_token_rollout")
 
 
 @dataclass
@@ -46,6 +48,9 @@ class Augmentation:
 class BehaviourCloning(Imitation, DeviceSettings):
     """Settings of :func:`train_policy`."""
 
+    # loss of a token: likelihood of the demonstrated one, or one_token_rollout (``one_token_rollout.py``), which rewards
+    # what the policy itself would draw.
+    objective: str = LIKELIHOOD
     label_width: float = 1.0  # standard deviation, in bins, of the soft labels; 0 is one-hot.
     dimension_weights: tuple[float, ...] = ()  # weight of each action dimension in the loss; empty weighs all alike.
     # probability that a sample's commanded pose is hidden; null: 0.1. Of a policy without a waypoint.
@@ -64,6 +69,10 @@ class BehaviourCloning(Imitation, DeviceSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.dimension_weights = tuple(self.dimension_weights)
+        if self.objective not in OBJECTIVES:
+            raise SettingError(
+                f"objective: one of {', '.join(OBJECTIVES)}, got {self.objective!r}{nearest(self.objective, OBJECTIVES)}"
+            )
         for name in ("command_dropout", "ema_decay", "jitter"):
             if not 0 <= (getattr(self, name) or 0) < 1:
                 raise SettingError(f"{name}: must be in [0, 1), got {getattr(self, name)}")
