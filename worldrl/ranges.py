@@ -136,7 +136,7 @@ _NARROWER: tuple[tuple[Range, str], ...] = (
             "alignment.prompts|alignment.epochs|denoising.steps|train-policy.training.steps|fine_tuning.steps|cloning.steps|"
             "train-idm.training.steps|trust.idm.training.steps|unet.sampling_steps|codec.rows|self_training.rows|"
             "wan.training.outcome_episodes|trust.grasp.model.steps|train-vla.evaluation.episodes|"
-            "train-vla.evaluation.verify|train-vla.consistency.episodes|train-offline.training.steps|reproduce.seeds|benchmark-offline.seeds|"
+            "train-vla.evaluation.verify|train-offline.training.steps|reproduce.seeds|benchmark-offline.seeds|"
             "rank.episodes|make-dataset.training.steps|make-dataset.training.evaluation_episodes|agent.critics|"
             "planner.candidates|online.warmup"),
     (AT_LEAST_TWO, "policies.resampled_rollouts|execution.members|alignment.group_size|branch_grpo.children|sol_rl.explored|"

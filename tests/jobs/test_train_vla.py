@@ -365,33 +365,3 @@ def test_the_whole_loop_with_two_arms(run_python, tmp_path):
     again = run_python("-m", "worldrl", "train-vla", "preset=tiny", "run_dir=run", *small, cwd=tmp_path, timeout=1200)
     assert again.returncode == 0, again.stderr
     assert check_run(tmp_path / "run") == metrics
-
-
-def test_consistency_training_comes_before_the_gates_and_its_policy_is_the_one_improved(tmp_path):
-    given = {
-        "preset": "tiny", "run_dir": str(tmp_path / "run"), "tasks": "[PickRedCube]", "demonstrations": "1",
-        "cloning.steps": "3", "collection.policy_episodes": "2", "scratch.training.codec_steps": "1",
-        "scratch.training.steps": "1", "scratch.training.outcome_steps": "1", "improvement.self_training.rollouts": "4",
-        "improvement.starts_per_task": "1", "evaluation.episodes": "1", "evaluation.verify": "1", "consistency.steps": "3",
-    }  # fmt: skip
-    (part,) = main(compose("train-vla", TrainVlaSettings, given))["rounds"]
-    found, stages = part["consistency"], tmp_path / "run" / "stages"
-    assert found["pairs"] > 0
-    assert found["before"]["recorded"] == pytest.approx(0, abs=1e-6)
-    assert found["before"]["imagined"] > 0 < found["after"]["recorded"]
-
-    def parents(stage):
-        entries = read_json(stages / stage / "policy" / "manifest.json")["parents"]
-        return {entry["path"].split("/")[-2] for entry in entries}
-
-    assert parents("round-1-2-consistency") == {"02-policy", "round-1-2-world-model"}
-    assert "round-1-2-consistency" in parents("round-1-4-improve")
-    assert "before consistency training" in (tmp_path / "run" / "report.html").read_text().replace("\xa0", " ")
-    # A branch behind the gates of a run without the training goes without it, and says nothing else.
-    shutil.rmtree(stages / "round-1-2-consistency")
-    for name in ("round-1-4-improve", "round-1-5-accept", "04-verify", "05-after"):
-        shutil.rmtree(stages / name)
-    (tmp_path / "run" / "result.json").unlink()
-    (without,) = main(compose("train-vla", TrainVlaSettings, given))["rounds"]
-    assert "consistency" not in without
-    assert parents("round-1-4-improve") == {"02-policy", "round-1-2-world-model"}

@@ -1,7 +1,6 @@
 """Unit under test: ``worldrl/methods/imitation/distillation.py``: divergence to each task's teacher, resume, refusals."""
 
 import copy
-from dataclasses import replace
 
 import pytest
 import torch
@@ -122,32 +121,3 @@ def test_a_task_without_a_teacher_and_an_empty_batch_are_refused(two, samples):
         )
     with pytest.raises(SettingError, match=r"distillation\.batch_size"):
         Distillation(batch_size=0)
-
-
-def test_the_policy_learns_on_imagined_observations_what_it_does_on_recorded_ones(two, samples):
-    """Inverted images stand for a world model's: the policy itself is the teacher, and stays as it was on recorded ones."""
-    policy = two["PickRedCube"]
-    teachers = dict.fromkeys(two, copy.deepcopy(policy))
-    shown = replace(samples, image=255 - samples.image)
-
-    def on(observed):
-        with torch.no_grad():
-            return float(distillation_loss(policy, teachers, samples, shown=observed)[0])
-
-    before = on(shown)
-    assert before > 1e-3
-    assert on(samples) == pytest.approx(0, abs=1e-6)
-    distil(policy, teachers, samples, imagined=shown, config=FEW, seed=0, folder=None, log=None)
-    assert on(shown) < 0.3 * before
-    assert on(samples) < 0.3 * before
-
-
-def test_the_imagined_rows_of_a_step_are_those_of_its_recorded_ones(two, samples):
-    """Where both are the same observations, the step is that of the recorded ones alone, with twice the loss."""
-    policy, other = (copy.deepcopy(two[task]) for task in ("PickRedCube", "PickRedCube"))
-    teachers = dict.fromkeys(two, two["PickGreenCylinder"])
-    config = Distillation(steps=3, batch_size=8, learning_rate=1e-2)
-    distil(policy, teachers, samples, imagined=samples, config=config, seed=1, folder=None, log=None)
-    distil(other, teachers, samples, config=config, seed=1, folder=None, log=None)
-    for own, its in zip(policy.parameters(), other.parameters(), strict=True):
-        assert torch.allclose(own, its, atol=2e-3)  # Adam's step does not depend on the scale of the loss

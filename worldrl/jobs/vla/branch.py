@@ -33,7 +33,6 @@ EACH_ROUND = (
     "1-practice",
     "1-looks",
     "2-world-model",
-    "2-consistency",
     "3-gates",
     "4-idm",
     "4-grasp",

@@ -22,7 +22,7 @@ from worldrl.evaluation.world_model.gates import GateThresholds
 from worldrl.jobs.vla.branch import Branch
 from worldrl.jobs.vla.settings import CollectionSettings, Evaluation, TrainVlaSettings
 from worldrl.jobs.vla.training_suite import EmbeddedTrainingSuite, SimulatedSuite, SuiteOptions, TrainingSuite
-from worldrl.methods.imitation.config import BehaviourCloning, Consistency, Distillation
+from worldrl.methods.imitation.config import BehaviourCloning, Distillation
 from worldrl.methods.rl.improve import Improvement
 from worldrl.policies.token.policy import TokenPolicyConfig
 from worldrl.recipes.run import choose_tasks, engine_of, imaginers_of
@@ -96,7 +96,6 @@ class Plan:
     from_supervised: bool
     evaluation: Evaluation
     distillation: Distillation
-    consistency: Consistency
     planner: Planner | None
     imaginers: Imaginers | None
 
@@ -185,7 +184,6 @@ def planned(settings: TrainVlaSettings, device: torch.device) -> Plan:
         from_supervised=settings.improve_from == "supervised",
         evaluation=settings.evaluation,
         distillation=settings.distillation,
-        consistency=settings.consistency,
         planner=None if settings.planner == NONE else Planner(settings.planner, settings.planning),
         imaginers=imaginers_of(settings),
     )
@@ -311,7 +309,7 @@ def require_given(settings: TrainVlaSettings, dynamics: Mapping[str, Any]) -> No
         dynamics="wan.model.dynamics" if settings.backbone == WAN else "world_model.dynamics",
     )
     require_inputs(settings)
-    require_algorithm(settings.improvement.algorithm, folder, consistency=settings.consistency.steps)
+    require_algorithm(settings.improvement.algorithm, folder)
     if settings.planner != NONE:
         from worldrl.recipes.planning import require_plannable
 
@@ -327,18 +325,11 @@ def require_inputs(settings: TrainVlaSettings) -> None:
     require_observed(facts.observation, shown, f"the policy in {folder}", where)
 
 
-def require_algorithm(algorithm: str, folder: Path, *, consistency: int = 0) -> None:
+def require_algorithm(algorithm: str, folder: Path) -> None:
     """Refuse an algorithm that the policy cannot learn by, hours before it would begin; SettingError."""
     from worldrl.policies.lerobot.folder import is_lerobot_folder
 
-    if not is_lerobot_folder(folder):
-        return
-    if consistency:
-        raise SettingError(
-            f"consistency.steps={consistency}: the training compares distributions of tokens, which the policy in {folder} "
-            "has none of; give consistency.steps=0"
-        )
-    if algorithm != GRPO:
+    if algorithm != GRPO and is_lerobot_folder(folder):
         raise SettingError(
             f"improvement.algorithm={algorithm}: self-training imitates tokens, which the policy in {folder} has none of; "
             f"give improvement.algorithm={GRPO}"

@@ -28,7 +28,6 @@ from worldrl.jobs.vla import stages
 from worldrl.jobs.vla.artefacts import Recording, SavedPolicy, SavedWorld
 from worldrl.jobs.vla.branch import branch_facts
 from worldrl.jobs.vla.checks import save_replays
-from worldrl.jobs.vla.consistency import consistent_policy
 from worldrl.jobs.vla.loop import Loop, keep_world_model, trained_world_model
 from worldrl.jobs.vla.recorded_suite import RecordedSuite
 from worldrl.jobs.vla.recordings_report import report_page, show
@@ -56,7 +55,6 @@ def run_recordings(loop: Loop) -> dict[str, Any]:
     note_events(learned.dataset, f"the {len(learned.dataset)} training episodes")
     supervised = stages.supervised_policy(loop, learned)
     world = world_model(loop, suite, data)
-    shown = consistent_policy(loop, 1, supervised, world, [learned])
     found = gates(loop, suite, world, whole)
     starts = draw_starts(
         data.subset(suite.parts.held_out),
@@ -64,8 +62,8 @@ def run_recordings(loop: Loop) -> dict[str, Any]:
         plan.horizons,
         seed=plan.seed_of("imagined success"),
     )
-    before = measure(loop, "03-before", shown, world, starts)
-    policy = stages.improved_policy(loop, 1, learned, shown, world, [whole])
+    before = measure(loop, "03-before", supervised, world, starts)
+    policy = stages.improved_policy(loop, 1, learned, supervised, world, [whole])
     after = measure(loop, "05-after", policy, world, starts)
     metrics = {
         "suite": suite.name,

@@ -58,7 +58,6 @@ def report_page(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
         headline=[
             *headline(loop.run, metrics),
             *undone_rounds(rounds),
-            *consistent_rounds(rounds),
             *distilled_rounds(rounds),
             *keyframe_numbers(loop.plan.improvement, rounds),
             *staleness_numbers(rounds),
@@ -131,20 +130,6 @@ def undone_rounds(rounds: Sequence[Mapping[str, Any]]) -> list[Number]:
         )
         for number, accept in found
         if not accept["kept"]
-    ]
-
-
-def consistent_rounds(rounds: Sequence[Mapping[str, Any]]) -> list[Number]:
-    """Rounds with consistency training: the policy's divergence on imagined images before and after it."""
-    found = [(number, part["consistency"]) for number, part in enumerate(rounds, start=1) if "consistency" in part]
-    return [
-        Number(
-            f"Round {number}, divergence on imagined images",
-            round(part["after"]["imagined"], 3),
-            "nats a number",
-            note=f"{part['before']['imagined']:.3g} before consistency training; on recorded images {part['after']['recorded']:.2g}",
-        )
-        for number, part in found
     ]
 
 

@@ -10,7 +10,7 @@ from worldrl.core.observation import IMAGE, NOT_OBSERVED, check_inputs
 from worldrl.evaluation.policy.protocol import CLEAN, DOMAINS
 from worldrl.evaluation.world_model.gates import GateThresholds
 from worldrl.jobs.vla.branch import Branch
-from worldrl.methods.imitation.config import BehaviourCloning, Consistency, Distillation
+from worldrl.methods.imitation.config import BehaviourCloning, Distillation
 from worldrl.methods.rl.improve import BOTH, Improvement
 from worldrl.policies.token.policy import TokenPolicyConfig
 from worldrl.recipes.rl_parts import improvement_parts
@@ -227,7 +227,6 @@ class TrainVlaSettings(Tracked):
     )
     improvement: Improvement = field(default_factory=lambda: Improvement(algorithm=BOTH))
     evaluation: Evaluation = field(default_factory=Evaluation)
-    consistency: Consistency = field(default_factory=Consistency)
     distillation: Distillation = field(default_factory=Distillation, metadata={"only_with": "evaluation.accept!=0"})
     planner: str = setting(
         NONE,

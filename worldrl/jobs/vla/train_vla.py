@@ -96,7 +96,6 @@ def suite_facts(loop: Loop) -> dict[str, Any]:
 def run_rounds(loop: Loop, demos: Recording, supervised: SavedPolicy) -> tuple[SavedPolicy, SavedWorld]:
     """Collect, refine, check and improve, ``rounds`` times; return the last policy and world model."""
     from worldrl.jobs.vla.combining import policy_after
-    from worldrl.jobs.vla.consistency import consistent_policy
 
     plan, policy = loop.plan, supervised
     world = None if plan.start is None else loop.world(plan.start)
@@ -106,11 +105,9 @@ def run_rounds(loop: Loop, demos: Recording, supervised: SavedPolicy) -> tuple[S
         # What the policy of an undone round exploited, the world model learns from its real episodes.
         practices.append(stages.practice(loop, number, policy, world, undone or policy))
         world = stages.world_model(loop, number, demos, practices, policy, world)
+        checks.gates(loop, number, policy, world, practices)
         # WoVR continues from the latest policy, World-VLA-Loop from the supervised one each time.
-        learner = consistent_policy(
-            loop, number, supervised if plan.from_supervised else policy, world, [demos, *practices]
-        )
-        checks.gates(loop, number, policy if plan.from_supervised else learner, world, practices)
+        learner = supervised if plan.from_supervised else policy
         improved = stages.improved_policy(loop, number, demos, learner, world, practices)
         policy, undone = policy_after(loop, number, policy, improved, [demos, *practices])
     if world is None:
@@ -126,9 +123,8 @@ def round_summary(loop: Loop, number: int) -> dict[str, Any]:
     names = {"practice": 1, "world-model": 2, "gates": 3, "improve": 4}  # of the stage folders
     if loop.plan.evaluation.accept:
         names["accept"] = 5
-    for name, place in (("consistency", 2), ("distil", 6)):
-        if loop.run.stage_finished(f"round-{number}-{place}-{name}"):
-            names[name] = place
+    if loop.run.stage_finished(f"round-{number}-6-distil"):
+        names["distil"] = 6
     found = {RESULTS.get(name, name): loop.run.stage(f"round-{number}-{k}-{name}").summary for name, k in names.items()}
     sign = loop.plan.improvement.trust.confidence_score
     # A branch may have begun to use the score after this round.

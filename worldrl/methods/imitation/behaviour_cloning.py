@@ -104,15 +104,11 @@ class Source:
     rows: int  # number of rows in each batch.
     weight: Tensor | None = None  # float ``[M]``, relative frequency of each sample; None draws all alike.
 
-    def index(self, generator: torch.Generator) -> Tensor:
-        """Draw the numbers of a batch's rows, with replacement."""
-        if self.weight is None:
-            return torch.randint(len(self.samples), (self.rows,), generator=generator)
-        return torch.multinomial(self.weight, self.rows, replacement=True, generator=generator)
-
     def draw(self, generator: torch.Generator) -> Samples:
         """Draw a batch's rows, with replacement."""
-        return self.samples.select(self.index(generator))
+        if self.weight is None:
+            return self.samples.select(torch.randint(len(self.samples), (self.rows,), generator=generator))
+        return self.samples.select(torch.multinomial(self.weight, self.rows, replacement=True, generator=generator))
 
 
 def clone(

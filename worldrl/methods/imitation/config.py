@@ -118,15 +118,3 @@ class Distillation:
 
     def __post_init__(self) -> None:
         require_at_least_one(self, ("batch_size",), of="distillation")
-
-
-@dataclass
-class Consistency(Distillation):
-    """Settings of consistency training (:mod:`~worldrl.methods.imitation.distillation`), by a token policy."""
-
-    steps: int = 0  # gradient steps; 0 for none.
-    batch_size: int = 64  # moments of a step, each recorded and imagined.
-    episodes: int = 400  # recorded episodes that are imagined for it, at most.
-
-    def __post_init__(self) -> None:
-        require_at_least_one(self, ("batch_size", "episodes"), of="consistency")

@@ -4,10 +4,6 @@
 
 with w the waypoint of policies that have one, and h the Huber error. Every task weighs alike.
 
-Consistency training is the same loss with the policy itself, before the training, as the teacher of every task. It is
-taken twice: on a recorded observation s, and with π_θ on ŝ, what a world model imagines of the same moment, in place of
-s. Without it, blur in imagined images changes what a policy does.
-
 Source: Rusu et al., Policy Distillation (1511.06295), with the KL of action distributions at temperature 1.
 
 Shapes legend: ``M`` samples, ``B`` rows, ``L`` chunk, ``A`` numbers of an action.
@@ -42,7 +38,6 @@ def distil(
     teachers: Mapping[str, TokenPolicy],
     samples: Samples,
     *,
-    imagined: Samples | None = None,
     config: Distillation,
     seed: int,
     folder: Path | None,
@@ -51,21 +46,16 @@ def distil(
 ) -> None:
     """Train ``policy`` in place on frames of ``samples``, each with its task's teacher; resumes from ``folder``.
 
-    ``imagined`` are the same moments as a world model shows them: the policy learns on both. Raises SettingError: a task of the samples has no teacher.
+    Raises SettingError: a task of the samples has no teacher.
     """
     if lost := sorted(set(samples.task) - set(teachers)):
         raise SettingError(f"distillation: no teacher for the tasks {lost}")
     source = Source(samples, config.batch_size, balanced(samples.task))
 
     def loss(step: int) -> tuple[Tensor, Logs]:
-        index = source.index(stream(seed, SERIES, step))
-        batch = samples.select(index)
+        batch = source.draw(stream(seed, SERIES, step))
         divergence, away = distillation_loss(policy, teachers, batch)
-        logs = {"policy/kl": divergence.detach(), "policy/waypoint": away.detach()}
-        if imagined is None:
-            return divergence + away, logs
-        further, off = distillation_loss(policy, teachers, batch, shown=imagined.select(index))
-        return divergence + away + further + off, {**logs, "policy/kl_imagined": further.detach()}
+        return divergence + away, {"policy/kl": divergence.detach(), "policy/waypoint": away.detach()}
 
     fit_module(
         series,
@@ -89,13 +79,10 @@ def balanced(task: Sequence[str]) -> Tensor:
 
 
 def distillation_loss(
-    policy: TokenPolicy, teachers: Mapping[str, TokenPolicy], batch: Samples, shown: Samples | None = None
+    policy: TokenPolicy, teachers: Mapping[str, TokenPolicy], batch: Samples
 ) -> tuple[Tensor, Tensor]:
-    """KL to each row's teacher, a mean over ``[B, L]`` and the numbers that move, and the Huber error of waypoints.
-
-    The policy observes ``shown``, None: what the teachers observe.
-    """
-    logits, waypoint = policy.predict((batch if shown is None else shown).observed)
+    """KL to each row's teacher, a mean over ``[B, L]`` and the numbers that move, and the Huber error of waypoints."""
+    logits, waypoint = policy.predict(batch.observed)
     target, pose = _shown(teachers, batch, policy.device)
     divergence = F.kl_div(logits.log_softmax(-1), target, log_target=True, reduction="none").sum(dim=-1)
     moving = ~still_dimensions(policy.action_low, policy.action_high)
