@@ -14,7 +14,7 @@ Shapes legend: ``...`` tokens, each over ``bins``.
 from torch import Tensor
 
 WRONG = -0.1
-"""Reward of a token that was not demonstrated."""
+"""Reward of a token that was not demonstrated; our choice."""
 
 
 def rewarded(logp: Tensor, label: Tensor, wrong: float = WRONG) -> Tensor:
