@@ -14,10 +14,12 @@ from worldrl.core.rng import stream
 from worldrl.core.storage.log import MetricLog, TrackerName
 from worldrl.core.types import Episode, PolicyObs
 from worldrl.methods.imitation.behaviour_cloning import token_loss, train_policy
-from worldrl.methods.imitation.config import BehaviourCloning
+from worldrl.methods.imitation.config import ONE_TOKEN_ROLLOUT, BehaviourCloning
+from worldrl.methods.imitation.one_token_rollout import WRONG
 from worldrl.policies.samples import make_samples
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
+from worldrl.policies.token.tokens import soft_target, still_dimensions
 
 SMALL = BehaviourCloning(steps=12, batch_size=8, warmup_steps=2, checkpoint_every=4, held_out_fraction=0.25)
 
@@ -227,6 +229,23 @@ def test_loss_of_one_hot_labels_is_cross_entropy_of_the_moving_dimensions(make_p
     assert wild.grad is not None
     assert wild.grad[4:].abs().max() == 0
     assert token_loss(policy, logp, torch.full_like(chunk, torch.nan), label_width=0, weights=weights) == 0
+
+
+def test_the_objective_is_that_of_the_loss_and_of_the_training(make_policy, episodes, tmp_path: Path):
+    """Of one-hot labels One-Token Rollout is -Σ π̄ R log π, over the moving numbers."""
+    policy = make_policy()
+    batch = make_samples(episodes[:2], policy.chunk_length)
+    logp, weights = policy.log_softmax(batch.observed).detach(), torch.ones(7)
+    found = token_loss(policy, logp, batch.chunk, label_width=0, weights=weights, objective=ONE_TOKEN_ROLLOUT)
+    label = soft_target(batch.chunk, policy.action_low, policy.action_high, bins=policy.config.bins, width=0)
+    reward = torch.where(label > 0, 1.0, WRONG)
+    moving = ~still_dimensions(policy.action_low, policy.action_high)
+    expected = -(logp.exp() * reward * logp).sum(-1)[..., moving].mean()
+    assert found.item() == pytest.approx(expected.item(), rel=1e-4)
+    other = make_policy()
+    run(policy, episodes, tmp_path / "likelihood")
+    run(other, episodes, tmp_path / "rollout", replace(SMALL, objective=ONE_TOKEN_ROLLOUT))
+    assert not same_weights(policy, other)
 
 
 def test_hidden_commands_in_training_change_what_is_learned(make_policy, episodes, tmp_path: Path):

@@ -5,7 +5,7 @@ import torch
 
 from worldrl.core.errors import SettingError
 from worldrl.methods.imitation.config import BehaviourCloning
-from worldrl.methods.imitation.one_token_rollout import WRONG, rewarded
+from worldrl.methods.imitation.one_token_rollout import WRONG, rewarded_probability
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def label_of(*tokens):
 
 def loss_of(logits, label):
     logp = logits.log_softmax(-1)
-    return -(rewarded(logp, label) * logp).sum()
+    return -(rewarded_probability(logp, label) * logp).sum()
 
 
 def test_the_gradient_is_that_of_the_expected_reward(logits):
@@ -59,7 +59,7 @@ def test_a_token_that_the_policy_never_draws_hardly_pulls_unlike_in_cross_entrop
 def test_rewards_follow_soft_labels_from_the_wrong_ones_to_one():
     logp = torch.full((1, 4), 0.25).log()
     soft = torch.tensor([[0.0, 0.2, 0.6, 0.2]])
-    reward = rewarded(logp, soft) / 0.25
+    reward = rewarded_probability(logp, soft) / 0.25
     third = WRONG + (1 - WRONG) / 3
     assert reward[0].tolist() == pytest.approx([WRONG, third, 1.0, third])
 

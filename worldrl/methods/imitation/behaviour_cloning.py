@@ -26,7 +26,7 @@ from worldrl.core.types import Episode, PolicyObs
 from worldrl.methods.imitation.config import LIKELIHOOD, ONE_TOKEN_ROLLOUT, Augmentation, BehaviourCloning
 from worldrl.methods.imitation.corrective_noise import CorrectiveNoise, command_unit
 from worldrl.methods.imitation.demonstrations import Demonstrations, ImitationReport
-from worldrl.methods.imitation.one_token_rollout import rewarded
+from worldrl.methods.imitation.one_token_rollout import rewarded_probability
 from worldrl.nn.vision import colour_jitter, random_offsets, shift
 from worldrl.policies.samples import Samples
 from worldrl.policies.token.camera import camera_map
@@ -53,7 +53,7 @@ def token_loss(
     logp, chunk = logp[known], chunk[known]
     target = soft_target(chunk, low, high, bins=policy.config.bins, width=label_width)
     if objective == ONE_TOKEN_ROLLOUT:
-        target = rewarded(logp, target)
+        target = rewarded_probability(logp, target)
     entropy = -(target * logp).sum(dim=(0, 1, 3)) / max(1, chunk.shape[0] * chunk.shape[1])  # [A]
     moving = weights.to(entropy) * ~still_dimensions(low, high)
     return (entropy * moving).sum() / moving.sum().clamp_min(1e-9)

@@ -17,7 +17,7 @@ WRONG = -0.1
 """Reward of a token that was not demonstrated; our choice."""
 
 
-def rewarded(logp: Tensor, label: Tensor, wrong: float = WRONG) -> Tensor:
+def rewarded_probability(logp: Tensor, label: Tensor, wrong: float = WRONG) -> Tensor:
     """π̄(a) R(a) of log-probabilities and labels ``[..., bins]``; no gradient flows through it."""
     reward = wrong + (1 - wrong) * label / label.amax(dim=-1, keepdim=True)
     return logp.detach().exp() * reward
