@@ -150,6 +150,7 @@ SELECTORS.register_all("methods.alignment", parent_best="branch_grpo:parent_best
 START_SAMPLERS.register_all(
     "methods.rl", balanced="starts:balanced", permuted="starts:permuted", mopps="starts:mopps",
     hardest="starts:hardest", difficulty_bins="starts:difficulty_bins",
+    self_evolving_curriculum="starts:self_evolving_curriculum",
 )
 BUDGETS.register_all(
     "methods.rl", uniform="budgets:uniform", root_variance="budgets:root_variance", knapsack="budgets:knapsack",

@@ -131,6 +131,7 @@ def test_waypoints_of_a_success_follow_from_its_own_actions(robot):
     action[..., 0], action[..., 6] = 0.01 / robot.step_m, -1
     action[1:, 0, 1:, 6] = action[2:, 0, :, 6] = 1
     command = torch.tensor([0.5, 0, 0.1, 0, 0, 0, -1]) + torch.zeros(3, 3, 7)
+    command[..., 0] += torch.tensor([0, 0.02, 0.04])[:, None]
     valid = torch.tensor([[True, True, True], [True, True, True], [True, False, True]])
     rollouts = ImaginedRollouts(
         image=torch.zeros(3, 3, 8, 8, 3, dtype=torch.uint8),
@@ -150,6 +151,10 @@ def test_waypoints_of_a_success_follow_from_its_own_actions(robot):
     torch.testing.assert_close(found[:2, 1], torch.tensor([0.54, 0.54]))
     assert found[2, 1].isnan()
     assert found[:, 2].isnan().all()
+    # A measured pose that was seen elsewhere before the second chunk counts, not the sum of the actions.
+    command[1, :, 0] = 0.6
+    seen = imagined_waypoints(rollouts, robot, torch.ones(7))[..., 0]
+    torch.testing.assert_close(seen[:, 0], torch.tensor([0.61, 0.61, 0.56]))
 
 
 def test_a_success_counts_as_much_as_its_mates_fail():

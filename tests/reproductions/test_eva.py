@@ -12,17 +12,27 @@ from worldrl.core.storage import stopwatch
 from worldrl.core.storage.jsonfile import read_json
 from worldrl.recipes.motion.idm_stages import through_codec
 from worldrl.recipes.motion.planned_execution import CollectionSettings
+from worldrl.registry import ALIGNMENTS
 from worldrl.reproductions.catalogue import Cell, changed
 from worldrl.reproductions.eva import arms as eva_arms
 from worldrl.reproductions.eva import critic as eva_critic
 from worldrl.reproductions.eva import limits as eva_limits
 from worldrl.reproductions.eva import parts as eva_parts
-from worldrl.reproductions.eva.arms import alignment_method, equal_compute, mixture, shown, staging
+from worldrl.reproductions.eva.arms import alignment_config, alignment_method, equal_compute, mixture, shown, staging
 from worldrl.reproductions.eva.climb import climb_label, climb_summary, climbed, costs, look_points
 from worldrl.reproductions.eva.film_strips import save_strip, stored_strips
 from worldrl.reproductions.eva.parts import Parts, planner_config, planner_training
 from worldrl.reproductions.eva.reproduction import SETTINGS
-from worldrl.reproductions.eva.settings import ALIGNED, GIVEN, TRAINED, chunks_to, group_size, task_names_of
+from worldrl.reproductions.eva.settings import (
+    ALIGNED,
+    GIVEN,
+    OTHERS,
+    TRAINED,
+    chunks_to,
+    group_size,
+    task_names_of,
+    term_weights,
+)
 from worldrl.rewards.mixing import mix
 
 QUICK = SETTINGS["quick"]
@@ -55,7 +65,7 @@ def test_a_staged_plan_is_as_long_as_any_other(chunks, stages):
 def test_every_method_has_the_same_leaves_steps_and_ranges():
     """What differs between two arms is the method: BranchGRPO prunes, Sol-RL explores cheaply, its pool is made in full."""
     parts = {arm: alignment_method(QUICK, arm) for arm in ALIGNED}
-    assert [name for name, _ in parts.values()] == ["flow_grpo", "branch_grpo", "sol_rl", "sol_rl"]
+    assert [name for name, _ in parts.values()][:4] == ["flow_grpo", "branch_grpo", "sol_rl", "sol_rl"]
     configs = parts["flow-grpo"][1]
     assert configs.branch_grpo.splits == [0, 4, 8]
     assert configs.branch_grpo.prune_width == "extremes"
@@ -70,6 +80,36 @@ def test_every_method_has_the_same_leaves_steps_and_ranges():
     )
     steps = {configs.flow_grpo.denoising.steps, configs.branch_grpo.denoising.steps, cheap.nft.denoising.steps}
     assert steps == {QUICK.denoising}
+
+
+@pytest.mark.parametrize("arm", OTHERS)
+def test_an_arm_that_is_named_differs_from_its_baseline_in_its_own_part(arm):
+    name, configs = alignment_method(QUICK, arm)
+    config, plain = alignment_config(QUICK, arm), alignment_config(QUICK, "flow-grpo")
+    assert ALIGNMENTS.get(name)
+    assert arm not in QUICK.methods
+    assert (
+        config.parts.advantage,
+        config.group_size,
+        configs.diffusion_nft.coupled,
+        configs.branch_grpo.prune_width,
+    ) == {
+        "fork-relative": ("fork_relative", 8, False, "none"),
+        "coupled-nft": ("", 8, True, "extremes"),
+        "step-aware-preference": ("", 2, False, "extremes"),
+    }.get(arm, ("", 8, False, "extremes"))
+    assert replace(config, parts=plain.parts, group_size=8) == plain
+    assert getattr(configs, name).denoising.steps == QUICK.denoising
+
+
+def test_the_arm_of_the_mean_optimises_the_number_that_is_reported():
+    settings = replace(QUICK, executed_plans=5)
+    terms = torch.tensor([[6.0, 0.2], [8.0, 0.1], [2.0, 0.9]])
+    found = mixture(settings, "mean-mixing")(terms, torch.zeros(3, dtype=torch.int64))
+    names = list(term_weights(settings))
+    wanted = [climbed(settings, dict(zip(names, row, strict=True))) for row in terms.tolist()]
+    assert (found / found[0]).tolist() == pytest.approx([value / wanted[0] for value in wanted])
+    assert mixture(settings)(terms, torch.zeros(3, dtype=torch.int64)).tolist() != pytest.approx(found.tolist())
 
 
 def test_what_is_claimed_of_costs_is_possible():

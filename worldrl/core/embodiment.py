@@ -53,6 +53,11 @@ class Embodiment:
         """Rebuild from :meth:`to_json`; SettingError for an unknown field, another type or a wrong range."""
         return from_plain(cls, dict(data), where="embodiment")
 
+    @property
+    def measured_pose(self) -> int:
+        """How many of the command's numbers are measured, so that actions alone only estimate them: six of the pose, or 0."""
+        return 6 if self.response < 1 else 0
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; ``response`` only where it is not 1, as in files from before it."""
         plain = {**asdict(self), "workspace_low": list(self.workspace_low), "workspace_high": list(self.workspace_high)}
@@ -84,6 +89,7 @@ class JointEmbodiment:
     high: tuple[float, ...]  # greatest value of each
     max_speed: tuple[float, ...]  # fastest change of each per second; the command follows the action no faster
     control_hz: float  # control steps per second
+    measured_pose: ClassVar[int] = 0  # its command follows from the actions
 
     def __post_init__(self) -> None:
         """Check the ranges."""

@@ -8,8 +8,8 @@ import torch
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.methods.rl.budgets import equal_treatment, hardness_weighted, knapsack, root_variance, shrinking_interval
-from worldrl.methods.rl.records import StartRecords
-from worldrl.methods.rl.starts import difficulty_bins, hardest
+from worldrl.methods.rl.records import RECENT, StartRecords
+from worldrl.methods.rl.starts import difficulty_bins, hardest, self_evolving_curriculum
 
 ALL = torch.arange(4)
 
@@ -78,3 +78,35 @@ def test_bins_of_difficulty_are_drawn_by_their_failures():
     wanted = 0.9 * odds + 0.05
     assert share[3].item() == pytest.approx(wanted[1].item(), abs=0.01)
     assert share[:3].tolist() == pytest.approx([wanted[0].item() / 3] * 3, abs=0.01)
+
+
+# -- a curriculum over tasks -----------------------------------------------------------------------------------------
+
+
+def two_tasks(**over):
+    return StartRecords(
+        ["Open", "Pick", "Open", "Pick", "Pick"], [False, False, True, False, True], counts=True, **over
+    )
+
+
+def test_a_tasks_learning_gain_is_the_mean_size_of_its_groups_advantages():
+    """Standardised, 2 of 8 successes give 2 advantages of √3 and 6 of -1/√3: mean 2 √(1/4 · 3/4) = √3 / 2."""
+    records, first = two_tasks(), (1 - RECENT) + RECENT * 3**0.5 / 2
+    assert records.gain == {"Open": 1.0, "Pick": 1.0}
+    records.learn(torch.tensor([1, 3]), torch.tensor([2.0, 8.0]), torch.tensor([8.0, 8.0]))
+    assert records.gain == {"Open": 1.0, "Pick": pytest.approx((1 - RECENT) * first)}
+    again, earlier = two_tasks(), two_tasks()
+    again.load_state_dict(records.state_dict())
+    assert again.gain == records.gain
+    earlier.load_state_dict({name: records.state_dict()[name] for name in ("wins", "losses")})
+    assert earlier.gain == two_tasks().gain
+
+
+def test_a_curriculum_draws_tasks_by_what_they_teach_and_starts_alike():
+    records = two_tasks()
+    records.gain |= {"Open": 0.1, "Pick": 0.7}
+    share = self_evolving_curriculum(records, 20_000, stream(0, "sec")).bincount(minlength=5) / 20_000
+    odds = torch.tensor([0.1 / 0.3, 0.7 / 0.3]).softmax(0).tolist()
+    assert share.tolist() == pytest.approx([odds[0], odds[1] / 2, 0, odds[1] / 2, 0], abs=0.012)
+    records.p_keyframe = 1.0
+    assert set(self_evolving_curriculum(records, 200, stream(0, "sec")).tolist()) == {2, 4}

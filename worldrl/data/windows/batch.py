@@ -1,13 +1,14 @@
 """The shape of a window, a batch of them, and how they are cut out of a store (timeline in ``windows.py``)."""
 
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from worldrl.core.embodiment import integrate_commands
+from worldrl.core.embodiment import AnyEmbodiment, integrate_commands
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import Part
 from worldrl.data.windows.frame_store import FrameStore
@@ -59,6 +60,7 @@ class WindowBatch:
     success: Tensor  # bool `[B, W]`, that future frame fulfils the task
     opening: Tensor  # float32 `[B, W, G]`, measured opening of each gripper in that future frame
     state: Tensor  # float32 `[B, W, S]`, measured in that future frame
+    recorded: Tensor  # float32 `[B, W, A]`, the recorded command in that future frame
     valid: Tensor  # bool `[B, W]`, that future frame was recorded
     static: Tensor  # bool `[B]`, the row is a static clip
     fulfilled: Tensor  # bool `[B]`, the episode that it is cut out of fulfils the task somewhere
@@ -113,7 +115,9 @@ def gather_windows(
     taken[static] = action[static] = store.actions.hold(command[static])[:, None]
     commands = torch.from_numpy(store.command[first + np.minimum(now + moving * (step + 1), last)])
     if store.robot is not None:  # as imagination does: where the command is a measured pose, it would show the future
-        commands = integrate_commands(store.robot, torch.from_numpy(command), torch.from_numpy(action))
+        commands = _imagined_commands(
+            store.robot, torch.from_numpy(command), commands, torch.from_numpy(action), layout
+        )
     return WindowBatch(
         reference=_take(store.frames, first[:, 0]),
         memory=_take(store.frames, memory_row),
@@ -126,6 +130,7 @@ def gather_windows(
         success=torch.from_numpy(store.success[frame_row]),
         opening=torch.from_numpy(store.opening[frame_row]),
         state=torch.from_numpy(store.state[frame_row]),
+        recorded=torch.from_numpy(store.command[frame_row]),
         valid=torch.from_numpy(now + moving * future <= last),
         static=torch.from_numpy(static),
         fulfilled=torch.from_numpy(store.fulfilled[episode]),
@@ -134,6 +139,17 @@ def gather_windows(
         instruction=[store.instruction[e] for e in episode],
         task=[store.task[e] for e in episode],
     )
+
+
+def _imagined_commands(
+    robot: AnyEmbodiment, command: Tensor, recorded: Tensor, action: Tensor, layout: WindowLayout
+) -> Tensor:
+    """Integrate a window's actions; a measured pose is known again at the end of every chunk, as in imagination."""
+    if not robot.measured_pose:
+        return integrate_commands(robot, command, action)
+    starts = [command, *recorded[:, layout.chunk_length - 1 :: layout.chunk_length].unbind(dim=1)]
+    chunks = action.split(layout.chunk_length, dim=1)
+    return torch.cat(list(map(partial(integrate_commands, robot), starts, chunks)), dim=1)
 
 
 def _take(frames: NDArray[np.uint8] | Tensor, rows: Index) -> Tensor:

@@ -41,7 +41,7 @@ class Replay:
     frame_stride: int  # control steps between frames.
     # real and imagined frames of the model's other cameras, by name.
     further: Mapping[str, tuple[NDArray[np.uint8], NDArray[np.uint8]]] = field(default_factory=dict)
-    # real and imagined measured numbers float32 ``[E, T, S]``; None where the model does not predict them.
+    # real and imagined measured numbers float32 ``[E, T, S]``, see :func:`measured_names`; None where there are none.
     state: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None
     state_names: tuple[str, ...] = ()  # of these numbers.
 
@@ -90,11 +90,17 @@ def replay(
     }
     valid = step[None] <= last[:, None]
     main = views.pop(IMAGE)
-    if STATE not in model.more:
+    if not (names := measured_names(model)):
         return Replay(*main, valid, probability, model.frame_stride, views)
-    measured = np.stack([episode.state[row] for episode, row in zip(episodes, index, strict=True)])
-    names = model.embodiment.state_names
+    source = "state" if STATE in model.more else "command"
+    measured = np.stack([getattr(e, source)[row, : len(names)] for e, row in zip(episodes, index, strict=True)])
     return Replay(*main, valid, probability, model.frame_stride, views, (measured, state), names)
+
+
+def measured_names(model: AnyVideoModel) -> tuple[str, ...]:
+    """Names of the measured numbers that are compared: the state where it is predicted, else a command's measured pose."""
+    robot = model.embodiment
+    return robot.state_names if STATE in model.more else robot.command_names[: robot.measured_pose]
 
 
 def replayed_success(
@@ -176,7 +182,8 @@ def _replay_rows(
         shown = model.decode(imagined.latent, first).cpu() if decoded else torch.empty(len(episodes), 0)
         frames.append(shown.numpy())
         probabilities.append(imagined.success_prob.cpu().numpy())
-        measured = imagined.command[:, :0] if imagined.state is None else imagined.state
+        pose = imagined.command[:, model.frame_stride - 1 :: model.frame_stride, : model.embodiment.measured_pose]
+        measured = pose if imagined.state is None else imagined.state
         states.append(measured.float().cpu().numpy())
     return [np.concatenate(part, axis=1) for part in (frames, probabilities, states)]
 

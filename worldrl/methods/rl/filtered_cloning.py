@@ -99,8 +99,8 @@ def imagined_waypoints(rollouts: ImaginedRollouts, embodiment: AnyEmbodiment, de
     waypoint, length = torch.full_like(rollouts.command, torch.nan), rollouts.action.shape[2]
     for row in rollouts.success.nonzero().squeeze(1).tolist():
         chunks = int(rollouts.valid[:, row].sum())
-        first, action = rollouts.command[:1, row], rollouts.action[:chunks, row].flatten(0, 1)[None]
-        path = torch.cat([first, integrate_commands(embodiment, first, action)[0]]).numpy()
+        starts, action = rollouts.command[:chunks, row], rollouts.action[:chunks, row]
+        path = torch.cat([starts[:1], integrate_commands(embodiment, starts, action).flatten(0, 1)]).numpy()
         found = waypoints_along(path, embodiment.actions, deviation.cpu().numpy())
         waypoint[:chunks, row] = torch.from_numpy(found[::length])
     return waypoint

@@ -51,6 +51,26 @@ def _beta(alpha: Tensor, beta: Tensor, generator: torch.Generator) -> Tensor:
 
 
 @needs(SUCCESS)
+def self_evolving_curriculum(
+    records: StartRecords, count: int, generator: torch.Generator, *, curriculum_temperature: float = 0.3
+) -> Tensor:
+    """Draw a task by what its latest groups could teach, then a start of it as ``balanced`` does.
+
+    Equation: P(task) = softmax(Q / τ), Q a moving average of its groups' mean |A|, at first 1; τ = 0.3
+    Paper: SEC (2505.14970), with tasks as its categories
+    """
+    chance = (torch.tensor(list(records.gain.values())) / curriculum_temperature).softmax(dim=0)
+    drawn = chance.multinomial(count, replacement=True, generator=generator)
+    return torch.tensor([_start_of(records, list(records.gain)[task], generator) for task in drawn.tolist()])
+
+
+def _start_of(records: StartRecords, task: str, generator: torch.Generator) -> int:
+    own = [number for number, name in enumerate(records.task) if name == task]
+    keyframe = [records.keyframe[number] for number in own]
+    return own[balanced_starts([task] * len(own), keyframe, 1, records.p_keyframe, generator=generator)[0]]
+
+
+@needs(SUCCESS)
 def hardest(records: StartRecords, count: int, generator: torch.Generator, *, hard_share: float = 0.25) -> Tensor:
     """Draw from the quarter of the starts that succeed least often.
 

@@ -18,15 +18,18 @@ from worldrl.evaluation.report.model import Frames
 from worldrl.evaluation.world_model.rollout_error import padded_actions, replay, whole_chunks
 from worldrl.methods.alignment.align import MethodConfigs
 from worldrl.methods.alignment.branch_grpo import BranchGrpoConfig
+from worldrl.methods.alignment.dance_grpo import DanceGrpoConfig
 from worldrl.methods.alignment.diffusion_nft import DiffusionNftConfig
 from worldrl.methods.alignment.flow_grpo import FlowGrpoConfig
 from worldrl.methods.alignment.sol_rl import SolRlConfig
+from worldrl.methods.alignment.step_aware_preference import StepAwarePreferenceConfig
 from worldrl.methods.alignment.task import AlignmentConfig, AlignmentTask, Starts
+from worldrl.methods.rl.config import PartNames
 from worldrl.recipes.motion.idm_stages import through_codec
 from worldrl.recipes.motion.planned_execution import ExecutedPlans, Planning, executed_plans
 from worldrl.recipes.rl_parts import make_method
 from worldrl.reproductions.catalogue import Cell
-from worldrl.reproductions.eva.climb import climb, climb_summary, costs
+from worldrl.reproductions.eva.climb import climb, climb_summary, costs, scales
 from worldrl.reproductions.eva.limits import MEASURED, planned_violations
 from worldrl.reproductions.eva.parts import Parts
 from worldrl.reproductions.eva.settings import (
@@ -52,10 +55,20 @@ from worldrl.world_models.video.model import VideoWorldModel
 
 MEASURES = ("success", "violation_rate", "jerk_spike_rate", "motion", "reward")
 MOTIONS = "motions"  # Motion content of every plan, in the order of the tests, so two arms form pairs
+MIXED_BETA = 0.1  # DiffusionNFT's β where several rewards are mixed
 FORESEEN = "foreseen_success"  # Mean reward of an arm's plans by the critic, if there is one
 
 
 # --- alignment ------------------------------------------------------------------------------------------------------
+
+
+METHOD_OF = {
+    "full-pool": "sol_rl",
+    "coupled-nft": "diffusion_nft",
+    "fork-relative": "branch_grpo",
+    "mean-mixing": "flow_grpo",
+}
+"""Method of an arm that has another name."""
 
 
 def alignment_method(settings: EvaSettings, arm: str) -> tuple[str, MethodConfigs]:
@@ -70,17 +83,36 @@ def alignment_method(settings: EvaSettings, arm: str) -> tuple[str, MethodConfig
     nft = DiffusionNftConfig(denoising=plain)
     cheap = SolRlConfig(settings.explored, max(1, steps // 4), nft=nft)
     in_full = replace(cheap, explore_steps=steps, explore_dtype="float32", resample=False)
-    return "sol_rl" if arm == "full-pool" else arm.replace("-", "_"), MethodConfigs(
+    width = "none" if arm == "fork-relative" else "extremes"  # a fork has all of its children
+    return METHOD_OF.get(arm, arm.replace("-", "_")), MethodConfigs(
         # Evaluations of a reference would distort the comparison.
         flow_grpo=FlowGrpoConfig(denoising=noisy, ratio=rule, kl=0.0),
-        branch_grpo=BranchGrpoConfig(denoising=noisy, ratio=rule, splits=splits, prune_width="extremes"),
+        dance_grpo=DanceGrpoConfig(denoising=noisy, ratio=rule),
+        branch_grpo=BranchGrpoConfig(denoising=noisy, ratio=rule, splits=splits, prune_width=width),
+        diffusion_nft=replace(nft, beta=MIXED_BETA, coupled=arm == "coupled-nft"),
         sol_rl=in_full if arm == "full-pool" else cheap,
+        step_aware_preference=StepAwarePreferenceConfig(denoising=noisy),
     )
 
 
-def mixture(settings: EvaSettings) -> RewardMix:
-    """Mix the terms by GDPO; the executability alone needs no mixture."""
+def alignment_config(settings: EvaSettings, arm: str) -> AlignmentConfig:
+    """Return what an arm shares with the others, with fewer videos where each draws several candidates a step."""
+    candidates = StepAwarePreferenceConfig().candidates if arm == "step-aware-preference" else 1
+    return AlignmentConfig(
+        iterations=settings.iterations,
+        prompts=settings.prompts,
+        group_size=max(2, group_size(settings) // candidates),
+        chunks=settings.chunks,
+        learning_rate=settings.rate,
+        parts=PartNames(advantage="fork_relative" if arm == "fork-relative" else ""),
+    )
+
+
+def mixture(settings: EvaSettings, arm: str = "") -> RewardMix:
+    """Mix the terms by GDPO, or in one arm add them as they are reported; the executability alone needs no mixture."""
     weights = list(term_weights(settings).values())
+    if arm == "mean-mixing":
+        return partial(mean_of_terms, weights=list(scales(settings).values()))
     return partial(mix, weights=weights) if len(weights) > 1 else mean_of_terms
 
 
@@ -88,14 +120,8 @@ def aligned(settings: EvaSettings, cell: Cell, parts: Parts, folder: Path) -> di
     """Align the arm's copy of the video model in place; return the cost."""
     model = parts.model
     starts = [demonstrated_start(model, e, f"demonstration {n}") for n, e in enumerate(parts.learned)]
-    config = AlignmentConfig(
-        iterations=settings.iterations,
-        prompts=settings.prompts,
-        group_size=group_size(settings),
-        chunks=settings.chunks,
-        learning_rate=settings.rate,
-    )
-    mixing, scaled = mixture(settings), len(term_weights(settings)) > 1
+    config, mixing = alignment_config(settings, cell.method), mixture(settings, cell.method)
+    scaled = len(term_weights(settings)) > 1 and cell.method != "mean-mixing"
     task = AlignmentTask(model, Starts(starts), parts.reward, mixing, parts.frame_s, config, cell.seed, scaled)
     seen = replace(task, starts=Starts([demonstrated_start(model, e, f"kept {n}") for n, e in enumerate(parts.kept)]))
     with MetricLog(folder) as log:

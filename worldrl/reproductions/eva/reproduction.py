@@ -11,7 +11,8 @@ decodes it into fourteen joint targets, and the simulator executes these, open l
 - ``best-of-n``: the best of N videos by the reward, N such that the tests cost as much computation as the alignment did;
 - ``staged``: MIND-V's staged rollouts, the best of a few at the middle and at the end;
 - ``flow-grpo``, ``branch-grpo``, ``sol-rl``: the model aligned by each method with the same reward;
-- ``full-pool``: Sol-RL's baseline, the same pool of videos with all steps in full precision.
+- ``full-pool``: Sol-RL's baseline, the same pool of videos with all steps in full precision;
+- those of ``settings.OTHERS``, only by name: other methods, and plain GRPO by the mean of the terms in place of GDPO.
 
 The first three plan nothing: they show which part fails where the others fail.
 

@@ -16,7 +16,9 @@ GIVEN = ("recorded", "restored", "imagined-true-actions")
 """Arms that plan nothing: kept demonstrations, and which link between an image and a success is weak."""
 CONTROLS = ("longer", "imitate")
 """Arms that continue with the planner's own training instead of aligning it; the second with what practice executed."""
-ALIGNED = ("flow-grpo", "branch-grpo", "sol-rl", "full-pool")
+OTHERS = ("dance-grpo", "fork-relative", "diffusion-nft", "coupled-nft", "step-aware-preference", "mean-mixing")
+"""Aligned arms that run only where they are named."""
+ALIGNED = ("flow-grpo", "branch-grpo", "sol-rl", "full-pool", *OTHERS)
 ARMS = (*GIVEN, "none", *CONTROLS, "best-of-n", "staged", *ALIGNED)
 COMPARED = ("none", "flow-grpo")  # Arms that every claim is of
 ALL = "all"
@@ -32,7 +34,7 @@ class EvaSettings:
     # `clean`, or `randomised` in visual style, clutter and table height; of all recordings and tests.
     domain: str = CLEAN
     # `all`, or names joined by `+`, with `none` and `flow-grpo`; `imitate` needs `executed_plans`, and without them is
-    # not one of all.
+    # not one of all. The arms of `OTHERS` are not among all.
     arms: str = ALL
     demonstrations: int = 240  # per task, failures of the expert included; only successes are learned from
     # Share of demonstrations with a disturbed expert, so that states beside its path and recoveries occur.
@@ -108,7 +110,7 @@ class EvaSettings:
     def methods(self) -> tuple[str, ...]:
         """The arms that are run, in their order."""
         if self.arms == ALL:
-            return tuple(arm for arm in ARMS if arm != "imitate" or self.executed_plans)
+            return tuple(arm for arm in ARMS if arm not in OTHERS and (arm != "imitate" or self.executed_plans))
         return tuple(arm for arm in ARMS if arm in self.arms.split("+"))
 
     @property

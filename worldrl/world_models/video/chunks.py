@@ -65,6 +65,7 @@ class Chunked(Generic[ConfigT]):
     config: ConfigT
     embodiment: AnyEmbodiment
     state_head: StateHead | None
+    pose_head: StateHead | None
 
     @property
     def more(self) -> tuple[str, ...]:
@@ -113,6 +114,21 @@ class Chunked(Generic[ConfigT]):
         if self.state_head is None:
             return None, None
         return self.state_head.measure(features, self.frame_commands(before, commands))
+
+    def seen_commands(self, features: Tensor, before: Tensor, commands: Tensor) -> Tensor:
+        """Return the commands ``[B, L, A]`` of a chunk, of a measured pose as the imagined frames show it.
+
+        Between frames the difference from the integrated commands grows evenly.
+        """
+        if self.pose_head is None:
+            return commands
+        pose, _ = self.pose_head.measure(features, self.frame_commands(before, commands))
+        size, stride = pose.shape[-1], self.frame_stride
+        left = pose - commands[:, stride - 1 :: stride, :size]
+        earlier = torch.cat([torch.zeros_like(left[:, :1]), left[:, :-1]], dim=1)
+        share = torch.arange(1, stride + 1, device=left.device)[:, None] / stride
+        between = earlier[:, :, None] + share * (left - earlier)[:, :, None]  # [B, F, s, 6]
+        return torch.cat([commands[..., :size] + between.flatten(1, 2), commands[..., size:]], dim=-1)
 
     def frame_commands(self, before: Tensor, commands: Tensor) -> Tensor:
         """Return each predicted frame's scaled command, and its change since the frame before: ``[B, F, 2A]``."""

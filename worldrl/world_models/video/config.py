@@ -198,7 +198,7 @@ class GripperHeadConfig:
 
 @dataclass
 class StateHeadConfig:
-    """State head, of models with ``state=measured``."""
+    """State head, of models with ``state=measured``, and pose head, of robots whose command is the measured pose."""
 
     loss_weight: float = 0.05  # weight of its negative log-likelihood (nats per number) beside the flow loss.
 

@@ -41,7 +41,7 @@ def extended(model: VideoWorldModel, wanted: VideoWorldModelConfig, *, seed: int
     given setting does not fit these weights, or the backend cannot plan.
     """
     config = extended_config(model.config, wanted)
-    if config == model.config:
+    if config == model.config and (model.pose_head is None) == (not model.embodiment.measured_pose):
         return model
     with initial_weights(seed, "planning"):
         larger = VideoWorldModel(config, model.embodiment)

@@ -107,14 +107,39 @@ def chunk_loss(
     head = success_loss(logit.float(), *batch.masks(frames), base.level, *weights, part=part)
     total = base.loss + config.success.loss_weight * head
     logs = {**base.logs, "wm/success_loss": head.detach()}
-    if model.state_head is not None:
-        before = batch.commands[:, steps.start - 1] if steps.start else batch.command
-        command = model.frame_commands(before, batch.commands[:, steps])
-        read = model.state_head.loss(base.features, command, batch.state[:, frames], valid, count)
+    for name, read in _measured_losses(model, base.features, batch, chunk, frames, steps, count).items():
         total = total + config.state_head.loss_weight * read
-        logs["wm/state_nll"] = read.detach()
+        logs[name] = read.detach()
     if model.gripper is None:
         return total, logs
     unit = model.embodiment.actions.opening_unit
     grip = opening_loss(model.gripper(base.features).float(), batch.opening[:, frames], valid, unit, count)
     return total + config.gripper.loss_weight * grip, {**logs, "wm/gripper_loss": grip.detach()}
+
+
+def _measured_losses(
+    model: Any, features: Tensor, batch: WindowBatch, chunk: int, frames: slice, steps: slice, count: Tensor
+) -> Logs:
+    """Negative log-likelihood of what is measured in a chunk's frames, for each head that predicts it."""
+    found = {"wm/state_nll": (model.state_head, batch.state), "wm/pose_nll": (model.pose_head, batch.recorded)}
+    commands, before = batch.commands[:, steps], chunk_start(batch, chunk, model)
+    return {
+        name: head.loss(
+            features,
+            model.frame_commands(before, commands),
+            measured[:, frames, : len(head.offset)],
+            batch.valid[:, frames],
+            count,
+        )
+        for name, (head, measured) in found.items()
+        if head is not None
+    }
+
+
+def chunk_start(batch: WindowBatch, chunk: int, model: Any) -> Tensor:
+    """Return the command ``[B, A]`` before a window's chunk, of a measured pose the recorded one."""
+    if not chunk:
+        return batch.command
+    if model.pose_head is not None:
+        return batch.recorded[:, chunk * model.config.dynamics.chunk_frames - 1]
+    return batch.commands[:, chunk * model.config.dynamics.chunk_length - 1]

@@ -68,6 +68,7 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], Shared, nn.Module):
         self.restorer = FrameRestorer(config.restorer, len(config.cameras)) if config.restorer.width else None
         numbers = 2 * embodiment.actions.size, len(embodiment.state_names)
         self.state_head = StateHead(*sizes, *numbers) if config.state == MEASURED else None
+        self.pose_head = StateHead(*sizes, numbers[0], pose) if (pose := embodiment.measured_pose) else None
 
     @property
     def device(self) -> torch.device:
@@ -118,6 +119,7 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], Shared, nn.Module):
             latent, features = self.sample(state, condition, noise)
             logits, belief = self.outcome(self.find(features, state.instruction), state.belief)
             measured, spread = self.read_state(features, state.command, commands)
+            commands = self.seen_commands(features, state.command, commands)
         check_imagined(latent)
         after = replace(self.remember(state, latent, commands), belief=belief)
         if measured is not None:
@@ -251,6 +253,8 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], Shared, nn.Module):
             config = VideoWorldModelConfig.from_json(artefact.config)
             model = cls(config, embodiment_from_json(artefact.config["embodiment"]))
             model.observation.require_stored(artefact.config, folder)
+            if not any(name.startswith("pose_head.") for name in artefact.tensors):
+                model.pose_head = None  # an earlier version integrated the actions alone
             load_weights(model, artefact, of_each_view(named_as_ensemble(artefact.tensors), len(config.cameras)))
         return model.to(device).eval()
 

@@ -25,6 +25,7 @@ from worldrl.core.training.fit import FitReport, OneProcess, fit, fit_module
 from worldrl.core.training.optimizer import adamw, warmup_cosine
 from worldrl.core.training.spread import spread
 from worldrl.core.types import Episode
+from worldrl.data.windows.batch import WindowLayout, gather_windows
 from worldrl.data.windows.frame_store import FrameStore, in_blocks
 from worldrl.data.windows.windows import WindowBatch, WindowSampler
 from worldrl.world_models.video.bootstrapping import LatentRollouts
@@ -271,10 +272,24 @@ def leaves_unused(dynamics: DynamicsConfig, config: WindowTraining) -> bool:
 def learning_modules(model: VideoWorldModel, store: FrameStore) -> dict[str, torch.nn.Module]:
     """Return what learns on windows, by name; the state head gets the scale of the recorded numbers."""
     modules = {"dynamics": model.dynamics, "success": model.success, "gripper": model.gripper}
-    if model.state_head is None:
-        return modules
-    model.state_head.scale_to(*recorded_states(model, store))
-    return {**modules, "state_head": model.state_head}
+    if model.state_head is not None:
+        model.state_head.scale_to(*recorded_states(model, store))
+        modules["state_head"] = model.state_head
+    if model.pose_head is not None:
+        model.pose_head.scale_to(*recorded_poses(model, store))
+        modules["pose_head"] = model.pose_head
+    return modules
+
+
+def recorded_poses(model: VideoWorldModel, store: FrameStore) -> tuple[Tensor, Tensor]:
+    """Return measured poses ``[R, 6]`` in the frames of recorded chunks, and what their actions alone make of them ``[R, 2A]``."""
+    layout = WindowLayout(model.chunk_length, 1, model.frame_stride)
+    begin = [np.arange(0, length, layout.chunk_length) for length in store.length.tolist()]
+    episode = np.repeat(np.arange(len(begin)), [len(one) for one in begin])
+    batch = gather_windows(store, layout, episode, np.concatenate(begin), np.zeros(len(episode), bool)).to(model.device)
+    known = batch.valid.flatten()
+    commands = model.frame_commands(batch.command, batch.commands).flatten(0, 1)
+    return batch.recorded[..., : model.embodiment.measured_pose].flatten(0, 1)[known], commands[known]
 
 
 def recorded_states(model: Any, store: FrameStore) -> tuple[Tensor, Tensor]:

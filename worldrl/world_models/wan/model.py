@@ -59,6 +59,7 @@ class WanWorldModel(Chunked[WanConfig], Shared, nn.Module):
         )
         sizes = config.dynamics.chunk_frames, 2 * embodiment.actions.size, len(embodiment.state_names)
         measured = config.state == MEASURED
+        self.pose_head = None  # a measured pose is estimated from the actions alone
         self.state_head = WanStateHead(self.dynamics.width, config.success, *sizes) if measured else None
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(is_trained(name, config.dynamics))
