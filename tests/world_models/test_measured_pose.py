@@ -14,10 +14,12 @@ from worldrl.evaluation.world_model.rollout_error import padded_actions, replay
 from worldrl.rollout.imagined.reset_store import record_at
 from worldrl.world_models.video.extension import extended
 from worldrl.world_models.video.instructions import TaskInstructions
-from worldrl.world_models.video.losses import chunk_start
+from worldrl.world_models.video.losses import POSE_NOISE, displaced
 from worldrl.world_models.video.model import VideoWorldModel
 from worldrl.world_models.video.training import fit_dynamics, recorded_poses
 from worldrl.world_models.video.training_config import WorldModelTraining
+
+POSE = torch.tensor([0.5, 0.1, 0.1, 0.1, 0.2, 0.3])
 
 
 def late(episode):
@@ -45,6 +47,11 @@ def begun(model, episodes, step=0):
     return model.start(records)
 
 
+def sampler_of(model, episodes):
+    sizes = {"chunk_length": model.chunk_length, "frame_stride": model.frame_stride, "unroll": 2}
+    return WindowSampler(episodes, **sizes, static_share=0.0, robot=model.embodiment)
+
+
 def imagined_commands(model, episodes, chunks):
     """Commands ``[B, T, A]`` that follow from the recorded actions, chunk by chunk, and those at the chunks' ends."""
     state, found, ends = begun(model, episodes), [], []
@@ -64,13 +71,13 @@ def test_an_exact_command_has_no_pose_head(make_world_model, model):
 
 def test_between_frames_the_difference_from_the_integrated_command_grows_evenly(model, episodes):
     with torch.no_grad():  # the head begins without images: it measures this pose whatever is seen
-        model.pose_head.offset.copy_(torch.arange(6) / 10)
+        model.pose_head.offset.copy_(POSE)
     two, length = episodes[:2], model.chunk_length
     found, ends = imagined_commands(model, two, 2)
     action = torch.stack([torch.from_numpy(e.action[: 2 * length]) for e in two])
     alone = integrate_commands(model.embodiment, begun(model, two).command, action[:, :length])
-    left = torch.arange(6) / 10 - alone[:, 1::2, :6]
-    torch.testing.assert_close(found[:, 1:length:2, :6], (torch.arange(6) / 10).expand(2, length // 2, 6))
+    left = POSE - alone[:, 1::2, :6]
+    torch.testing.assert_close(found[:, 1:length:2, :6], POSE.expand(2, length // 2, 6))
     torch.testing.assert_close(found[:, 0, :6] - alone[:, 0, :6], left[:, 0] / 2)
     torch.testing.assert_close(found[:, 2, :6] - alone[:, 2, :6], (left[:, 0] + left[:, 1]) / 2)
     assert torch.equal(found[:, :length, 6:], alone[..., 6:])
@@ -81,7 +88,7 @@ def test_between_frames_the_difference_from_the_integrated_command_grows_evenly(
 
 def test_recorded_poses_teach_how_far_the_robot_follows(model, episodes):
     """With the fitted line alone, without images, imagined commands lie closer to the recorded ones than integrated ones."""
-    sampler = WindowSampler(episodes, robot=model.embodiment)
+    sampler = sampler_of(model, episodes)
     model.pose_head.scale_to(*recorded_poses(model, sampler.store))
     chunks = min(map(len, episodes)) // model.chunk_length
     found, _ = imagined_commands(model, episodes, chunks)
@@ -92,13 +99,27 @@ def test_recorded_poses_teach_how_far_the_robot_follows(model, episodes):
     assert error < 0.75 * before
 
 
-def test_a_window_learns_each_chunk_from_the_recorded_pose_before_it(model, episodes):
-    sampler = WindowSampler(episodes, unroll=2, static_share=0.0, robot=model.embodiment)
+def test_a_window_integrates_each_chunk_from_the_recorded_pose_before_it(model, episodes):
+    sampler = sampler_of(model, episodes)
     batch = sampler.sample(8, torch.Generator().manual_seed(0))
     for row, (number, start) in enumerate(zip(batch.episode.tolist(), batch.start.tolist(), strict=True)):
-        last = min(start + model.chunk_length, len(episodes[number]))
-        assert torch.equal(chunk_start(batch, 1, model)[row], torch.from_numpy(episodes[number].command[last]))
-    assert torch.equal(chunk_start(batch, 0, model), batch.command)
+        ends = [start, min(start + model.chunk_length, len(episodes[number]))]
+        assert torch.equal(batch.starts[row], torch.from_numpy(episodes[number].command[ends]))
+
+
+def test_poses_are_displaced_in_training_by_a_deviation_of_each_window(model, make_world_model, episodes):
+    sampler = sampler_of(model, episodes)
+    batch = sampler.sample(4000, torch.Generator().manual_seed(0))
+    moved = displaced(model, batch, torch.Generator().manual_seed(1))
+    shift, length = moved.starts - batch.starts, model.chunk_length
+    torch.testing.assert_close(moved.commands[:, length] - batch.commands[:, length], shift[:, 1], atol=1e-5, rtol=0)
+    assert torch.equal(moved.command, moved.starts[:, 0])
+    assert not shift[..., 6].any()
+    # A uniform share of the largest deviation: E s² = 1/3.
+    assert (shift[..., :6] / torch.tensor(POSE_NOISE)).std(dim=(0, 1)).tolist() == pytest.approx(
+        [3**-0.5] * 6, rel=0.05
+    )
+    assert displaced(make_world_model(), batch, torch.Generator()) is batch
 
 
 def test_training_moves_the_pose_head_and_a_folder_keeps_it(model, episodes, tmp_path):

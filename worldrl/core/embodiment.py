@@ -188,6 +188,14 @@ def next_command(embodiment: AnyEmbodiment, command: Tensor, action: Tensor) -> 
     return _move_tool(embodiment, command, action)
 
 
+def within_workspace(embodiment: AnyEmbodiment, command: Tensor) -> Tensor:
+    """Clip the commanded position ``[..., A]`` of a tool to its workspace; joint targets stay as they are."""
+    if isinstance(embodiment, JointEmbodiment):
+        return command
+    low, high = (command.new_tensor(edge) for edge in (embodiment.workspace_low, embodiment.workspace_high))
+    return torch.cat([torch.clamp(command[..., :3], low, high), command[..., 3:]], dim=-1)
+
+
 def _move_tool(robot: Embodiment, command: Tensor, action: Tensor) -> Tensor:
     """Add the scaled Δposition and clip it to the workspace, compose Δrotation from the left, copy the gripper."""
     low = command.new_tensor(robot.workspace_low)

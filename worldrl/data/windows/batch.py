@@ -1,7 +1,6 @@
 """The shape of a window, a batch of them, and how they are cut out of a store (timeline in ``windows.py``)."""
 
 from dataclasses import dataclass, fields, replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -56,6 +55,7 @@ class WindowBatch:
     memory_action: Tensor  # float32 `[B, K·s, A]`, what led to the memory; null before the episode began
     action: Tensor  # float32 `[B, S, A]`, from frame `t` on
     command: Tensor  # float32 `[B, A]` at frame `t`
+    starts: Tensor  # float32 `[B, U, A]` before each chunk, from which its actions are integrated
     commands: Tensor  # float32 `[B, S, A]` after each action
     success: Tensor  # bool `[B, W]`, that future frame fulfils the task
     opening: Tensor  # float32 `[B, W, G]`, measured opening of each gripper in that future frame
@@ -114,10 +114,9 @@ def gather_windows(
     action = store.action[first + np.minimum(now + step, last)]
     taken[static] = action[static] = store.actions.hold(command[static])[:, None]
     commands = torch.from_numpy(store.command[first + np.minimum(now + moving * (step + 1), last)])
+    starts = _chunk_starts(torch.from_numpy(command), commands, layout)
     if store.robot is not None:  # as imagination does: where the command is a measured pose, it would show the future
-        commands = _imagined_commands(
-            store.robot, torch.from_numpy(command), commands, torch.from_numpy(action), layout
-        )
+        starts, commands = _imagined_commands(store.robot, starts, torch.from_numpy(action), layout)
     return WindowBatch(
         reference=_take(store.frames, first[:, 0]),
         memory=_take(store.frames, memory_row),
@@ -126,6 +125,7 @@ def gather_windows(
         memory_action=torch.from_numpy(taken),
         action=torch.from_numpy(action),
         command=torch.from_numpy(command),
+        starts=starts,
         commands=commands,
         success=torch.from_numpy(store.success[frame_row]),
         opening=torch.from_numpy(store.opening[frame_row]),
@@ -141,15 +141,20 @@ def gather_windows(
     )
 
 
+def _chunk_starts(command: Tensor, commands: Tensor, layout: WindowLayout) -> Tensor:
+    ends = commands[:, layout.chunk_length - 1 : -1 : layout.chunk_length]
+    return torch.cat([command[:, None], ends], dim=1)
+
+
 def _imagined_commands(
-    robot: AnyEmbodiment, command: Tensor, recorded: Tensor, action: Tensor, layout: WindowLayout
-) -> Tensor:
+    robot: AnyEmbodiment, recorded: Tensor, action: Tensor, layout: WindowLayout
+) -> tuple[Tensor, Tensor]:
     """Integrate a window's actions; a measured pose is known again at the end of every chunk, as in imagination."""
     if not robot.measured_pose:
-        return integrate_commands(robot, command, action)
-    starts = [command, *recorded[:, layout.chunk_length - 1 :: layout.chunk_length].unbind(dim=1)]
-    chunks = action.split(layout.chunk_length, dim=1)
-    return torch.cat(list(map(partial(integrate_commands, robot), starts, chunks)), dim=1)
+        commands = integrate_commands(robot, recorded[:, 0], action)
+        return _chunk_starts(recorded[:, 0], commands, layout), commands
+    chunks = zip(recorded.unbind(dim=1), action.split(layout.chunk_length, dim=1), strict=True)
+    return recorded, torch.cat([integrate_commands(robot, start, chunk) for start, chunk in chunks], dim=1)
 
 
 def _take(frames: NDArray[np.uint8] | Tensor, rows: Index) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from worldrl.core.embodiment import AnyEmbodiment
+from worldrl.core.embodiment import AnyEmbodiment, within_workspace
 from worldrl.core.errors import ActionError, NonFiniteError
 from worldrl.core.observation import STATE, ObservationSpec, further, images_among
 from worldrl.core.types import ResetRecord
@@ -128,7 +128,8 @@ class Chunked(Generic[ConfigT]):
         earlier = torch.cat([torch.zeros_like(left[:, :1]), left[:, :-1]], dim=1)
         share = torch.arange(1, stride + 1, device=left.device)[:, None] / stride
         between = earlier[:, :, None] + share * (left - earlier)[:, :, None]  # [B, F, s, 6]
-        return torch.cat([commands[..., :size] + between.flatten(1, 2), commands[..., size:]], dim=-1)
+        seen = torch.cat([commands[..., :size] + between.flatten(1, 2), commands[..., size:]], dim=-1)
+        return within_workspace(self.embodiment, seen)
 
     def frame_commands(self, before: Tensor, commands: Tensor) -> Tensor:
         """Return each predicted frame's scaled command, and its change since the frame before: ``[B, F, 2A]``."""
