@@ -20,7 +20,9 @@ from worldrl.workers.link.rotations import DOWN, axis_angle, rotation_vector
 def test_horizons_are_the_published_ones_and_lerobots_is_named():
     assert [facts.horizon(name) for name in facts.SUITES] == [220, 280, 300, 520, 400]
     assert facts.horizon("libero_spatial@lerobot") == 280
-    assert facts.suite_names() == [*facts.SUITES, "libero_spatial@lerobot", *facts.PRO_SUITES]
+    held, changed = ([f"{name}@held" for name in names] for names in (facts.SUITES, facts.PRO_SUITES))
+    assert facts.suite_names() == [*facts.SUITES, "libero_spatial@lerobot", *held, *facts.PRO_SUITES, *changed]
+    assert (facts.horizon("libero_goal@held"), facts.horizon("libero_pro_10_swap@held")) == (300, 520)
     with pytest.raises(KeyError):
         facts.horizon("libero_goal@lerobot")
 

@@ -51,6 +51,7 @@ from worldrl.workers.maniskill import facts as maniskill_facts
 EMBEDDED = "embedded"
 LIBERO, MANISKILL = FAMILIES["libero"], FAMILIES["maniskill"]
 SUITES = (EMBEDDED, *LIBERO, *MANISKILL)
+SHOWN_SUITES = [name for name in SUITES if not name.endswith("@held")]
 OTHERS = (*FAMILIES["robotwin"], *FAMILIES["isaac"])
 SHOWN = 12
 """Rows of the closing table."""
@@ -66,7 +67,7 @@ class CheckProtocolSettings:
         "dataset folder, also of others, or one of LIBERO's own HDF5 files; successful episodes are replayed",
         made_by="worldrl collect",
     )
-    suite: str = setting(EMBEDDED, f"one of {', '.join(SUITES)}")
+    suite: str = setting(EMBEDDED, f"one of {', '.join(SHOWN_SUITES)}; LIBERO's also as NAME@held")
     run_dir: str = setting("runs/check-protocol", "where the result is written")
     seed: int = setting(0, "of the random actions that are played for comparison")
     episodes: int = setting(4, "demonstrations, taken evenly from the dataset; each is replayed about twenty times")

@@ -15,9 +15,10 @@ from typing import Any
 
 from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import WorkerEnvironmentError
-from worldrl.data.lerobot.external.libero_robot import libero_embodiment
+from worldrl.data.lerobot.external.libero_robot import held_embodiment, libero_embodiment
 from worldrl.rollout.suites.env import SuiteVecEnv, check_names, register_vector
 from worldrl.rollout.suites.suite import (
+    HELD_GOAL,
     MEASURED,
     WORLD,
     Conventions,
@@ -54,7 +55,7 @@ def libero_launch(
     package's own. Raises SettingError (unknown suite or camera). Raises WorkerEnvironmentError (not set up, or nothing
     renders there).
     """
-    name, _ = facts.split_suite(suite)
+    name, variant = facts.split_suite(suite)
     check_names(suite, facts.suite_names(), cameras, facts.CAMERAS)
     environment = find_environment("libero")
     variables = {"LIBERO_CONFIG_PATH": str(environment.folder / "libero_config")}
@@ -72,6 +73,7 @@ def libero_launch(
             "cameras": list(cameras),
             "shadows": shadows,
             "pro": str(environment.folder / facts.PRO_FOLDER),
+            "held": variant == facts.HELD,
         },
         variables=variables,
     )
@@ -86,7 +88,8 @@ class LiberoSuite(Suite):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.embodiment = libero_embodiment()
+        self.held = facts.split_suite(name)[1] == facts.HELD
+        self.embodiment = held_embodiment() if self.held else libero_embodiment()
 
     def tasks(self) -> tuple[str, ...]:
         """In the suite's order, from the stored states."""
@@ -109,7 +112,7 @@ class LiberoSuite(Suite):
 
     def without_expert(self) -> tuple[str, ...]:
         """Those whose goals the skills do not cover."""
-        if self.name in facts.PRO_SUITES:
+        if facts.split_suite(self.name)[0] in facts.PRO_SUITES:
             tasks = pro_tasks(self.name)
             return tuple(name for name, task in tasks.items() if not known_goal(task.goals, task.movable))
         return facts.UNSCRIPTED.get(facts.split_suite(self.name)[0], ())
@@ -130,8 +133,9 @@ class LiberoSuite(Suite):
     def conventions(self, described: Mapping[str, Any], *, shadows: bool, assets_note: str) -> tuple[str, Conventions]:
         """Settling, fixtures, images, actions, assets and sources."""
         base = facts.base_suite(self.name)
-        change = facts.PRO_SUITES.get(self.name, ("", ""))[1]
-        scales = f"1 = {facts.POSITION_SCALE} m and {facts.ROTATION_SCALE} rad"
+        change = facts.PRO_SUITES.get(facts.split_suite(self.name)[0], ("", ""))[1]
+        moved = "delta of the held goal" if self.held else "delta pose"
+        scales = f"1 = {self.embodiment.position_scale} m and {self.embodiment.rotation_scale} rad"
         return facts.VERSION, {
             "settle_steps": facts.SETTLE_STEPS,
             "settle_action": " ".join(f"{number:g}" for number in facts.NO_OP),
@@ -141,16 +145,16 @@ class LiberoSuite(Suite):
             "image": f"turned by {facts.IMAGE_TURN}",
             **({"change": facts.PRO_CHANGES[change]} if change else {}),
             "shadows": shadows,
-            "action": f"delta pose, {scales}; gripper -1 open, +1 closed",
+            "action": f"{moved}, {scales}; gripper -1 open, +1 closed",
             "state": "position, axis-angle, two fingers",
             "assets": f"{described['assets']} ({assets_note})" if assets_note else described["assets"],
             "sources": ", ".join(f"{name} {digest}" for name, digest in described["sources"].items()),
         }
 
     def meaning(self, control_hz: float) -> dict[str, Any]:
-        """Changes of the measured pose in the world's frame; images are turned."""
-        words = WORLD, MEASURED, facts.IMAGE_TURN
-        return tool_meaning(facts.POSITION_SCALE, facts.ROTATION_SCALE, control_hz, words)
+        """Changes of the measured pose, or of the held goal, in the world's frame; images are turned."""
+        words = WORLD, HELD_GOAL if self.held else MEASURED, facts.IMAGE_TURN
+        return tool_meaning(self.embodiment.position_scale, self.embodiment.rotation_scale, control_hz, words)
 
 
 def libero_tasks(suite: str) -> list[str]:
@@ -163,9 +167,9 @@ def libero_tasks(suite: str) -> list[str]:
 
 def libero_instructions(suite: str) -> dict[str, str]:
     """Instruction of each of a suite's tasks; errors of :func:`libero_tasks`."""
-    if suite in facts.PRO_SUITES:
-        return {name: task.instruction for name, task in pro_tasks(suite).items()}
     name, _ = facts.split_suite(suite)
+    if name in facts.PRO_SUITES:
+        return {name: task.instruction for name, task in pro_tasks(suite).items()}
     try:
         states = load_suite(find_environment("libero").folder / "initial_states" / f"{name}.npz", name)
     except StatesError as error:
@@ -176,7 +180,7 @@ def libero_instructions(suite: str) -> dict[str, str]:
 def pro_tasks(suite: str) -> dict[str, ProTask]:
     """Tasks of a suite of LIBERO-PRO; errors of :func:`libero_tasks`."""
     try:
-        return read_suite(find_environment("libero").folder / facts.PRO_FOLDER, suite)
+        return read_suite(find_environment("libero").folder / facts.PRO_FOLDER, facts.split_suite(suite)[0])
     except LiberoError as error:
         raise WorkerEnvironmentError(f"libero: {error}") from error
 

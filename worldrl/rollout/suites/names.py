@@ -13,10 +13,12 @@ EMBEDDED = "embedded"
 RECORDINGS = "recordings"
 """Not a simulator: a dataset of recordings alone. Only ``train-vla`` has it."""
 LIBERO = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90", "libero_spatial@lerobot")
+LIBERO_HELD = tuple(f"libero_{name}@held" for name in ("spatial", "object", "goal", "10", "90"))
 CHANGES = ("lan", "object", "swap", "task")
-LIBERO_PRO = tuple(f"libero_pro_{name}_{change}" for name in ("spatial", "object", "goal", "10") for change in CHANGES)
+_CHANGED = [f"libero_pro_{name}_{change}" for name in ("spatial", "object", "goal", "10") for change in CHANGES]
+LIBERO_PRO = (*_CHANGED, *(f"{name}@held" for name in _CHANGED))
 FAMILIES = {
-    "libero": LIBERO + LIBERO_PRO,
+    "libero": LIBERO + LIBERO_HELD + LIBERO_PRO,
     "maniskill": ("maniskill", "maniskill_cubes"),
     "robotwin": ("robotwin_clean", "robotwin_randomised"),
     "isaac": ("isaac_reach", "isaac_lift", "isaac_drawer", "isaac_stack"),
@@ -44,8 +46,8 @@ def suite_names() -> list[str]:
 
 SHORT = f"libero_pro_NAME_CHANGE (NAME spatial, object, goal or 10; CHANGE {', '.join(CHANGES)})"
 """LIBERO-PRO's 16 suites in one word."""
-SHOWN = [name for name in suite_names() if name not in LIBERO_PRO]
-SUITE = f"embedded, {', '.join(SHOWN)}, {SHORT}, or an adapter of your own as FILE.py:Class"
+SHOWN = [name for name in suite_names() if name not in (*LIBERO_PRO, *LIBERO_HELD)]
+SUITE = f"embedded, {', '.join(SHOWN)}, {SHORT}, or an adapter of your own as FILE.py:Class; LIBERO's also as NAME@held"
 """Help text of the setting."""
 
 

@@ -21,7 +21,7 @@ from worldrl.simulators.process import Launch
 Conventions = dict[str, str | int | float | bool]
 EMBODIMENT, UNKNOWN = "embodiment", "unknown"
 GRIPPER, WORLD, BASE = "-1 open, +1 closed", "world", "the robot's base"
-MEASURED, UPRIGHT = "the measured pose", "upright"
+MEASURED, HELD_GOAL, UPRIGHT = "the measured pose", "the controller's goal", "upright"
 ONE_TOOL, JOINTS = "pose changes of one tool", "absolute joint targets"
 OWN_IMAGES = "own_images"
 """Convention of adapters: sizes of the cameras' own images, and how they become squares."""

@@ -22,6 +22,10 @@ RESPONSE = 0.265
 """Share of an action's motion that one control step makes. The controller (stiffness k 150 / s², critically damped) counts
 each action from the measured pose. With ω = √k a constant action moves the hand at a speed of ω / (2 + ω Δt / 2) of it a
 second, Δt = 0.05 s. Recorded hands move 0.25 to 0.27 of it a step."""
+HELD = "held"
+"""Variant of a suite in which the controller keeps a goal of its own, which the actions move."""
+HELD_POSITION_SCALE, HELD_ROTATION_SCALE = 0.0125, 0.125
+"""Motion (m, rad) of that goal at action 1: a quarter of LIBERO's, about as fast as the hand follows."""
 WORKSPACE_LOW, WORKSPACE_HIGH = (-1.0, -1.0, 0.0), (1.0, 1.0, 2.0)
 """A box (m) that holds every pose the arm reaches: LIBERO itself bounds none."""
 SETTLE_STEPS = 10
@@ -135,10 +139,11 @@ def base_suite(name: str) -> str:
 def suite_names() -> list[str]:
     """Every suite, variants after their own suite, LIBERO-PRO's last."""
     named = [f"{suite}@{variant}" for variant, horizons in HORIZON_VARIANTS.items() for suite in horizons]
-    return [*SUITES, *named, *PRO_SUITES]
+    held = [f"{suite}@{HELD}" for suite in (*SUITES, *PRO_SUITES)]
+    return [*SUITES, *named, *held[: len(SUITES)], *PRO_SUITES, *held[len(SUITES) :]]
 
 
 def horizon(name: str) -> int:
     """Time limit of a suite or of a variant of it (control steps); KeyError for an unknown one."""
     suite, variant = split_suite(name)
-    return HORIZON_VARIANTS[variant][suite] if variant else SUITES[base_suite(suite)].horizon
+    return SUITES[base_suite(suite)].horizon if variant in ("", HELD) else HORIZON_VARIANTS[variant][suite]

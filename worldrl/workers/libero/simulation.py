@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.workers.libero import facts
+from worldrl.workers.libero.held import HeldGoal
 from worldrl.workers.libero.observation import command_vector, state_vector, turn
 from worldrl.workers.libero.package import LiberoError
 from worldrl.workers.libero.several import make_expert
@@ -27,6 +28,7 @@ class Simulation:
         self.suite, self.env, self._states = suite, env, states
         self._gripper = facts.NO_OP[6]
         self._expert: Expert | None = None
+        self._goal: HeldGoal | None = None
         self._pads = self._movable = np.zeros(0, bool)
 
     def reset(self, init_id: int, seed: int, *, render: bool) -> Arrays:
@@ -37,6 +39,7 @@ class Simulation:
         fulfilled = False
         for _ in range(facts.SETTLE_STEPS):
             fulfilled = self._advance(np.array(facts.NO_OP))
+        self._goal = HeldGoal(self.obs) if self.suite.held else None
         return self._row(fulfilled, render)
 
     def reset_to(self, state: NDArray[np.float64], *, render: bool) -> Arrays:
@@ -44,6 +47,7 @@ class Simulation:
         if state.shape != self._states[0].shape:
             raise LiberoError(f"a given state has {state.size} numbers, those of this task have {self._states[0].size}")
         self._begin(state)
+        self._goal = HeldGoal(self.obs) if self.suite.held else None
         return self._row(False, render)
 
     def _begin(self, state: NDArray[np.float64]) -> None:
@@ -60,7 +64,11 @@ class Simulation:
 
     def step(self, action: NDArray[np.float32], *, render: bool) -> Arrays:
         """Take one action in [-1, 1]."""
-        return self._row(self._advance(np.asarray(action, np.float64)), render)
+        asked = np.asarray(action, np.float64)
+        if self._goal is not None:
+            self._goal.move(asked)
+            asked = self._goal.left(self.obs, asked[6])
+        return self._row(self._advance(asked), render)
 
     def _advance(self, action: NDArray[np.float64]) -> bool:
         self._gripper = float(action[6])
@@ -70,7 +78,9 @@ class Simulation:
     def _row(self, fulfilled: bool, render: bool) -> Arrays:
         row: Arrays = {
             "state": state_vector(self.obs),
-            "command": command_vector(self.obs, self._gripper),
+            "command": command_vector(self.obs, self._gripper)
+            if self._goal is None
+            else self._goal.command(self._gripper),
             "success": np.array(fulfilled),
             "contact": np.array(self._touches()),
         }
@@ -145,7 +155,8 @@ class Simulation:
         """Return the scripted expert's next action."""
         if self._expert is None:
             self._expert = make_expert(self)
-        return self._expert.act(self)
+        action = self._expert.act(self)
+        return action if self._goal is None else self._goal.towards(action, self.obs)
 
     def close(self) -> None:
         """Release the environment and its GL context."""

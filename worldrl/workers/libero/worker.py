@@ -38,7 +38,7 @@ class Libero:
 
     ``states`` is the folder of converted states, ``pro`` that of LIBERO-PRO's data, for its suites; empty ``assets`` are the package's. ``cameras`` begin with the
     scene's; none renders nothing. Without the vendor's ``shadows`` a CPU renders other images, about eight times
-    faster.
+    faster. Where ``held``, the controller keeps a goal of its own (``held.py``).
     """
 
     def __init__(
@@ -52,9 +52,10 @@ class Libero:
         shadows: bool = True,
         physics: str = facts.VERSION,
         pro: str = "",
+        held: bool = False,
     ) -> None:
         self.packages = require_packages(physics)
-        self.image_size, self.cameras, self.suite = image_size, tuple(cameras), suite
+        self.image_size, self.cameras, self.suite, self.held = image_size, tuple(cameras), suite, held
         root = self._root = package_root()
         self.assets = find_assets(root, assets)
         vendor: Any = importlib.import_module("libero.libero")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from worldrl.core.embodiment import Embodiment
 from worldrl.workers.libero import facts
@@ -19,3 +20,9 @@ def libero_embodiment() -> Embodiment:
         control_hz=facts.CONTROL_HZ,
         response=facts.RESPONSE,
     )
+
+
+def held_embodiment() -> Embodiment:
+    """Constants of the same robot with a controller that keeps its goal: the command follows from the actions."""
+    scales = {"position_scale": facts.HELD_POSITION_SCALE, "rotation_scale": facts.HELD_ROTATION_SCALE}
+    return replace(libero_embodiment(), **scales, response=1.0)
