@@ -66,7 +66,10 @@ def test_the_held_variant_knows_its_command_and_its_expert_succeeds():
             )
         command, action = (torch.from_numpy(getattr(found, name)) for name in ("command", "action"))
         path = integrate_commands(robot, command[:1], action[None])[0]
-        drift[suite], success[suite] = float((path - command[1:])[:, :3].norm(dim=-1).max()), found.first_success is not None
+        drift[suite], success[suite] = (
+            float((path - command[1:])[:, :3].norm(dim=-1).max()),
+            found.first_success is not None,
+        )
     assert success == dict.fromkeys(success, True)
     assert drift["libero_goal@held"] < 1e-4
     assert drift["libero_goal"] > 0.02

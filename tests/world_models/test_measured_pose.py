@@ -14,7 +14,6 @@ from worldrl.evaluation.world_model.rollout_error import padded_actions, replay
 from worldrl.rollout.imagined.reset_store import record_at
 from worldrl.world_models.video.extension import extended
 from worldrl.world_models.video.instructions import TaskInstructions
-from worldrl.world_models.video.losses import POSE_NOISE, displaced
 from worldrl.world_models.video.model import VideoWorldModel
 from worldrl.world_models.video.training import fit_dynamics, recorded_poses
 from worldrl.world_models.video.training_config import WorldModelTraining
@@ -105,21 +104,6 @@ def test_a_window_integrates_each_chunk_from_the_recorded_pose_before_it(model, 
     for row, (number, start) in enumerate(zip(batch.episode.tolist(), batch.start.tolist(), strict=True)):
         ends = [start, min(start + model.chunk_length, len(episodes[number]))]
         assert torch.equal(batch.starts[row], torch.from_numpy(episodes[number].command[ends]))
-
-
-def test_poses_are_displaced_in_training_by_a_deviation_of_each_window(model, make_world_model, episodes):
-    sampler = sampler_of(model, episodes)
-    batch = sampler.sample(4000, torch.Generator().manual_seed(0))
-    moved = displaced(model, batch, torch.Generator().manual_seed(1))
-    shift, length = moved.starts - batch.starts, model.chunk_length
-    torch.testing.assert_close(moved.commands[:, length] - batch.commands[:, length], shift[:, 1], atol=1e-5, rtol=0)
-    assert torch.equal(moved.command, moved.starts[:, 0])
-    assert not shift[..., 6].any()
-    # A uniform share of the largest deviation: E s² = 1/3.
-    assert (shift[..., :6] / torch.tensor(POSE_NOISE)).std(dim=(0, 1)).tolist() == pytest.approx(
-        [3**-0.5] * 6, rel=0.05
-    )
-    assert displaced(make_world_model(), batch, torch.Generator()) is batch
 
 
 def test_training_moves_the_pose_head_and_a_folder_keeps_it(model, episodes, tmp_path):

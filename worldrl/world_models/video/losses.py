@@ -20,8 +20,6 @@ from worldrl.world_models.video.following import VideoState, follow_window, late
 from worldrl.world_models.video.heads import opening_loss, success_loss
 from worldrl.world_models.video.model import VideoWorldModel
 
-POSE_NOISE = (0.03, 0.03, 0.03, 0.1, 0.1, 0.1)
-"""Largest standard deviation of a measured pose's displacement in training (m, rad)."""
 Denoise = Callable[..., ChunkLoss]
 """A backend's ``loss`` or its replacement, see :meth:`worldrl.world_models.video.dynamics.Dynamics.loss`."""
 
@@ -56,7 +54,6 @@ def dynamics_loss(
     """
     generator = on_device(generator, model.device)
     with torch.no_grad():
-        batch = displaced(model, batch, generator)
         state, target = window_state(batch)
         state = imagine_ahead(model, state, batch, depth, generator, hidden)
         state = _with_noise(state, model.config.dynamics.memory_noise if depth == 0 else 0.0, generator)
@@ -70,25 +67,6 @@ def _with_noise(state: VideoState, strength: float, generator: torch.Generator) 
 def window_state(batch: WindowBatch) -> tuple[VideoState, Tensor]:
     """Split a window of latents into its start (no instruction, belief and image) and all future latents ``[B, U·F, ...]``."""
     return latent_start(batch), batch.frames.float()
-
-
-def displaced(model: VideoWorldModel, batch: WindowBatch, generator: torch.Generator) -> WindowBatch:
-    """Displace the poses before each chunk where the command is measured, each window by its own standard deviation.
-
-    Imagination begins a chunk at a pose that it has read from its frames, with an error. So neither dynamics nor pose head
-    may rely on it: the frames show where the robot is.
-    """
-    if model.pose_head is None:
-        return batch
-    rows, chunks, size = *batch.starts.shape[:2], model.embodiment.measured_pose
-    where = {"generator": generator, "device": batch.starts.device}
-    scale = torch.tensor(POSE_NOISE, device=batch.starts.device) * draw(torch.rand, (rows, 1, 1), **where)
-    shift = torch.zeros_like(batch.starts)
-    shift[..., :size] = scale * draw(torch.randn, (rows, chunks, size), **where)
-    every = shift.repeat_interleave(batch.commands.shape[1] // chunks, dim=1)
-    return replace(
-        batch, starts=batch.starts + shift, commands=batch.commands + every, command=batch.command + shift[:, 0]
-    )
 
 
 def imagine_ahead(

@@ -32,7 +32,7 @@ from worldrl.world_models.video.bootstrapping import LatentRollouts
 from worldrl.world_models.video.codec import IdentityCodec, to_unit
 from worldrl.world_models.video.config import DynamicsConfig
 from worldrl.world_models.video.instructions import TaskInstructions, hide_rows, relabel
-from worldrl.world_models.video.losses import Denoise, chunk_loss, displaced, draw_depth, dynamics_loss, window_state
+from worldrl.world_models.video.losses import Denoise, chunk_loss, draw_depth, dynamics_loss, window_state
 from worldrl.world_models.video.model import VideoWorldModel
 from worldrl.world_models.video.training_config import WorldModelTraining
 
@@ -199,7 +199,6 @@ def video_part(model: VideoWorldModel, denoise: Denoise | None) -> WindowPart:
         batch: WindowBatch, generator: torch.Generator, *, depth: int, hidden: Tensor | None, own: bool
     ) -> tuple[Tensor, Logs]:
         if own:
-            batch = displaced(model, batch, generator)
             state, target = window_state(batch)
             return chunk_loss(model, state, batch, target, 0, generator, denoise, hidden)
         return dynamics_loss(model, batch, generator=generator, depth=depth, denoise=denoise, hidden=hidden)
