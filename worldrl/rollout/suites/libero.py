@@ -89,7 +89,7 @@ class LiberoSuite(Suite):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.held = facts.split_suite(name)[1] == facts.HELD
-        self.embodiment = held_embodiment() if self.held else libero_embodiment()
+        self.embodiment = self.robot = held_embodiment() if self.held else libero_embodiment()
 
     def tasks(self) -> tuple[str, ...]:
         """In the suite's order, from the stored states."""
@@ -135,7 +135,7 @@ class LiberoSuite(Suite):
         base = facts.base_suite(self.name)
         change = facts.PRO_SUITES.get(facts.split_suite(self.name)[0], ("", ""))[1]
         moved = "delta of the held goal" if self.held else "delta pose"
-        scales = f"1 = {self.embodiment.position_scale} m and {self.embodiment.rotation_scale} rad"
+        scales = f"1 = {self.robot.position_scale} m and {self.robot.rotation_scale} rad"
         return facts.VERSION, {
             "settle_steps": facts.SETTLE_STEPS,
             "settle_action": " ".join(f"{number:g}" for number in facts.NO_OP),
@@ -154,7 +154,7 @@ class LiberoSuite(Suite):
     def meaning(self, control_hz: float) -> dict[str, Any]:
         """Changes of the measured pose, or of the held goal, in the world's frame; images are turned."""
         words = WORLD, HELD_GOAL if self.held else MEASURED, facts.IMAGE_TURN
-        return tool_meaning(self.embodiment.position_scale, self.embodiment.rotation_scale, control_hz, words)
+        return tool_meaning(self.robot.position_scale, self.robot.rotation_scale, control_hz, words)
 
 
 def libero_tasks(suite: str) -> list[str]:
