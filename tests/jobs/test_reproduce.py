@@ -12,7 +12,7 @@ from worldrl.recipes.run import open_run
 from worldrl.recipes.world_model.start import BUNDLED, weights_folder
 from worldrl.reproductions import reproduce
 from worldrl.reproductions.catalogue import CATALOGUE, SCALES, changed, find, methods_of, numbers_read
-from worldrl.reproductions.eva.settings import EvaSettings
+from worldrl.reproductions.eva.settings import OTHERS, EvaSettings
 from worldrl.reproductions.findings import VERDICTS, Claim, Findings, across_seeds
 from worldrl.reproductions.neubay.bandit import BanditSettings
 from worldrl.reproductions.offline_video.settings import CHUNK
@@ -109,7 +109,9 @@ def test_an_effects_settings_may_choose_its_methods() -> None:
     quick = effect.SETTINGS["quick"]
     assert methods_of(effect, changed(quick, {"arms": "flow-grpo+none"})) == ("none", "flow-grpo")
     assert "imitate" not in methods_of(effect, quick)  # of no practice
-    assert methods_of(effect, changed(quick, {"executed_plans": 4})) == effect.METHODS
+    everything = changed(quick, {"executed_plans": 4})
+    assert methods_of(effect, everything) == tuple(name for name in effect.METHODS if name not in OTHERS)
+    assert methods_of(effect, changed(everything, {"arms": "+".join(effect.METHODS)})) == effect.METHODS
     other = find("neubay-bandit").load()
     assert methods_of(other, other.SETTINGS["quick"]) == other.METHODS
 

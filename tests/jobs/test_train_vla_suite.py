@@ -16,7 +16,7 @@ from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.jobs.benchmark.benchmark import BenchmarkSettings
 from worldrl.jobs.data.collect import CollectSettings
 from worldrl.jobs.vla import loop, stages
-from worldrl.jobs.vla.external_suite import training_states
+from worldrl.jobs.vla.external_suite import measured_pose_note, training_states
 from worldrl.jobs.vla.plan import check_held_out, check_policy_fits, planned
 from worldrl.jobs.vla.settings import CollectionSettings, Evaluation, Scratch, TrainVlaSettings
 from worldrl.rollout.real.specs import spec_of
@@ -209,3 +209,12 @@ def test_tasks_that_the_expert_does_not_play_are_refused_where_it_is_asked_to(su
         "reach_right",
     )
     assert len(tasks_of(TrainVlaSettings(data="somebody's", scratch=Scratch(0), **fits))) == 2
+
+
+def test_a_suite_whose_command_is_the_measured_pose_says_so_and_names_the_one_that_knows_it():
+    for name in ("libero_goal", "libero_pro_goal_swap"):
+        (note,) = measured_pose_note(name, find_suite(name).embodiment)
+        assert f"suite={name}@held" in note
+        assert measured_pose_note(f"{name}@held", find_suite(f"{name}@held").embodiment) == []
+    (other,) = measured_pose_note("mine", find_suite("libero_goal").embodiment)
+    assert "@held" not in other

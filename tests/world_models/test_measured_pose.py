@@ -71,6 +71,7 @@ def test_an_exact_command_has_no_pose_head(make_world_model, model):
 def test_between_frames_the_difference_from_the_integrated_command_grows_evenly(model, episodes):
     with torch.no_grad():  # the head begins without images: it measures this pose whatever is seen
         model.pose_head.offset.copy_(POSE)
+        model.pose_head.scaled.fill_(True)
     two, length = episodes[:2], model.chunk_length
     found, ends = imagined_commands(model, two, 2)
     action = torch.stack([torch.from_numpy(e.action[: 2 * length]) for e in two])
@@ -128,12 +129,15 @@ def test_weights_of_before_integrate_the_actions_and_get_a_head_with_further_tra
     found, _ = imagined_commands(old, episodes[:2], 2)
     action = torch.stack([torch.from_numpy(e.action[: found.shape[1]]) for e in episodes[:2]])
     torch.testing.assert_close(found, integrate_commands(old.embodiment, begun(old, episodes[:2]).command, action))
-    assert extended(old, old.config, seed=0).pose_head is not None
+    larger = extended(old, old.config, seed=0)
+    assert larger.pose_head is not None
+    assert torch.equal(imagined_commands(larger, episodes[:2], 2)[0], found)  # until it has learned
 
 
 def test_the_error_of_the_seen_pose_is_reported_as_a_measured_state(model, episodes, make_world_model):
     with torch.no_grad():
         model.pose_head.offset.copy_(torch.tensor([0.5, 0.0, 0.1, 0.0, 0.0, 0.0]))
+        model.pose_head.scaled.fill_(True)
     chosen = [episode for episode in episodes if len(episode) >= 8][:3]
     found = further_errors(whole(model, chosen), (8,))
     error = [np.linalg.norm(e.command[8, :3] - [0.5, 0.0, 0.1]) for e in chosen]

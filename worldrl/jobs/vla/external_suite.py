@@ -12,8 +12,10 @@ from pathlib import Path
 
 import torch
 
+from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import SettingError
 from worldrl.core.image_fit import Fit
+from worldrl.core.storage.log import console
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.evaluation.policy.protocol import EvalProtocol, suite_protocol
 from worldrl.jobs.vla.settings import CollectionSettings
@@ -22,6 +24,7 @@ from worldrl.recipes.suites.opening import OpenSuite, SuiteOnDemand, cameras_sho
 from worldrl.recipes.world_model.start import is_bundled
 from worldrl.rollout.agents.actors import AnyActor, ExpertActor
 from worldrl.rollout.suites.backend import ExternalBackend
+from worldrl.rollout.suites.names import suite_names
 from worldrl.rollout.suites.suite import Suite, Workers, recorded_robot, require_expert
 
 BY_EXPERT = ("demonstrations", "scratch.expert_episodes", "collection.expert_episodes")
@@ -80,6 +83,17 @@ def fit_of_loop(suite: Suite, supervised: str | None, data: str | None) -> Fit:
     return Fit.stretch if header.fit is Fit.refuse else header.fit
 
 
+def measured_pose_note(name: str, robot: AnyEmbodiment) -> list[str]:
+    """Say where imagination does not know the command exactly, and which suite of LIBERO has one that it knows."""
+    if not robot.measured_pose:
+        return []
+    held = f" suite={name}@held has a command that follows from the actions." if f"{name}@held" in suite_names() else ""
+    return [
+        f"The command of {name} is the measured pose. Imagination reads it from its frames, up to centimetres off, "
+        f"and policies seldom succeed there.{held}"
+    ]
+
+
 class ExternalTrainingSuite(SimulatedSuite):
     """An external suite; the policy decides on ``device`` for all environments at once."""
 
@@ -96,9 +110,13 @@ class ExternalTrainingSuite(SimulatedSuite):
         self.simulator_backend = ExternalBackend(
             lambda: self.player.pool, horizons=horizons, states=self._first_evaluated
         )
+        notes = measured_pose_note(suite.name, self.embodiment)
+        for note in notes:
+            console().print(note, markup=False, highlight=False)
         self.limits = (
             f"{suite.name} has {suite.stored_states} initial states per task. The evaluation begins at the last "
             f"{options.evaluation.episodes}, everything else of this run at the others.",
+            *notes,
         )
 
     def close(self) -> None:

@@ -120,7 +120,7 @@ class Chunked(Generic[ConfigT]):
 
         Between frames the difference from the integrated commands grows evenly.
         """
-        if self.pose_head is None:
+        if self.pose_head is None or not self.pose_head.scaled:  # it was added to weights, and has learned nothing
             return commands
         pose, _ = self.pose_head.measure(features, self.frame_commands(before, commands))
         size, stride = pose.shape[-1], self.frame_stride
