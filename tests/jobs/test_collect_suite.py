@@ -175,3 +175,15 @@ def test_a_policy_of_the_embedded_suite_is_not_run_on_libero_without_a_word(tmp_
     note = "position_scale (0.02 there, 0.05 here)"
     assert note in capsys.readouterr().err
     assert note in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_liberos_own_files_are_refused_where_the_controller_keeps_a_goal(tmp_path, capsys):
+    tokens = [
+        "suite=libero_goal@held",
+        f"demonstrations={tmp_path}",
+        "expert_episodes=0",
+        f"run_dir={tmp_path / 'data'}",
+    ]
+    assert main(["collect", *tokens]) == 2
+    assert "give suite=libero_goal, or record the expert" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "data").exists()

@@ -51,6 +51,12 @@ def check_settings(settings: CollectSettings) -> None:
         raise SettingError(f"kind, styles and domain are of the embedded suite; leave them out with {settings.suite}")
     if settings.demonstrations is not None and not settings.suite.startswith("libero"):
         raise SettingError("demonstrations: LIBERO's files are read for one of its suites; give suite=libero_...")
+    if settings.demonstrations is not None and settings.suite.endswith("@held"):
+        own = settings.suite.removesuffix("@held")
+        raise SettingError(
+            f"demonstrations: actions of LIBERO's files count from the measured pose, those of {settings.suite} from a "
+            f"held goal; give suite={own}, or record the expert"
+        )
     if settings.instruction_mode != "canonical":
         raise SettingError(f"instruction_mode: {settings.suite} has its own instructions only; leave it canonical")
 
