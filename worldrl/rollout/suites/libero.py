@@ -88,7 +88,8 @@ class LiberoSuite(Suite):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.held = facts.split_suite(name)[1] == facts.HELD
+        self._plain, variant = facts.split_suite(name)
+        self.held = variant == facts.HELD
         self.embodiment = self.robot = held_embodiment() if self.held else libero_embodiment()
 
     def tasks(self) -> tuple[str, ...]:
@@ -112,10 +113,10 @@ class LiberoSuite(Suite):
 
     def without_expert(self) -> tuple[str, ...]:
         """Those whose goals the skills do not cover."""
-        if facts.split_suite(self.name)[0] in facts.PRO_SUITES:
+        if self._plain in facts.PRO_SUITES:
             tasks = pro_tasks(self.name)
             return tuple(name for name, task in tasks.items() if not known_goal(task.goals, task.movable))
-        return facts.UNSCRIPTED.get(facts.split_suite(self.name)[0], ())
+        return facts.UNSCRIPTED.get(self._plain, ())
 
     def assets_note(self, described: Mapping[str, Any], *, assets: str, given: str) -> str:
         """The note given at setup, of the assets' content in any folder and of their folder with any content.
@@ -133,7 +134,7 @@ class LiberoSuite(Suite):
     def conventions(self, described: Mapping[str, Any], *, shadows: bool, assets_note: str) -> tuple[str, Conventions]:
         """Settling, fixtures, images, actions, assets and sources."""
         base = facts.base_suite(self.name)
-        change = facts.PRO_SUITES.get(facts.split_suite(self.name)[0], ("", ""))[1]
+        change = facts.PRO_SUITES.get(self._plain, ("", ""))[1]
         moved = "delta of the held goal" if self.held else "delta pose"
         scales = f"1 = {self.robot.position_scale} m and {self.robot.rotation_scale} rad"
         return facts.VERSION, {

@@ -78,9 +78,7 @@ class Simulation:
     def _row(self, fulfilled: bool, render: bool) -> Arrays:
         row: Arrays = {
             "state": state_vector(self.obs),
-            "command": command_vector(self.obs, self._gripper)
-            if self._goal is None
-            else self._goal.command(self._gripper),
+            "command": self._command(),
             "success": np.array(fulfilled),
             "contact": np.array(self._touches()),
         }
@@ -88,6 +86,11 @@ class Simulation:
             for camera in self.suite.cameras:
                 row["wrist_image" if camera == "wrist" else "image"] = self._image(facts.CAMERAS[camera])
         return row
+
+    def _command(self) -> NDArray[np.float32]:
+        """Return the held goal, or the measured pose, with the last gripper command."""
+        held = self._goal
+        return command_vector(self.obs, self._gripper) if held is None else held.command(self._gripper)
 
     def _know_geoms(self) -> None:
         """Look up the finger pads and the movable geoms; a reset makes a new model."""
