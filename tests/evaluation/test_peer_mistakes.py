@@ -208,7 +208,7 @@ def test_an_action_that_is_no_number_never_reaches_a_simulator(bad):
         before = pool.reset({0: Start("reach_up", 1, 0)}, render=False)[0]["state"]
         action = np.zeros(7, np.float32)
         action[2] = bad
-        with pytest.raises(ActionError, match=r"reach_up stored state 1.*not finite"):
+        with pytest.raises(ActionError, match=r"reach_up initial state 1.*not finite"):
             pool.step({0: action})
         after = pool.step({0: np.zeros(7, np.float32)}, render=())[0]["state"]
     np.testing.assert_array_equal(before, after)

@@ -129,7 +129,7 @@ def test_a_policy_is_cloned_from_it_measured_on_other_states_and_its_data_checke
     [
         ("wander_episodes=1", "has the sources expert_episodes and policy_episodes"),
         ("styles=[dim]", "of the embedded suite"),
-        ("first_index=48", "stores 50 initial states"),
+        ("first_index=1048", "stores 50 initial states per task, and draws 1000 more"),
         ("tasks=[reach_upp]", "did you mean 'reach_up'"),
     ],
 )

@@ -16,7 +16,7 @@ from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.jobs.benchmark.benchmark import BenchmarkSettings
 from worldrl.jobs.data.collect import CollectSettings
 from worldrl.jobs.vla import loop, stages
-from worldrl.jobs.vla.external_suite import measured_pose_note, training_states
+from worldrl.jobs.vla.external_suite import measured_pose_note, require_possible, training_states
 from worldrl.jobs.vla.plan import check_held_out, check_policy_fits, planned
 from worldrl.jobs.vla.settings import CollectionSettings, Evaluation, Scratch, TrainVlaSettings
 from worldrl.rollout.real.specs import spec_of
@@ -65,7 +65,7 @@ def test_the_whole_loop_runs_in_an_external_suite_and_says_what_its_numbers_are(
     assert {source for source, _, _ in collected} == {"policy", "noisy_expert", "planner", "dream"}
     assert [part["comparison"]["paired"]["n"] for part in metrics["planning"].values()] == [2, 2]
     begun = [state for _, state, _ in shown + collected]
-    assert max(begun) < 48  # the last two are the evaluation's
+    assert min(begun) >= 50  # drawn; the stored ones are the evaluation's
     assert len({state for _, state, _ in shown}) == 3
     page = (run / "report.html").read_text()
     assert "Assets: toy. No number on this page is a libero_goal result." in page
@@ -142,11 +142,11 @@ def test_demonstrations_of_others_may_be_given(tmp_path, suite, libero_demo, pub
 @pytest.mark.parametrize(
     ("over", "message"),
     [
-        ({"demonstrations": 41}, "demonstrations: 41 episodes .* 40 initial states left beside the 10"),
-        ({"collection": CollectionSettings(41, 1, 0)}, r"collection\.policy_episodes"),
-        ({"scratch": Scratch(41)}, r"scratch\.expert_episodes"),
-        ({"evaluation": Evaluation(episodes=50)}, r"evaluation\.episodes: .* stores 50"),
-        ({"rounds": 2, "collection": CollectionSettings(2, 41, 0)}, r"collection\.expert_episodes"),
+        ({"demonstrations": 1001}, "demonstrations: 1001 episodes .* 1000 initial states left beside the 10"),
+        ({"collection": CollectionSettings(1001, 1, 0)}, r"collection\.policy_episodes"),
+        ({"scratch": Scratch(1001)}, r"scratch\.expert_episodes"),
+        ({"evaluation": Evaluation(episodes=51)}, r"evaluation\.episodes: .* stores 50"),
+        ({"rounds": 2, "collection": CollectionSettings(2, 1001, 0)}, r"collection\.expert_episodes"),
         ({"start": "bundled"}, "start: the bundled world models are of the embedded suite's robot"),
         ({"start": "bundled/world_model_wrist"}, "start: the bundled world models are of the embedded suite's robot"),
         ({"kind": "long"}, "kind: 'long' is of the embedded suite"),
@@ -167,17 +167,32 @@ def test_what_the_suite_cannot_give_is_refused_before_it_is_started(over, messag
 
 
 @pytest.mark.parametrize("name", ["libero_goal", "libero_spatial"])
-def test_the_preset_asks_for_no_more_than_a_suite_stores(name, suite):
+def test_the_preset_measures_on_every_stored_state_and_trains_on_none(name, suite):
     settings = compose("train-vla", TrainVlaSettings, {"preset": "libero", "suite": name})
     assert (settings.suite, tasks_of(settings)) == (name, ("reach_right", "reach_up"))
     check_held_out(settings, len(tasks_of(settings)))
     check_policy_fits(settings)
+    stored = libero_facts.STORED_STATES
     begun = training_states(find_suite(name), settings.evaluation.episodes)
-    assert settings.collection.imagined_episodes == begun  # each state once
+    assert (settings.evaluation.episodes, begun.start) == (stored, stored)
     measured = compose("benchmark", BenchmarkSettings, {"preset": "libero"})
-    assert (measured.first_index, measured.episodes) == (begun, libero_facts.STORED_STATES - begun)
+    assert (measured.first_index, measured.episodes) == (0, stored)
     recorded = compose("collect", CollectSettings, {"preset": "libero"})
-    assert recorded.first_index + recorded.expert_episodes == begun
+    assert recorded.first_index == begun.start
+
+
+@pytest.mark.parametrize(
+    ("asked", "evaluated", "message"),
+    [
+        ({"demonstrations": 41}, 10, "demonstrations: 41 episodes .* 40 initial states left beside the 10"),
+        ({"demonstrations": 1}, 50, r"evaluation\.episodes: .* stores 50 .* training needs some of them, got 50"),
+    ],
+)
+def test_a_suite_that_draws_no_states_divides_its_stored_ones(asked, evaluated, message):
+    suite = find_suite("libero_pro_goal_lan")
+    assert training_states(suite, 10) == range(40)
+    with pytest.raises(SettingError, match=message):
+        require_possible(suite, asked, start="scratch", evaluated=evaluated)
 
 
 def test_without_names_all_tasks_are_meant(suite):

@@ -152,7 +152,7 @@ def test_a_lost_node_is_no_failure_of_an_embedded_episode(loopback, specs, optio
 def test_an_episode_that_ends_its_worker_is_an_error_wherever_it_runs(loopback):
     fault = {"task": "reach_up", "init_id": 1, "at": 2, "kind": "kill", "marker": None}
     with pytest.raises(
-        WorkerError, match=r"reach_up stored state 1.*was killed by SIGKILL.*, and was restarted 2 times"
+        WorkerError, match=r"reach_up initial state 1.*was killed by SIGKILL.*, and was restarted 2 times"
     ):
         play(loopback(), fault=fault, restarts=2)
 

@@ -16,7 +16,7 @@ import torch
 
 from worldrl.cli import main
 from worldrl.core.embodiment import integrate_commands
-from worldrl.core.errors import WorkerEnvironmentError
+from worldrl.core.errors import WorkerEnvironmentError, WorkerError
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.data.lerobot.writer import LeRobotWriter
 from worldrl.evaluation.conventions.conventions import shifted
@@ -52,6 +52,21 @@ def test_the_settle_probe_holds_here():
         assert workers.probe()["distance_mm"] == pytest.approx(14.5, abs=1)
         assert workers.suite["packages"] == facts.PHYSICS[facts.VERSION]
         assert len(workers.suite["tasks"]) == 10
+
+
+def test_drawn_states_are_new_and_each_is_the_same_again():
+    """Numbers after the stored ones: the same scene whatever was played before, and solved by the expert."""
+    name, first = "put_the_bowl_on_the_stove", facts.STORED_STATES
+    with pool("libero_goal", cameras=("scene",)) as simulators:
+        images = {n: simulators.reset({0: Start(name, n, 0)})[0]["image"] for n in (0, first, first + 1)}
+        assert len({image.tobytes() for image in images.values()}) == 3
+        np.testing.assert_array_equal(simulators.reset({0: Start(name, first, 5)})[0]["image"], images[first])
+        np.testing.assert_array_equal(simulators.reset({0: Start(name, 0, 5)})[0]["image"], images[0])
+        specs = [EpisodeSpec(name, 0, 0, init_id=first)]
+        (outcome,) = play_episodes(simulators, specs, ExpertActor(), Rules({name: facts.horizon("libero_goal")}))
+        assert outcome.success_once
+        with pytest.raises(WorkerError, match="initial state 1050: there are 50 and 1000 drawn ones"):
+            simulators.reset({0: Start(name, first + facts.DRAWN_STATES, 0)})
 
 
 def test_the_held_variant_knows_its_command_and_its_expert_succeeds():

@@ -221,7 +221,7 @@ def test_a_lost_worker_is_replaced_and_its_episode_continues(kind, end, undistur
     assert found["reach_up", 1, 1, 5].restarted
     assert not found["reach_right", 0, 0, 5].restarted
     (message,) = [record.getMessage() for record in caplog.records]
-    assert "fake: worker 0 (reach_up stored state" in message
+    assert "fake: worker 0 (reach_up initial state" in message
     assert "at 'step'" in message
     assert end in message
     assert "a simulator prints what it likes" in message
@@ -229,7 +229,7 @@ def test_a_lost_worker_is_replaced_and_its_episode_continues(kind, end, undistur
 
 def test_an_episode_that_kills_every_worker_is_an_error_that_names_it():
     fault = {"task": "reach_up", "init_id": 1, "at": 5, "kind": "kill"}
-    with pytest.raises(WorkerError, match=r"worker 0 \(reach_up stored state 1, seed 5, .*SIGKILL.*restarted 1 times"):
+    with pytest.raises(WorkerError, match=r"worker 0 \(reach_up initial state 1, seed 5, .*SIGKILL.*restarted 1 times"):
         play(fault=fault, restarts=1, slots=1)
 
 
@@ -332,7 +332,7 @@ def alive(pid):
 
 
 def test_start_names_its_episode():
-    assert Start("reach_up", 3, 7).describe() == "reach_up stored state 3, seed 7"
+    assert Start("reach_up", 3, 7).describe() == "reach_up initial state 3, seed 7"
 
 
 def test_a_worker_refuses_a_core_of_another_protocol(monkeypatch):

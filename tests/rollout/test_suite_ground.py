@@ -11,13 +11,13 @@ from worldrl.core.types import Episode
 from worldrl.rollout.agents.actors import ExpertActor, ImaginedPlanActor
 from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts, execute
 from worldrl.rollout.real.specs import EpisodeSpec
-from worldrl.rollout.suites.backend import ExternalBackend, stored_state
+from worldrl.rollout.suites.backend import ExternalBackend, initial_state
 from worldrl.rollout.suites.episodes import Rules, play_episodes
 from worldrl.simulators.pool import SimulatorPool, Start
 from worldrl.simulators.process import Launch
 
 TARGET = f"{Path(__file__).parents[1] / 'workers' / 'fake_suite.py'}:Fake"
-TASK, HORIZON, STATES = "reach_right", 30, 12
+TASK, HORIZON, STATES, FIRST = "reach_right", 30, 12, 50
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def pool():
 
 @pytest.fixture
 def simulator_backend(pool):
-    return ExternalBackend(lambda: pool, horizons={TASK: HORIZON}, states=STATES)
+    return ExternalBackend(lambda: pool, horizons={TASK: HORIZON}, states=range(FIRST, FIRST + STATES))
 
 
 def play(pool, actor, specs):
@@ -37,11 +37,12 @@ def play(pool, actor, specs):
     return sorted(found, key=lambda episode: episode.meta["index"])
 
 
-def test_every_stored_state_comes_once_before_any_comes_again_and_none_of_the_evaluations():
-    drawn = [stored_state(TASK, index, 7, states=STATES) for index in range(3 * STATES)]
-    assert sorted(drawn[:STATES]) == list(range(STATES))
+def test_every_initial_state_comes_once_before_any_comes_again_and_none_of_the_evaluations():
+    states = range(FIRST, FIRST + STATES)
+    drawn = [initial_state(TASK, index, 7, states=states) for index in range(3 * STATES)]
+    assert sorted(drawn[:STATES]) == list(states)
     assert drawn[:STATES] == drawn[STATES : 2 * STATES] == drawn[2 * STATES :]
-    assert drawn[:STATES] != [stored_state("reach_up", index, 7, states=STATES) for index in range(STATES)]
+    assert drawn[:STATES] != [initial_state("reach_up", index, 7, states=states) for index in range(STATES)]
 
 
 def test_starts_show_the_state_that_real_episodes_begin_at(pool, simulator_backend):

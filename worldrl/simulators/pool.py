@@ -47,7 +47,7 @@ class Start:
         """Name the episode for an error message."""
         if self.given is not None:
             return f"{self.task} from a given state"
-        return f"{self.task} stored state {self.init_id}, seed {self.seed}"
+        return f"{self.task} initial state {self.init_id}, seed {self.seed}"
 
 
 def _reset_request(starts: Mapping[int, Start], *, render: bool) -> Request:

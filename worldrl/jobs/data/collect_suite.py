@@ -1,6 +1,7 @@
 """``worldrl collect suite=...``: the scripted expert, or a policy, recorded in an external suite with its conventions.
 
-Episodes begin at the suite's stored initial states; ``first_index`` keeps those apart that a benchmark is to measure.
+Episodes begin at the suite's numbered initial states; ``first_index`` keeps those apart that a benchmark is to measure,
+in LIBERO with 50 all of its own.
 LIBERO's own demonstrations are read from their files and begin where those did; where nothing else is asked for, no
 simulator is started.
 """
@@ -144,13 +145,14 @@ def collecting_policy(settings: CollectSettings, device: str) -> PolicyActor:
 def name_episodes(
     settings: CollectSettings, suite: Suite, tasks: Sequence[str], source: str, number: int, count: int
 ) -> list[EpisodeSpec]:
-    """Specs of one source: consecutive stored states of each task, all with the source's own seed.
+    """Specs of one source: consecutive initial states of each task, all with the source's own seed.
 
-    Raises SettingError (more episodes than stored states).
+    Raises SettingError (more episodes than initial states).
     """
-    if settings.first_index + count > suite.stored_states:
+    if settings.first_index + count > suite.stored_states + suite.drawn_states:
+        more = f", and draws {suite.drawn_states} more" if suite.drawn_states else ""
         raise SettingError(
-            f"{source}_episodes: {suite.name} stores {suite.stored_states} initial states per task; "
+            f"{source}_episodes: {suite.name} stores {suite.stored_states} initial states per task{more}; "
             f"first_index {settings.first_index} + {count} is more"
         )
     return [

@@ -1,7 +1,8 @@
 """An external suite as ``worldrl train-vla`` needs it: its initial states divided, its workers started when needed.
 
-The last ``evaluation.episodes`` of a task's numbered initial states are the evaluation's alone; every other episode
-begins at one of the rest, in an order of its own (``rollout.suites.backend``).
+The last ``evaluation.episodes`` of a task's stored initial states are the evaluation's alone. Every other episode begins
+at one that the suite draws (``Suite.drawn_states``), or else at one of the rest, in an order of its own
+(``rollout.suites.backend``).
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ BY_EXPERT = ("demonstrations", "scratch.expert_episodes", "collection.expert_epi
 """Settings whose episodes the suite's scripted expert plays."""
 
 
-def training_states(suite: Suite, evaluated: int) -> int:
-    """How many of a task's initial states are left to everything but the evaluation, which has ``evaluated`` of them."""
-    return suite.stored_states - evaluated
+def training_states(suite: Suite, evaluated: int) -> range:
+    """Numbers of the initial states of everything but the evaluation, which has the last ``evaluated`` stored ones."""
+    stored = suite.stored_states
+    return range(stored, stored + suite.drawn_states) if suite.drawn_states else range(stored - evaluated)
 
 
 def require_possible(suite: Suite, asked: Mapping[str, int], *, start: str, evaluated: int) -> None:
@@ -49,15 +51,16 @@ def require_possible(suite: Suite, asked: Mapping[str, int], *, start: str, eval
             "start=scratch, or a world-model folder trained on its recordings"
         )
     states = training_states(suite, evaluated)
-    if states < 1:
+    if not states or evaluated > suite.stored_states:
+        needed = "" if suite.drawn_states else " and training needs some of them"
         raise SettingError(
-            f"evaluation.episodes: {suite.name} stores {suite.stored_states} initial states per task and "
-            f"training needs some of them, got {evaluated}"
+            f"evaluation.episodes: {suite.name} stores {suite.stored_states} initial states per task{needed}, "
+            f"got {evaluated}"
         )
     for name, count in asked.items():
-        if count > states:
+        if count > len(states):
             raise SettingError(
-                f"{name}: {count} episodes of each task, and {suite.name} has {states} initial states left beside "
+                f"{name}: {count} episodes of each task, and {suite.name} has {len(states)} initial states left beside "
                 f"the {evaluated} of the evaluation; ask for fewer"
             )
 
@@ -105,17 +108,16 @@ class ExternalTrainingSuite(SimulatedSuite):
         drawn = {"shadows": options.shadows, "fit": options.fit}
         asked = Workers(self._cameras, options.image_size, options.workers, slots, **drawn)
         self._on_demand = SuiteOnDemand(suite, asked, timeout_s=options.timeout_s, engine=options.engine)
-        self._first_evaluated = training_states(suite, options.evaluation.episodes)
+        self._training = training_states(suite, options.evaluation.episodes)
         horizons = {task: suite.horizon(task) for task in tasks}
-        self.simulator_backend = ExternalBackend(
-            lambda: self.player.pool, horizons=horizons, states=self._first_evaluated
-        )
+        self.simulator_backend = ExternalBackend(lambda: self.player.pool, horizons=horizons, states=self._training)
+        others = "states that the suite draws" if suite.drawn_states else "the others"
         notes = measured_pose_note(suite.name, self.embodiment)
         for note in notes:
             console().print(note, markup=False, highlight=False)
         self.limits = (
             f"{suite.name} has {suite.stored_states} initial states per task. The evaluation begins at the last "
-            f"{options.evaluation.episodes}, everything else of this run at the others.",
+            f"{options.evaluation.episodes}, everything else of this run at {others}.",
             *notes,
         )
 
@@ -141,7 +143,7 @@ class ExternalTrainingSuite(SimulatedSuite):
             opened.pool.suite,
             tasks=self.tasks,
             episodes_per_task=evaluation.episodes,
-            first_index=self._first_evaluated,
+            first_index=self._suite.stored_states - evaluation.episodes,
             seed=evaluation.seed,
             chunk_length=self.options.chunk_length,
             image_size=self.options.image_size,
@@ -152,5 +154,5 @@ class ExternalTrainingSuite(SimulatedSuite):
         )
 
     def training_protocol(self, episodes: int, *, seed: int) -> EvalProtocol:
-        """The first of the states that are left to training; their draw has no seed."""
-        return replace(self.protocol, episodes_per_task=episodes, first_index=0)
+        """The first of the states of training; their draw has no seed."""
+        return replace(self.protocol, episodes_per_task=episodes, first_index=self._training.start)

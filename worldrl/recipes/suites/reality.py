@@ -83,7 +83,7 @@ def _external(
     with SuiteOnDemand(suite, workers, timeout_s=asked.timeout_s) as lazy:
         yield Reality(
             suite.name,
-            ExternalBackend(lambda: lazy.opened.pool, horizons=horizons, states=suite.stored_states),
+            ExternalBackend(lambda: lazy.opened.pool, horizons=horizons, states=range(suite.stored_states)),
             player=lambda: lazy.opened,
             slots=lambda: nullcontext(SuiteSlots(lazy.opened.pool, cameras, horizon=horizons)),
             positions=False,

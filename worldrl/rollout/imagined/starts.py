@@ -60,7 +60,7 @@ class SimulatorBackend(ABC):
         for task in tasks:
             specs = [self.placed(EpisodeSpec(task, index, seed)) for index in range(count)]
             for spec, row in zip(specs, self.first_frames(specs, image_size, images), strict=True):
-                stored = None if spec.init_id is None else f"stored state {spec.init_id}"
+                stored = None if spec.init_id is None else f"initial state {spec.init_id}"
                 record = initial_record(
                     stack_views([row[name] for name in images]),
                     np.array(row[COMMAND], np.float32),

@@ -83,7 +83,7 @@ class EpisodeSpec:
 
     def describe(self) -> str:
         """Name the episode for an error message."""
-        state = f"index {self.index}" if self.init_id is None else f"stored state {self.init_id} (index {self.index})"
+        state = f"index {self.index}" if self.init_id is None else f"initial state {self.init_id} (index {self.index})"
         return f"{self.task} episode {state}, seed {self.seed}"
 
     def to_json(self) -> dict[str, Any]:

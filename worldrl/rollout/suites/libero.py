@@ -90,6 +90,7 @@ class LiberoSuite(Suite):
         super().__init__(name)
         self._plain, variant = facts.split_suite(name)
         self.held = variant == facts.HELD
+        self.drawn_states = 0 if self._plain in facts.PRO_SUITES else facts.DRAWN_STATES  # PRO's are to be measured on
         self.embodiment = self.robot = held_embodiment() if self.held else libero_embodiment()
 
     def tasks(self) -> tuple[str, ...]:

@@ -108,13 +108,15 @@ class WorkerConfig:
 class Suite(ABC):
     """One suite; a family's class says what its simulator has.
 
-    ``spec`` is of its robot's inputs and outputs. ``stored_states`` counts the initial states of each task,
-    ``embodiment`` is the robot's; None where datasets of it cannot be recorded.
+    ``spec`` is of its robot's inputs and outputs. ``stored_states`` counts the initial states of each task, and
+    ``drawn_states`` further ones for training, whose numbers follow. ``embodiment`` is the robot's; None where
+    datasets of it cannot be recorded.
     """
 
     family: ClassVar[str]
     spec: SuiteSpec
     stored_states: int
+    drawn_states: int = 0
     embodiment: AnyEmbodiment | None = None
 
     def __init__(self, name: str) -> None:

@@ -32,10 +32,16 @@ class Simulation:
         self._pads = self._movable = np.zeros(0, bool)
 
     def reset(self, init_id: int, seed: int, *, render: bool) -> Arrays:
-        """Start from a stored state and let it settle; the seed has no effect here."""
-        if not 0 <= init_id < len(self._states):
-            raise LiberoError(f"stored state {init_id}: there are {len(self._states)}")
-        self._begin(self._states[init_id])
+        """Start from a stored or drawn state and let it settle; the seed has no effect here."""
+        drawn = init_id - len(self._states)
+        if not 0 <= init_id < len(self._states) + facts.DRAWN_STATES:
+            raise LiberoError(
+                f"initial state {init_id}: there are {len(self._states)} and {facts.DRAWN_STATES} drawn ones"
+            )
+        if drawn < 0:
+            self._begin(self._states[init_id])
+        else:
+            self._begin(None, facts.FIXTURE_SEED + 1 + drawn)
         fulfilled = False
         for _ in range(facts.SETTLE_STEPS):
             fulfilled = self._advance(np.array(facts.NO_OP))
@@ -50,16 +56,17 @@ class Simulation:
         self._goal = HeldGoal(self.obs) if self.suite.held else None
         return self._row(False, render)
 
-    def _begin(self, state: NDArray[np.float64]) -> None:
+    def _begin(self, state: NDArray[np.float64] | None, seed: int = facts.FIXTURE_SEED) -> None:
+        """Begin at a state; None keeps the one that the reset draws."""
         # A hard reset each time (the vendor's default): a soft one keeps the gripper's and the controller's last goal.
-        self.env.seed(facts.FIXTURE_SEED)
+        self.env.seed(seed)
         # Each hard reset appends the initial properties (a drawer open, a stove on) to this list again. Each is drawn,
         # so the fixtures, which are drawn later, would be elsewhere after every reset.
         self.env.env.object_property_initializers.clear()
         self._own_context()
         self.env.reset()
         self._know_geoms()
-        self.obs = self.env.set_init_state(state)
+        self.obs = self.env.set_init_state(self.env.get_sim_state() if state is None else state)
         self._expert, self._gripper = None, facts.NO_OP[6]
 
     def step(self, action: NDArray[np.float32], *, render: bool) -> Arrays:
