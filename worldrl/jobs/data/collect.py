@@ -67,7 +67,10 @@ class CollectSettings:
     ray: RayOptions = field(default_factory=RayOptions, metadata={"only_with": WITH_RAY})
     suite: str = setting(EMBEDDED, SUITE)
     python: str = setting("", SUITE_PYTHON)
-    first_index: int = setting(0, "external suites: first initial state; leave those out that a benchmark will measure (LIBERO: 50 leaves out all)")
+    first_index: int = setting(
+        0,
+        "external suites: first initial state; leave those out that a benchmark will measure (LIBERO: 50 leaves out all)",
+    )
     demonstrations: str | None = setting(
         None,
         "LIBERO: folder with its own HDF5 demonstrations; all are read; with expert_episodes=0 nothing else is recorded",
