@@ -170,7 +170,8 @@ usage: worldrl COMMAND [preset=tiny|cpu|gpu|wan|libero] [run_dir=FOLDER] [seed=N
 commands:
 {rows}
 
-preset=libero measures on LIBERO's stored states and trains on others; commands that it would not change refuse it and do not list it.
+preset=libero measures on LIBERO's stored states and trains on others; commands that it would not change refuse
+it and do not list it.
 
 The same command line resumes a stopped run. Without run_dir it writes to runs/COMMAND, followed by -PRESET
 unless the preset is cpu, and by -HASH if other settings were given. HASH is six hex digits of those settings;

@@ -68,7 +68,7 @@ def record_suite(
     """Record the missing episodes.
 
     Returns one row per episode of the dataset, and what the result says about assets, physics and drawing. Raises
-    SettingError (an unknown task, or more episodes than stored states) and ArtefactError (a file of demonstrations
+    SettingError (an unknown task, or more episodes than initial states) and ArtefactError (a file of demonstrations
     cannot be read, or says something else than the suite).
     """
     suite = find_suite(settings.suite, settings.python)

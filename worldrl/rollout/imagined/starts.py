@@ -60,14 +60,14 @@ class SimulatorBackend(ABC):
         for task in tasks:
             specs = [self.placed(EpisodeSpec(task, index, seed)) for index in range(count)]
             for spec, row in zip(specs, self.first_frames(specs, image_size, images), strict=True):
-                stored = None if spec.init_id is None else f"initial state {spec.init_id}"
+                begun_at = None if spec.init_id is None else f"initial state {spec.init_id}"
                 record = initial_record(
                     stack_views([row[name] for name in images]),
                     np.array(row[COMMAND], np.float32),
                     memory_frames=memory_frames,
                     instruction=str(row["instruction"]),
                     task=task,
-                    source=stored or f"index {spec.index}, seed {seed}",
+                    source=begun_at or f"index {spec.index}, seed {seed}",
                     state=np.array(row[STATE], np.float32) if STATE in more else None,
                 )
                 records.append(record)

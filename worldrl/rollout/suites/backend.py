@@ -69,9 +69,9 @@ class ExternalBackend(SimulatorBackend):
         new = list({key: spec for spec in specs if (key := (spec.task, spec.init_id)) not in self._frames}.values())
         if not new:
             return
-        slots = SuiteSlots(self._workers(), horizon=self._horizons)
-        for begin in range(0, len(new), slots.slots):
-            batch = new[begin : begin + slots.slots]
-            for slot, row in slots.reset(dict(enumerate(batch)), render=True).items():
-                key = (batch[slot].task, batch[slot].init_id)
-                self._frames[key] = {name: np.array(value) for name, value in row.items()}
+        with self.slots(new[0].task) as slots:
+            for begin in range(0, len(new), slots.slots):
+                batch = new[begin : begin + slots.slots]
+                for slot, row in slots.reset(dict(enumerate(batch)), render=True).items():
+                    key = (batch[slot].task, batch[slot].init_id)
+                    self._frames[key] = {name: np.array(value) for name, value in row.items()}

@@ -32,8 +32,8 @@ SETTLE_STEPS = 10
 NO_OP = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)
 STORED_STATES = 50  # Initial states stored with each task
 DRAWN_STATES = 1000
-"""Further initial states of a task, numbered after the stored ones and drawn from the task's regions, each by its own
-seed, as LIBERO's authors drew the stored ones."""
+"""Further initial states of a task, numbered after the stored ones. LIBERO's own reset draws each from the task's
+regions, by a seed of its own."""
 FIXTURE_SEED = 0
 """Seed of the vendor's generator before each reset. It places cabinets, stoves and racks, which are not part of a
 stored state: otherwise their places would depend on the number of earlier episodes (openvla/openvla#342)."""
